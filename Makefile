@@ -1,0 +1,64 @@
+# `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS, WALFERRY_CACHE (downloaded jars).
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+UV := uv==0.13.8
+PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check jars demo test up down lint lock
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: check $(BIN)/.walferry jars ## Virtual environment from the lock, jars into the cache folder; quick when nothing changed
+
+demo: setup ## Move two live tables between two real clusters, and prove it
+	$(BIN)/python -m walferry.embedded demo
+
+test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+up: setup ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json)
+	$(BIN)/python -m walferry.embedded up
+
+down: ## Stop what `make up` has started
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m walferry.embedded down; fi
+
+lint: setup ## ruff and mypy, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+lock: $(BIN)/.lock-installed ## Resolve pyproject.toml anew into requirements.lock
+	$(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --extra dev \
+	  --no-header --no-annotate --upgrade -o requirements.lock pyproject.toml
+
+# What cannot be installed by us, each with one line that says what to do.
+check:
+	@case "$$(uname -s)" in Linux|Darwin) ;; *) echo "walferry needs Linux or macOS, this is $$(uname -s)" >&2; exit 1 ;; esac
+	@command -v $(PYTHON) >/dev/null || { echo "no $(PYTHON): install Python 3.11 or newer, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1): install Python 3.11 or newer, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	  version=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	  [ "$${version:-0}" -ge 17 ] || \
+	  { echo "$$java is $${version:-not there}: install JDK 17 or newer (Debian: apt install openjdk-17-jdk-headless)" >&2; exit 1; }
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.lock-installed: requirements.lock | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --compile-bytecode -r requirements.lock
+	@touch $@
+
+$(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --no-build-isolation -e .
+	@touch $@
+
+jars: $(BIN)/.walferry
+	@$(BIN)/python -m walferry.embedded jars

@@ -1,0 +1,1 @@
+"""Gates of a migration: Great Expectations suites over small frames of results."""

@@ -1,0 +1,155 @@
+"""Validates a frame by a suite, keeps Data Docs of it, and says whether the gate is open."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from walferry.checks.suites import suite
+from walferry.errors import WalferryError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class GateFailure:
+    """An expectation that was not met: `regions` names the rows of the frame, `detail` shows values of them."""
+
+    expectation: str
+    severity: str
+    regions: list[str]
+    detail: str
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate found. `passed`: no critical expectation failed; warnings are among `failures` all the same."""
+
+    suite: str
+    run_name: str
+    passed: bool
+    failures: list[GateFailure]
+    docs_index: Path
+
+
+def validate(
+    suite_name: str,
+    frame: pd.DataFrame,
+    *,
+    docs: Path,
+    run_name: str,
+    parameters: Mapping[str, Any] | None = None,
+) -> GateResult:
+    """Validate `frame` (a row a region, file or schema; column `region` names it) by the suite `suite_name`.
+
+    Data Docs go to `docs`/`run_name`, a folder of the run's own, and are kept: two runs never write the same files.
+    `parameters` fill in `{"$PARAMETER": …}` of a suite. Raises UsageError for an unknown suite and WalferryError
+    when Great Expectations itself cannot be used or cannot evaluate an expectation.
+    """
+    gx = _great_expectations()
+    expectations = suite(suite_name)
+    folder = docs.absolute() / run_name.replace("/", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    context = gx.get_context(mode="file", project_root_dir=str(folder))
+    context.variables.analytics_enabled = False
+    context.variables.progress_bars = {"globally": False}
+    context.variables.save()
+
+    source = context.data_sources.add_or_update_pandas("walferry")
+    batch = source.add_dataframe_asset(suite_name).add_batch_definition_whole_dataframe("whole")
+    definition = context.validation_definitions.add_or_update(
+        gx.ValidationDefinition(
+            name=suite_name,
+            data=batch,
+            suite=context.suites.add_or_update(gx.ExpectationSuite(name=suite_name, expectations=list(expectations))),
+        )
+    )
+    checkpoint = context.checkpoints.add_or_update(
+        gx.Checkpoint(
+            name=suite_name,
+            validation_definitions=[definition],
+            actions=[gx.checkpoint.UpdateDataDocsAction(name="data_docs")],
+            result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["table", "region"]},
+        )
+    )
+    outcome = checkpoint.run(
+        batch_parameters={"dataframe": frame},
+        expectation_parameters=dict(parameters or {}),
+        run_id=gx.RunIdentifier(run_name=run_name),
+    )
+    results = [result for run in outcome.run_results.values() for result in run.results]
+    if len(results) < len(expectations):
+        raise WalferryError(
+            f"of {len(expectations)} expectations of {suite_name} {len(results)} were evaluated: the gate stays shut",
+            suite=suite_name,
+        )
+    failures = [_failure(result) for result in results if not result.success]
+    return GateResult(
+        suite=suite_name,
+        run_name=run_name,
+        passed=all(failure.severity != "critical" for failure in failures),
+        failures=failures,
+        docs_index=folder / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html",
+    )
+
+
+def require(result: GateResult) -> None:
+    """Raise WalferryError that names the suite and the regions, unless the gate is open."""
+    if result.passed:
+        return
+    critical = [failure for failure in result.failures if failure.severity == "critical"]
+    regions = sorted({region for failure in critical for region in failure.regions})
+    shown = ", ".join(regions[:10]) + (f" and {len(regions) - 10} more" if len(regions) > 10 else "")
+    whats = "; ".join(f"{failure.expectation}: {failure.detail}" for failure in critical[:5])
+    raise WalferryError(
+        f"the checks {result.suite} of {result.run_name} failed in {shown or 'the whole frame'}: {whats}; "
+        f"see {result.docs_index}",
+        suite=result.suite,
+        regions=regions,
+        docs_index=str(result.docs_index),
+    )
+
+
+def _great_expectations() -> Any:
+    """Import Great Expectations (about a second) without telemetry and without its 200 lines of log."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    try:
+        import great_expectations as gx
+        import great_expectations.checkpoint
+    except ImportError as error:
+        raise WalferryError("the checks need Great Expectations: pip install 'walferry[checks]'") from error
+    except SystemExit as error:
+        # PySpark, which it imports, takes `python -c` for a doctest run without gRPC and exits with 0: a gate that
+        # is skipped in silence.
+        raise WalferryError("Great Expectations cannot be imported by `python -c`: run a file or a module") from error
+    return gx
+
+
+def _failure(result: Any) -> GateFailure:
+    config = result.expectation_config
+    columns = [config.kwargs[key] for key in ("column", "column_A", "column_B") if key in config.kwargs]
+    expectation = f"{config.type}({', '.join(columns)})"
+    if any("exception_message" in info and info["raised_exception"] for info in _exceptions(result.exception_info)):
+        messages = {str(info["exception_message"]) for info in _exceptions(result.exception_info)}
+        # What could not be evaluated was not met, whatever its severity says.
+        return GateFailure(expectation, "critical", [], f"could not be evaluated: {'; '.join(sorted(messages))}")
+    found = result.result
+    rows = found.get("unexpected_index_list") or []
+    regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows})
+    detail = f"{found['unexpected_count']} rows" if "unexpected_count" in found else f"found {found['observed_value']}"
+    if rows:
+        values = {key: value for key, value in rows[0].items() if key not in ("table", "region")}
+        detail += f", first {values}"
+    severity = getattr(config.severity, "value", config.severity)
+    return GateFailure(expectation, str(severity), regions, detail)
+
+
+def _exceptions(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Great Expectations gives one mapping, or one for each metric."""
+    return [info] if "raised_exception" in info else list(info.values())

@@ -1,0 +1,123 @@
+"""The suites by name. A suite is a function without arguments that returns Great Expectations' expectations.
+
+Our own are `after_copy` and `after_drain`; other packages add theirs by an entry point in the group
+`walferry.checks`, for example `nightly = "ours.checks:nightly"`. Every expectation compares columns of the frame;
+`severity="critical"` shuts the gate, "warning" and "info" are only reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from walferry.errors import UsageError
+
+if TYPE_CHECKING:
+    from great_expectations.expectations.metadata_types import FailureSeverity
+
+Suite = Callable[[], Sequence[Any]]
+
+GROUP = "walferry.checks"
+
+COPY_COLUMNS = (
+    "table",
+    "region",
+    "kind",
+    "name",
+    "source_bytes",
+    "target_bytes",
+    "source_checksum",
+    "target_checksum",
+    "source_start",
+    "target_start",
+    "source_end",
+    "target_end",
+    "source_schema",
+    "target_schema",
+)
+"""Of the frame of `after_copy`: a row a file, a region, and a table's schema, told apart by `kind`."""
+
+DRAIN_COLUMNS = (
+    "table",
+    "region",
+    "source_rows",
+    "target_rows",
+    "source_cells",
+    "target_cells",
+    "source_digest",
+    "target_digest",
+    "unexplained",
+    "explained",
+)
+"""Of the frame of `after_drain`: a row a region; the last two count the rows that differ."""
+
+
+def suite(name: str) -> Sequence[Any]:
+    """The expectations of the suite `name`; UsageError when nobody brings it."""
+    own: dict[str, Suite] = {"after_copy": after_copy, "after_drain": after_drain}
+    if name in own:
+        return own[name]()
+    added = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in added:
+        known = ", ".join(sorted({*own, *added}))
+        raise UsageError(f"there is no suite {name!r} of checks; known: {known}", suite=name)
+    load: Suite = added[name].load()
+    return load()
+
+
+def after_copy() -> Sequence[Any]:
+    """Every file arrived whole, every region has the same borders, every table the same schema."""
+    from great_expectations.expectations.metadata_types import FailureSeverity
+    from great_expectations.expectations.row_conditions import Column
+
+    gxe, critical = _core(), FailureSeverity.CRITICAL
+    files, regions, schemas = (Column("kind") == kind for kind in ("file", "region", "schema"))
+    return [
+        _equal("bytes", files, critical),
+        _equal("checksum", files, critical),
+        gxe.ExpectColumnValuesToNotBeNull(column="source_checksum", row_condition=files, severity=critical),
+        gxe.ExpectColumnValuesToNotBeNull(column="target_checksum", row_condition=files, severity=critical),
+        _equal("start", regions, critical),
+        _equal("end", regions, critical),
+        _equal("schema", schemas, critical),
+        gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=regions, severity=critical),
+        gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=schemas, severity=critical),
+    ]
+
+
+def after_drain() -> Sequence[Any]:
+    """Rows, cells and digests are equal in every region. A region whose every difference has a named class may
+    differ, with a warning; a single unexplained row shuts the gate."""
+    from great_expectations.expectations.metadata_types import FailureSeverity
+    from great_expectations.expectations.row_conditions import Column
+
+    gxe, critical = _core(), FailureSeverity.CRITICAL
+    clean, explained = Column("explained") == 0, Column("explained") > 0
+    return [
+        *(_equal(what, clean, critical) for what in ("rows", "cells", "digest")),
+        *(_equal(what, explained, FailureSeverity.WARNING) for what in ("rows", "cells", "digest")),
+        gxe.ExpectColumnValuesToBeBetween(column="unexplained", min_value=0, max_value=0, severity=critical),
+        gxe.ExpectColumnValuesToNotBeNull(column="unexplained", severity=critical),
+        gxe.ExpectColumnValuesToNotBeNull(column="explained", severity=critical),
+        gxe.ExpectTableRowCountToBeBetween(min_value=1, severity=critical),
+    ]
+
+
+def _equal(what: str, rows: Any, severity: FailureSeverity) -> Any:
+
+    # "neither": a value missing on one side is a difference too.
+    return _core().ExpectColumnPairValuesToBeEqual(
+        column_A=f"source_{what}",
+        column_B=f"target_{what}",
+        ignore_row_if="neither",
+        row_condition=rows,
+        severity=severity,
+    )
+
+
+def _core() -> Any:
+    """Great Expectations' own expectations; its modules re-export them in a way that mypy does not follow."""
+    from great_expectations.expectations import core
+
+    return core

@@ -1,0 +1,371 @@
+"""The `walferry` command: the same engine as the DAG, without Airflow.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 unfinished input, 4 damaged input, 5 sides differ, 6 gap.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from walferry.errors import SidesDifferError, UsageError, WalferryError
+from walferry.ledger import Ledger
+from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, resolve
+
+app = typer.Typer(
+    help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+wal_app = typer.Typer(help="Look into WAL files.", no_args_is_help=True)
+quarantine_app = typer.Typer(help="Edits that could not be applied, and the way out.", no_args_is_help=True)
+app.add_typer(wal_app, name="wal")
+app.add_typer(quarantine_app, name="quarantine")
+
+SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file, see migration.example.yaml")]
+RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the migration, or id of a run")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
+Folder = Annotated[Path, typer.Option(help="where reports and Data Docs go")]
+LedgerUrl = Annotated[
+    str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
+]
+REPORTS = Path(".run/reports")
+
+
+class Resolution(str, Enum):
+    """Ways out of the quarantine."""
+
+    retry = "retry"
+    reread = "reread"
+    accept = "accept"
+
+
+def main() -> None:
+    """Run the command; every error that the user can mend is one line on stderr."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    for noisy in ("kazoo", "py4j", "great_expectations", "hdfs", "numba"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        app()
+    except WalferryError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; `walferry resume NAME` goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+def _resolved(spec: Path) -> ResolvedSpec:
+    return resolve(load_spec(spec), environment_connection)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True, default=str))
+
+
+@app.command()
+def plan(spec: SpecFile, as_json: AsJson = False) -> None:
+    """Examine both clusters and say what a run would meet. Changes nothing."""
+    from walferry.migration.plan import make_plan, require
+
+    found = make_plan(_resolved(spec))
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
+        print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
+        for table in found.tables:
+            print(
+                f"{table.source} -> {table.target}: {table.regions} regions, {table.bytes / 1e6:.1f} MB, "
+                f"families {', '.join(table.families)}"
+            )
+        print(f"write-ahead log: {found.wal_files} files, {found.wal_bytes / 1e6:.1f} MB")
+        for finding in found.findings:
+            print(f"{finding.level}: {finding.subject}: {finding.message}")
+    require(found)
+
+
+@app.command()
+def start(
+    spec: SpecFile,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
+    ] = False,
+    dry_run: DryRun = False,
+    reports: Folder = REPORTS,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Run a migration from plan to release, or go on with the unfinished one of that name."""
+    resolved = _resolved(spec)
+    if dry_run:
+        plan(spec)
+        print(f"would run: {', '.join(_phases())}")
+        return
+    with Ledger.open(ledger) as book:
+        run = book.open_run(resolved.name, _owner(), resolved.model_dump(), _owner())
+        _go(book, run.run_id, yes, reports)
+
+
+def _phases() -> tuple[str, ...]:
+    from walferry.migration.report import PHASES
+
+    return PHASES
+
+
+def _owner() -> str:
+    return f"cli {os.environ.get('USER') or os.getuid()}"
+
+
+def _go(book: Ledger, run_id: str, yes: bool, reports: Path) -> None:
+    from walferry.engine import migrate, write_report
+    from walferry.migration.context import Migration
+
+    def ask(question: str) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
+        return typer.confirm(question)
+
+    with Migration(book, run_id) as migration:
+        try:
+            migrate(migration, ask, reports / "data_docs")
+        finally:
+            path = write_report(migration, reports)
+    print(path.read_text(), end="")
+
+
+@app.command()
+def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """Say where a run stands: phase, percent, edits applied, backlog, lag, ETA."""
+    from walferry.migration.report import status as facts_of
+    from walferry.migration.report import status_line
+
+    with Ledger.open(ledger) as book:
+        facts = facts_of(book, book.find(name))
+    if as_json:
+        _print_json(facts)
+    else:
+        print(f"{facts['run']}: {status_line(facts)}")
+        if facts["error"]:
+            print(f"last error: {facts['error']}")
+
+
+@app.command()
+def pause(
+    name: RunName,
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")] = "",
+    dry_run: DryRun = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Ask the replay to wait after its present round."""
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        if dry_run:
+            print(f"would pause {run.run_id} ({'paused' if run.paused else run.state} now)")
+            return
+        book.set_paused(run.run_id, True, _owner(), reason)
+        print(f"{run.run_id} pauses after its present round; `walferry resume {run.name}` goes on")
+
+
+@app.command()
+def resume(
+    name: RunName,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
+    ] = False,
+    dry_run: DryRun = False,
+    reports: Folder = REPORTS,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        if dry_run:
+            print(f"would resume {run.run_id} ({'paused' if run.paused else run.state} now, owner {run.owner})")
+            return
+        was_paused = run.paused
+        book.set_paused(run.run_id, False, _owner())
+        if run.owner.startswith("airflow"):
+            print(f"{run.run_id} goes on in Airflow ({run.owner})")
+        elif was_paused and _at_work(book, run.run_id):
+            print(f"{run.run_id} goes on in the process that runs it")
+        else:
+            _go(book, run.run_id, yes, reports)
+
+
+def _at_work(book: Ledger, run_id: str) -> bool:
+    """Whether somebody holds the lease of the run's first target table now."""
+    from walferry.migration import lease
+    from walferry.migration.context import Migration
+
+    with Migration(book, run_id) as migration:
+        return lease.holder_of(migration.target.zk, migration.tables[0].target) is not None
+
+
+@app.command()
+def abort(
+    name: RunName,
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """End a run and remove its peer and snapshots. Target tables stay as they are."""
+    from walferry.engine import abort as abort_run
+    from walferry.migration.context import Migration
+
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        made = [f"{o.cluster} {o.kind} {o.name}" for o in book.objects(run.run_id) if o.state != "removed"]
+        if dry_run:
+            print(f"would abort {run.run_id} and remove: {', '.join(made) or 'nothing'}")
+            return
+        with Migration(book, run.run_id) as migration:
+            abort_run(migration, reason)
+        print(f"{run.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
+
+
+@app.command()
+def replay(name: RunName, dry_run: DryRun = False, ledger: LedgerUrl = None) -> None:
+    """Apply what is sealed of the log now, for an unfinished run, and stop when the lag is small."""
+    from walferry.migration import cutover
+    from walferry.migration.context import Migration
+    from walferry.migration.replay import replay as follow
+    from walferry.spark.session import open_session
+
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        if dry_run:
+            waiting = [r for r in book.ranges(run.run_id) if r.state in ("seen", "sealed")]
+            print(f"would apply {len(waiting)} ranges known so far, and what the next cut seals")
+            return
+        with Migration(book, run.run_id) as migration:
+            follow(migration, open_session(run.run_id), until=lambda: cutover.caught_up(migration))
+        rounds = book.rounds(run.run_id)
+        print(f"{run.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
+
+
+@app.command()
+def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """Compare both sides of a run's tables now; exit 5 when a difference is unexplained."""
+    from walferry.migration.compare import compare
+    from walferry.migration.context import Migration
+    from walferry.spark.session import open_session
+
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        book.verify_audit()
+        with Migration(book, run.run_id) as migration:
+            spark = open_session(f"{run.run_id} verify")
+            attempt = _next_attempt(book, run.run_id)
+            results = [compare(migration, spark, pair.source, attempt) for pair in migration.tables]
+    facts = [
+        {"table": r.table, "regions": len(r.ranges), "differing_rows": r.differing_rows, "unexplained": r.unexplained}
+        for r in results
+    ]
+    if as_json:
+        _print_json(facts)
+    else:
+        for fact in facts:
+            print(f"{fact['table']}: {fact['regions']} regions, {fact['differing_rows']} rows differ, "
+                  f"{fact['unexplained']} unexplained")  # fmt: skip
+    if any(r.unexplained for r in results):
+        raise SidesDifferError(f"run {run.run_id}: source and target differ; `walferry report {run.name}` shows where")
+
+
+def _next_attempt(book: Ledger, run_id: str) -> int:
+    return 2 + sum(1 for line in book.audit_trail(run_id) if line.action == "record comparison")
+
+
+@app.command()
+def report(name: RunName, as_json: AsJson = False, reports: Folder = REPORTS, ledger: LedgerUrl = None) -> None:
+    """Print what a run did and found, and write it beside the audit trail's head."""
+    from walferry.migration.report import render, summary, write
+
+    with Ledger.open(ledger) as book:
+        run = book.find(name)
+        book.verify_audit()
+        facts = summary(book, run)
+        write(book, run, reports / run.run_id)
+    if as_json:
+        _print_json(facts)
+    else:
+        print(render(facts))
+
+
+@quarantine_app.command("list")
+def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """List what could not be applied."""
+    from walferry.migration.quarantine import describe
+
+    with Ledger.open(ledger) as book:
+        items = [describe(item) for item in book.quarantined(book.find(name).run_id)]
+    if as_json:
+        _print_json(items)
+        return
+    table = Table("id", "state", "table", "region", "file", "start", "reason")
+    for item in items:
+        table.add_row(*(str(item[key]) for key in ("id", "state", "table", "region", "file", "start", "reason")))
+    Console().print(table if items else "the quarantine is empty")
+
+
+@quarantine_app.command("show")
+def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
+    """Show one item, its bytes in hex."""
+    from walferry.migration.quarantine import describe
+
+    with Ledger.open(ledger) as book:
+        for found in book.quarantined(book.find(name).run_id):
+            if found.quarantine_id == item:
+                _print_json(describe(found) | {"data": found.data.hex()})
+                return
+    raise UsageError(f"run {name} has no quarantine item {item}", item=item)
+
+
+@quarantine_app.command("release")
+def quarantine_release(
+    name: RunName,
+    item: int,
+    how: Annotated[
+        Resolution, typer.Option(help="retry: apply again; reread: copy the rows anew; accept: go on without")
+    ],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Decide about an item; the next replay round carries it out."""
+    from walferry.migration.context import Migration
+    from walferry.migration.quarantine import release
+
+    with Ledger.open(ledger) as book, Migration(book, book.find(name).run_id) as migration:
+        if dry_run:
+            print(f"would release item {item} of {migration.run_id} by {how.value}: {reason}")
+            return
+        release(migration, item, how.value, reason)
+        print(f"item {item} released by {how.value}; the next round carries it out")
+
+
+@wal_app.command("cat")
+def wal_cat(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="local path or webhdfs://host:port/path")],
+) -> None:
+    """Print every cell of WAL files as JSON, one object a line; exit 3 for an unfinished file, 4 for a damaged one."""
+    from walferry.wal.cat import cat
+
+    raise typer.Exit(cat(files, sys.stdout, sys.stderr))
+
+
+if __name__ == "__main__":
+    main()

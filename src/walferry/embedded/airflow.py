@@ -1,0 +1,216 @@
+"""A real Airflow on this machine: scheduler, DAG processor, API server and triggerer, with SQLite and LocalExecutor."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from walferry.embedded import processes
+from walferry.embedded.processes import Server
+from walferry.errors import TransientError, WalferryError
+
+HOST = "127.0.0.1"
+USERNAME = "admin"
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+BOOT_DEADLINE_S = 180.0
+
+
+@dataclass
+class Airflow:
+    """One Airflow: its home `directory` (database, logs, secrets, mode 700), folders of DAGs and plugins, and its port.
+
+    `config` is the airflow.cfg to start from; `environment` adds variables to those of the servers and their tasks.
+    """
+
+    directory: Path
+    config: Path
+    dags: Path
+    plugins: Path
+    port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    servers: dict[str, Server] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the UI and the API are."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def password(self) -> str:
+        """The password of the user `admin`; made at the first start."""
+        return str(self._secrets()["password"])
+
+    def start(self, connections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Migrate the database, add `connections` (as `airflow connections import` wants them) and start all four.
+
+        Returns when the API answers and every component has sent a heartbeat; WalferryError when one ends or
+        that takes longer than three minutes.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.command("db", "migrate")
+        if connections:
+            file = self.directory / "connections.json"
+            write_private(file, json.dumps(connections))
+            self.command("connections", "import", "--overwrite", str(file))
+            file.unlink()
+        for component in COMPONENTS:
+            self.start_component(component)
+        self._await_healthy(time.monotonic() + BOOT_DEADLINE_S)
+
+    def start_component(self, component: str) -> None:
+        """Start one of COMPONENTS; does not wait."""
+        log = self.directory / "logs" / f"{component}.log"
+        port = ["--port", str(self.port), "--host", HOST] if component == "api-server" else []
+        self.servers[component] = processes.start(
+            f"airflow {component}",
+            [_airflow(), component, *port],
+            log,
+            folder=self.directory,
+            environment=self._variables(),
+        )
+
+    def kill(self, component: str) -> None:
+        """kill -9 one of COMPONENTS and the tasks that it runs."""
+        processes.kill(self.servers.pop(component))
+
+    def stop(self) -> None:
+        """End all components and the tasks they run. Repeating it does nothing."""
+        servers, self.servers = list(self.servers.values()), {}
+        processes.stop(servers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def command(self, *arguments: str) -> str:
+        """Run the `airflow` command line and return its stdout; WalferryError with the end of its output."""
+        answer = subprocess.run(
+            [_airflow(), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd=self.directory,
+            env={**os.environ, **self._variables()},
+        )
+        if answer.returncode != 0:
+            tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
+            raise WalferryError(f"`airflow {' '.join(arguments)}` failed with {answer.returncode}:\n{tail}")
+        return answer.stdout
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[httpx.Client]:
+        """A client of the REST API, logged in; paths begin at "/api/v2/…"."""
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            answer = client.post("/auth/token", json={"username": USERNAME, "password": self.password})
+            answer.raise_for_status()
+            client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+            yield client
+
+    def unpause(self, dag_id: str, deadline_s: float = 90) -> None:
+        """Unpause a DAG once it has been parsed; WalferryError with the import errors when it does not appear."""
+        deadline = time.monotonic() + deadline_s
+        with self.client() as client:
+            while True:
+                answer = client.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": False})
+                if answer.is_success:
+                    return
+                if time.monotonic() > deadline:
+                    errors = client.get("/api/v2/importErrors").json().get("import_errors", [])
+                    said = "\n".join(str(error["stack_trace"]) for error in errors) or "no import error is known"
+                    raise WalferryError(f"the DAG {dag_id} of {self.dags} does not appear in Airflow: {said}")
+                time.sleep(1)
+
+    def _await_healthy(self, deadline: float) -> None:
+        unhealthy = list(COMPONENTS)
+        while unhealthy:
+            for server in self.servers.values():
+                if not server.is_alive():
+                    raise WalferryError(
+                        f"{server.name} ended while it was starting; the end of {server.log}:\n{server.tail()}"
+                    )
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"Airflow is not ready in time: {', '.join(unhealthy)}; see {self.directory / 'logs'}"
+                )
+            time.sleep(0.5)
+            with contextlib.suppress(httpx.TransportError):
+                health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=10)
+                if health.is_success:
+                    parts = health.json()
+                    names = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
+                    unhealthy = [name for name in sorted(names) if (parts.get(name) or {}).get("status") != "healthy"]
+
+    def _variables(self) -> dict[str, str]:
+        secret = self._secrets()
+        passwords = self.directory / "passwords.json"
+        if not passwords.exists():
+            write_private(passwords, json.dumps({USERNAME: secret["password"]}))
+        return {
+            "AIRFLOW_HOME": str(self.directory),
+            "AIRFLOW_CONFIG": str(self.config),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
+            "AIRFLOW__CORE__FERNET_KEY": secret["fernet_key"],
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USERNAME}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.directory / 'airflow.db'}",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.directory / "logs"),
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__SECRET_KEY": secret["session_key"],
+            "AIRFLOW__API_AUTH__JWT_SECRET": secret["jwt_secret"],
+            # Two Airflows on one machine would both want the port for log files of running tasks.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "0",
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "0",
+            # Spark's workers take `python3` of the PATH otherwise, which lacks our packages.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": HOST,
+            "GX_ANALYTICS_ENABLED": "false",
+            **self.environment,
+        }
+
+    def _secrets(self) -> dict[str, str]:
+        """Made at the first start, kept in a file that only its owner can read."""
+        file = self.directory / "secrets.json"
+        if not file.exists():
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            made = {
+                "password": secrets.token_urlsafe(12),
+                "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+                "session_key": secrets.token_urlsafe(32),
+                "jwt_secret": secrets.token_urlsafe(64),
+            }
+            write_private(file, json.dumps(made))
+        stored: dict[str, str] = json.loads(file.read_text())
+        return stored
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that is never readable by others, not even for a moment."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _airflow() -> str:
+    return str(Path(sys.executable).parent / "airflow")

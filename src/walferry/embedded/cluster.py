@@ -1,0 +1,302 @@
+"""A real HBase on a real HDFS, with ZooKeeper and a Thrift server, on free ports of 127.0.0.1.
+
+    with Cluster.start(Path("somewhere")) as source:
+        client = HBaseClient(source.address)
+
+HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server); every
+further region server and Thrift have one each, so that a test can crash them one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from xml.sax.saxutils import escape
+
+from walferry.embedded import jars, processes
+from walferry.embedded.processes import Server
+from walferry.errors import WalferryError
+from walferry.hbase.address import ClusterAddress
+
+HOST = "127.0.0.1"
+BOOT_DEADLINE_S = 180.0
+
+# Hadoop 3 and HBase 2 reach into the JDK by reflection; Java 17 wants to be asked for each of these.
+_OPENED = (
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.reflect",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.security.util",
+)
+_EXPORTED = (
+    "java.base/jdk.internal.misc",
+    "java.base/sun.net.dns",
+    "java.base/sun.net.util",
+    "java.security.jgss/sun.security.krb5",
+)
+JVM_FLAGS = (
+    "-XX:-UsePerfData",  # else every JVM leaves a file in /tmp/hsperfdata_*
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dorg.apache.hbase.thirdparty.io.netty.tryReflectionSetAccessible=true",
+    "--add-modules=jdk.unsupported",
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTED),
+)
+_LOG4J = """\
+log4j.rootLogger=INFO,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %-5p [%t] %c{2}: %m%n
+log4j.logger.BlockStateChange=WARN
+log4j.logger.org.apache.hadoop.hdfs.StateChange=WARN
+log4j.logger.org.apache.hadoop.hdfs.server.namenode.FSNamesystem.audit=WARN
+log4j.logger.org.apache.hadoop.hdfs.server.datanode.DataNode.clienttrace=WARN
+log4j.logger.org.apache.zookeeper=WARN
+"""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports that a cluster listens on. The data node's own are always taken from the system."""
+
+    namenode: int
+    webhdfs: int
+    zookeeper: int
+    master: int
+    thrift: int
+    region_servers: tuple[int, ...]
+
+    @classmethod
+    def free(cls, region_servers: int = 1) -> Ports:
+        """Ports on which nothing listens now."""
+        return cls.of(processes.free_ports(5 + region_servers))
+
+    @classmethod
+    def fixed(cls, base: int, region_servers: int = 1) -> Ports:
+        """The ports from `base` on, in the order of the fields."""
+        return cls.of(range(base, base + 5 + region_servers))
+
+    @classmethod
+    def of(cls, ports: Sequence[int]) -> Ports:
+        """The ports given, in the order of the fields."""
+        namenode, webhdfs, zookeeper, master, thrift, *region_servers = ports
+        return cls(namenode, webhdfs, zookeeper, master, thrift, tuple(region_servers))
+
+
+@dataclass
+class Cluster:
+    """One cluster in `directory`: its configuration, data, logs and running servers.
+
+    A start with data in the directory goes on with it. `hbase_site` and `hdfs_site` are properties that win
+    over those set here.
+    """
+
+    directory: Path
+    ports: Ports
+    with_thrift: bool = True
+    hbase_site: Mapping[str, str] = field(default_factory=dict)
+    hdfs_site: Mapping[str, str] = field(default_factory=dict)
+    servers: dict[str, Server] = field(default_factory=dict)
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        *,
+        region_servers: int = 1,
+        thrift: bool = True,
+        ports: Ports | None = None,
+        hbase_site: Mapping[str, str] | None = None,
+        hdfs_site: Mapping[str, str] | None = None,
+    ) -> Cluster:
+        """Boot a cluster and return when it is ready, in about half a minute; WalferryError when it fails."""
+        ports = ports or Ports.free(region_servers)
+        cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {})
+        boot(cluster)
+        return cluster
+
+    @property
+    def address(self) -> ClusterAddress:
+        """How a client finds this cluster."""
+        return ClusterAddress(
+            zookeeper=f"{HOST}:{self.ports.zookeeper}",
+            znode="/hbase",
+            webhdfs=f"http://{HOST}:{self.ports.webhdfs}",
+            rootdir=self.rootdir,
+            thrift=f"{HOST}:{self.ports.thrift}" if self.with_thrift else None,
+        )
+
+    @property
+    def rootdir(self) -> str:
+        """HBase's root folder as a Hadoop URL."""
+        return f"hdfs://{HOST}:{self.ports.namenode}/hbase"
+
+    @property
+    def master(self) -> str:
+        """The HBase master's "host:port"."""
+        return f"{HOST}:{self.ports.master}"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Pids by name: `hdfs`, `hbase`, `thrift`, and `regionserver-1`… for those beside the one in `hbase`."""
+        return {name: server.pid for name, server in self.servers.items()}
+
+    @property
+    def classpath(self) -> str:
+        """Class path of HBase's own programs on this cluster: configuration folder and jars."""
+        return f"{self._conf}:{jars.classpath()}"
+
+    def start_hdfs(self) -> None:
+        """Start the name node and the data node; does not wait."""
+        self._write_configuration()
+        arguments = ["-datanodes", "1", "-nnport", str(self.ports.namenode), "-httpport", str(self.ports.webhdfs)]
+        if not (self.directory / "hdfs").exists():
+            arguments.append("-format")
+        self._launch("hdfs", "org.apache.hadoop.test.MiniDFSClusterManager", arguments, heap="512m")
+
+    def start_hbase(self) -> None:
+        """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait."""
+        self._launch("hbase", "org.apache.hadoop.hbase.master.HMaster", ["start"], heap="1g")
+        for index in range(1, len(self.ports.region_servers)):
+            self.start_region_server(index)
+
+    def start_region_server(self, index: int) -> None:
+        """Start the region server number `index` (1 or more) in a process of its own; does not wait."""
+        own = {"hbase.regionserver.port": str(self.ports.region_servers[index]), "hbase.cluster.distributed": "true"}
+        arguments = [*(f"-D{name}={value}" for name, value in own.items()), "start"]
+        main = "org.apache.hadoop.hbase.regionserver.HRegionServer"
+        self._launch(f"regionserver-{index}", main, arguments, heap="768m")
+
+    def start_thrift(self) -> None:
+        """Start the Thrift server (the old interface, which happybase speaks); does not wait."""
+        main = "org.apache.hadoop.hbase.thrift.ThriftServer"
+        arguments = ["start", "--bind", HOST, "--port", str(self.ports.thrift), "--infoport", "-1"]
+        self._launch("thrift", main, arguments, heap="512m")
+
+    def await_ready(self, name: str, deadline: float | None = None) -> None:
+        """Wait until the server `name` serves; WalferryError with its last log lines if it does not by `deadline`.
+
+        `deadline` is a time of time.monotonic().
+        """
+        ready = {
+            "hdfs": r"Started MiniDFSCluster",
+            "hbase": r"Master has completed initialization",
+            "thrift": r"(?i)starting .*server.* on .*:\d+|Starting HBase ThreadPool Thrift server",
+        }.get(name, r"Serving as ")
+        self.servers[name].await_line(ready, deadline or time.monotonic() + BOOT_DEADLINE_S)
+
+    def kill(self, name: str) -> None:
+        """kill -9 the server `name` (see `pids`)."""
+        processes.kill(self.servers.pop(name))
+
+    def kill_region_server(self, index: int = 1) -> None:
+        """kill -9 the region server number `index`, one of those that have a process of their own."""
+        if f"regionserver-{index}" not in self.servers:
+            raise WalferryError(f"region server {index} of {self.directory} has no process of its own")
+        self.kill(f"regionserver-{index}")
+
+    def stop(self) -> None:
+        """End all servers and wait until they are gone; what they stored stays. Repeating it does nothing."""
+        shut_down(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _conf(self) -> Path:
+        return self.directory / "conf"
+
+    def _launch(self, name: str, main: str, arguments: Sequence[str], *, heap: str) -> None:
+        temporary = self.directory / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        flags = [*JVM_FLAGS, f"-Xmx{heap}", f"-Djava.io.tmpdir={temporary}"]
+        command = [jars.java(), *flags, "-cp", self.classpath, main, *arguments]
+        log = self.directory / "logs" / f"{name}.log"
+        self.servers[name] = processes.start(name, command, log, folder=self.directory)
+
+    def _write_configuration(self) -> None:
+        self._conf.mkdir(parents=True, exist_ok=True)
+        hdfs = {
+            "hdfs.minidfs.basedir": str(self.directory / "hdfs"),
+            "dfs.replication": "1",
+            "dfs.datanode.hostname": HOST,
+            "dfs.namenode.fs-limits.min-block-size": "1024",
+            **self.hdfs_site,
+        }
+        hbase = {
+            "hbase.rootdir": self.rootdir,
+            "hbase.cluster.distributed": "false",
+            "hbase.tmp.dir": str(self.directory / "tmp"),
+            "hbase.zookeeper.quorum": HOST,
+            "hbase.zookeeper.property.clientPort": str(self.ports.zookeeper),
+            "hbase.zookeeper.property.dataDir": str(self.directory / "zookeeper"),
+            "hbase.master.port": str(self.ports.master),
+            "hbase.master.info.port": "-1",
+            "hbase.master.hostname": HOST,
+            "hbase.regionserver.port": str(self.ports.region_servers[0]),
+            "hbase.regionserver.info.port": "-1",
+            "hbase.unsafe.regionserver.hostname": HOST,
+            # Do not wait 4.5 s for more region servers once all of ours are there.
+            "hbase.master.wait.on.regionservers.mintostart": str(len(self.ports.region_servers)),
+            "hbase.master.wait.on.regionservers.maxtostart": str(len(self.ports.region_servers)),
+            "hbase.regionserver.msginterval": "1000",  # ms; also the pause between a server's tries to join at boot
+            # A crashed region server is noticed after this many ms.
+            "zookeeper.session.timeout": "20000",
+            "hbase.regionserver.handler.count": "10",
+            **self.hbase_site,
+        }
+        (self._conf / "hdfs-site.xml").write_text(_site(hdfs))
+        (self._conf / "hbase-site.xml").write_text(_site({**hdfs, **hbase}))
+        (self._conf / "log4j.properties").write_text(_LOG4J)
+
+
+def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
+    """Boot the clusters side by side and return when all are ready; when one fails, stop them all and say why."""
+    deadline = time.monotonic() + deadline_s
+    with contextlib.ExitStack() as undo:
+        undo.callback(shut_down, *clusters)
+        for cluster in clusters:
+            cluster.start_hdfs()
+        for cluster in clusters:
+            cluster.await_ready("hdfs", deadline)
+            cluster.start_hbase()
+            if cluster.with_thrift:
+                cluster.start_thrift()
+        for cluster in clusters:
+            for name in cluster.servers:
+                cluster.await_ready(name, deadline)
+        undo.pop_all()
+
+
+def shut_down(*clusters: Cluster) -> None:
+    """Stop the clusters side by side: HDFS last, for HBase closes its files while it stops."""
+    running = [(cluster, name) for cluster in clusters for name in cluster.servers]
+    processes.stop(cluster.servers[name] for cluster, name in running if name != "hdfs")
+    processes.stop(cluster.servers[name] for cluster, name in running if name == "hdfs")
+    for cluster in clusters:
+        cluster.servers.clear()
+
+
+def _site(properties: Mapping[str, str]) -> str:
+    lines = (
+        f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in properties.items()
+    )
+    return f"<configuration>\n{''.join(lines)}</configuration>\n"

@@ -1,0 +1,169 @@
+"""`make up` and `make down`: source, target and Airflow of this checkout, all of it below `.run/`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from rich.console import Console
+
+from walferry.embedded import processes
+from walferry.embedded.airflow import USERNAME, Airflow, write_private
+from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.errors import UsageError
+
+CHECKOUT = Path(__file__).parents[3]
+RUN = CHECKOUT / ".run"
+SOURCE_SERVERS = 2  # two groups of WALs, as on any real cluster
+_PORTS_EACH = 10
+
+
+class Settings(BaseSettings):
+    """Knobs of `make up`, as WALFERRY_… variables."""
+
+    model_config = SettingsConfigDict(env_prefix="WALFERRY_")
+
+    port_base: int | None = Field(
+        default=None, description="source from this port on, target from +10, Airflow at +20; free ports if not given"
+    )
+    spark_master: str = Field(default="local[*]", description="master of the Airflow connection spark_default")
+
+
+@dataclass
+class Environment:
+    """Two clusters and an Airflow that knows them."""
+
+    source: Cluster
+    target: Cluster
+    airflow: Airflow
+    ledger: str
+    spark: str
+
+    @classmethod
+    def lay_out(cls, directory: Path, settings: Settings, *, dags: Path = CHECKOUT / "dags") -> Environment:
+        """Choose folders and ports; starts nothing."""
+        base = settings.port_base
+        if base is None:
+            source, target = Ports.free(SOURCE_SERVERS), Ports.free(1)
+            (port,) = processes.free_ports(1)
+        else:
+            source, target = Ports.fixed(base, SOURCE_SERVERS), Ports.fixed(base + _PORTS_EACH)
+            port = base + 2 * _PORTS_EACH
+        ledger = f"sqlite:///{directory / 'ledger.db'}"
+        airflow = Airflow(
+            directory / "airflow",
+            config=CHECKOUT / "airflow.cfg",
+            dags=dags,
+            plugins=CHECKOUT / "plugins",
+            port=port,
+            environment={"WALFERRY_LEDGER": ledger},
+        )
+        clusters = Cluster(directory / "source", source), Cluster(directory / "target", target)
+        return cls(*clusters, airflow=airflow, ledger=ledger, spark=settings.spark_master)
+
+    def start(self) -> None:
+        """Boot the clusters, then Airflow; what was started is stopped again when something fails."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)
+            boot(self.source, self.target)
+            self.airflow.start(self.connections())
+            undo.pop_all()
+
+    def stop(self) -> None:
+        """Stop everything; repeating it does nothing."""
+        self.airflow.stop()
+        shut_down(self.source, self.target)
+
+    @property
+    def servers(self) -> list[processes.Server]:
+        """All running servers, in the order in which to stop them."""
+        clusters = [server for cluster in (self.source, self.target) for server in cluster.servers.values()]
+        hdfs = [server for server in clusters if server.name == "hdfs"]
+        return [*self.airflow.servers.values(), *(server for server in clusters if server not in hdfs), *hdfs]
+
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """Airflow's connections: both clusters (type `hbase`) and Spark."""
+        connections: dict[str, dict[str, Any]] = {
+            "spark_default": {"conn_type": "spark", "host": self.spark, "extra": {"deploy-mode": "client"}}
+        }
+        for name, cluster in (("hbase_source", self.source), ("hbase_target", self.target)):
+            address = cluster.address
+            host, _, port = address.zookeeper.rpartition(":")
+            extra = {
+                "znode": address.znode,
+                "webhdfs": address.webhdfs,
+                "rootdir": address.rootdir,
+                "thrift": address.thrift,
+                "user": address.user,
+            }
+            connections[name] = {"conn_type": "hbase", "host": host, "port": int(port), "extra": extra}
+        return connections
+
+    def endpoints(self) -> dict[str, Any]:
+        """The content of `.run/endpoints.json`."""
+        clusters = {
+            name: {
+                "zookeeper": cluster.address.zookeeper,
+                "znode": cluster.address.znode,
+                "webhdfs": cluster.address.webhdfs,
+                "rootdir": cluster.address.rootdir,
+                "thrift": cluster.address.thrift,
+                "master": cluster.master,
+            }
+            for name, cluster in (("source", self.source), ("target", self.target))
+        }
+        login = {"url": self.airflow.url, "username": USERNAME, "password": self.airflow.password}
+        return {**clusters, "airflow": login, "spark": self.spark, "ledger": self.ledger}
+
+
+def up(directory: Path = RUN) -> None:
+    """Boot everything afresh, leave it running and print its addresses; UsageError when it is up already."""
+    running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
+    if running:
+        raise UsageError(f"{len(running)} servers of {directory} are running: `make down` first")
+    for name in ("source", "target", "airflow"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+    (directory / "ledger.db").unlink(missing_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    environment = Environment.lay_out(directory, Settings())
+    print("booting source, target and Airflow: about a minute", file=sys.stderr)
+    environment.start()
+    with contextlib.ExitStack() as undo:
+        undo.callback(environment.stop)
+        environment.airflow.unpause("hbase_migrate")
+        processes.write_pid_file(directory / "pids.json", environment.servers)
+        write_private(directory / "endpoints.json", json.dumps(environment.endpoints(), indent=1))
+        undo.pop_all()
+    for server in environment.servers:
+        processes.leash.release(server.pid)
+    _print_addresses(environment, directory)
+
+
+def down(directory: Path = RUN) -> None:
+    """Stop what `up` has recorded; its data and logs stay until the next `up`."""
+    servers = processes.read_pid_file(directory / "pids.json")
+    hdfs = [server for server in servers if server.name == "hdfs"]
+    processes.stop(server for server in servers if server not in hdfs)
+    processes.stop(hdfs)
+    for name in ("pids.json", "endpoints.json"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _print_addresses(environment: Environment, directory: Path) -> None:
+    console = Console()
+    for name, cluster in (("source", environment.source), ("target", environment.target)):
+        address = cluster.address
+        console.print(f"[bold]{name}[/]  ZooKeeper {address.zookeeper}  Thrift {address.thrift}  {address.webhdfs}")
+    console.print(f"[bold]Airflow[/] {environment.airflow.url}  user {USERNAME}, password in {_relative(directory)}")
+
+
+def _relative(directory: Path) -> str:
+    return os.path.relpath(directory / "endpoints.json")

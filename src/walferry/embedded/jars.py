@@ -1,0 +1,147 @@
+"""The jars that the embedded servers run on, and how they get into the cache folder.
+
+One list, complete and resolved: no jar pulls in another, so Maven and Ivy fetch exactly the same set.
+`python -m walferry.embedded jars` fetches it; every later call only looks at the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from walferry.errors import WalferryError
+
+COORDINATES = (
+    # HMaster, HRegionServer, ZooKeeper, MiniDFSClusterManager, WALPrettyPrinter and all they need, in one jar.
+    "org.apache.hbase:hbase-shaded-testing-util:2.6.3-hadoop3",
+    "org.apache.hbase:hbase-thrift:2.6.1",
+    "org.apache.thrift:libthrift:0.14.1",
+    # MiniDFSClusterManager does not start without JUnit and Mockito on its class path.
+    "junit:junit:4.13.2",
+    "org.hamcrest:hamcrest-core:1.3",
+    "org.mockito:mockito-core:2.28.2",
+    "net.bytebuddy:byte-buddy:1.9.10",
+    "net.bytebuddy:byte-buddy-agent:1.9.10",
+    "org.objenesis:objenesis:2.6",
+    # Left out of the shaded jar: logging, Thrift's option parser, annotations, tracing.
+    "org.slf4j:slf4j-api:1.7.33",
+    "org.slf4j:slf4j-reload4j:1.7.36",
+    "ch.qos.reload4j:reload4j:1.2.22",
+    "commons-logging:commons-logging:1.2",
+    "commons-cli:commons-cli:1.5.0",
+    "org.apache.commons:commons-lang3:3.9",
+    "org.javassist:javassist:3.30.2-GA",
+    "org.apache.yetus:audience-annotations:0.13.0",
+    "com.github.stephenc.findbugs:findbugs-annotations:1.3.9-1",
+    "jakarta.annotation:jakarta.annotation-api:1.3.5",
+    "jakarta.validation:jakarta.validation-api:2.0.2",
+    "org.glassfish.hk2.external:jakarta.inject:2.6.1",
+    "javax.annotation:javax.annotation-api:1.2",
+    "javax.ws.rs:jsr311-api:1.1.1",  # WebHDFS answers 500 without it
+    "io.opentelemetry:opentelemetry-api:1.49.0",
+    "io.opentelemetry:opentelemetry-context:1.49.0",
+    "io.opentelemetry.semconv:opentelemetry-semconv:1.29.0-alpha",
+)
+OLDEST_JAVA = 17
+
+
+def cache_folder() -> Path:
+    """`$WALFERRY_CACHE`, or `~/.cache/walferry`: what is downloaded once and shared by all checkouts."""
+    return Path(os.environ.get("WALFERRY_CACHE") or Path.home() / ".cache" / "walferry")
+
+
+@cache
+def java() -> str:
+    """Path of the `java` to run (JAVA_HOME first, then PATH); WalferryError when there is none, or one too old."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        raise WalferryError(f"no java found in {home or 'PATH'}: install JDK {OLDEST_JAVA} or newer")
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(\d+)', answer.stderr)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        seen = (answer.stderr.splitlines() or ["no version"])[0]
+        raise WalferryError(f"{found} is too old ({seen}): install JDK {OLDEST_JAVA} or newer")
+    return found
+
+
+def classpath() -> str:
+    """Class path of the jars, fetched first if the cache folder lacks them; WalferryError when that fails."""
+    return os.pathsep.join(str(jar) for jar in sorted(fetch().glob("*.jar")))
+
+
+def fetch() -> Path:
+    """Fetch the jars unless they are there; return their folder.
+
+    The folder appears by one rename once it is complete, so a broken download leaves nothing behind
+    and two checkouts may fetch at the same time.
+    """
+    version = hashlib.sha256("\n".join(COORDINATES).encode()).hexdigest()[:12]
+    folder = cache_folder() / f"jars-{version}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as scratch:
+        fetched = Path(scratch) / "jars"
+        fetched.mkdir()
+        command = _by_maven(Path(scratch)) if shutil.which("mvn") else _by_ivy(Path(scratch))
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=scratch)
+        names = {jar.name for jar in fetched.glob("*.jar")}
+        missing = [coordinate for coordinate in COORDINATES if _jar_name(coordinate) not in names]
+        if answer.returncode != 0 or missing:
+            output = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
+            raise WalferryError(
+                f"`{command[0]}` could not fetch {', '.join(missing) or 'the jars'}; it said:\n{output}"
+            )
+        try:
+            fetched.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else: another process was faster, and its jars are the same
+                raise
+    return folder
+
+
+def _jar_name(coordinate: str) -> str:
+    _, artifact, version = coordinate.split(":")
+    return f"{artifact}-{version}.jar"
+
+
+def _by_maven(scratch: Path) -> list[str]:
+    exclude_all = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+        f"<version>{version}</version>{exclude_all}</dependency>\n"
+        for group, artifact, version in (coordinate.split(":") for coordinate in COORDINATES)
+    )
+    (scratch / "pom.xml").write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
+        "<groupId>walferry</groupId><artifactId>embedded</artifactId><version>1</version>"
+        f"<packaging>pom</packaging>\n<dependencies>\n{dependencies}</dependencies></project>\n"
+    )
+    return ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'jars'}"]
+
+
+def _by_ivy(scratch: Path) -> list[str]:
+    """The Ivy inside PySpark needs no Maven; it fetches one jar after the other, so it takes longer."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise WalferryError("neither `mvn` nor PySpark's Ivy is there to fetch jars: install Maven or pyspark")
+    ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->master"/>\n'
+        for group, artifact, version in (coordinate.split(":") for coordinate in COORDINATES)
+    )
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="walferry" module="embedded"/>\n'
+        f"<dependencies>\n{dependencies}</dependencies></ivy-module>\n"
+    )
+    retrieve = f"{scratch / 'jars'}/[artifact]-[revision].[ext]"
+    cached = str(cache_folder() / "ivy")
+    return [java(), "-jar", str(ivy), "-ivy", "ivy.xml", "-cache", cached, "-retrieve", retrieve]

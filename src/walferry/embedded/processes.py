@@ -1,0 +1,218 @@
+"""Server processes of this machine: start, watch, stop, and never leave one behind.
+
+Every process gets a session of its own, so that ending its process group ends whatever it has started, and Ctrl-C
+in a terminal reaches us only. Should we die without a chance to clean up, the leash ends them: see `Leash`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from walferry.errors import WalferryError
+
+STOP_GRACE_S = 10.0
+LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000  # below the range from which systems take ports of outgoing connections
+
+
+def free_ports(count: int) -> list[int]:
+    """`count` different TCP ports of 127.0.0.1 on which nothing listens at the moment."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        for port in random.sample(range(LOWEST_PORT, HIGHEST_PORT), 2000):
+            if len(ports) == count:
+                return ports
+            listener = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                ports.append(port)
+    raise WalferryError(f"no {count} free ports between {LOWEST_PORT} and {HIGHEST_PORT} of 127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One running process: its name, pid, start time (seconds since 1970, tells a reused pid) and log."""
+
+    name: str
+    pid: int
+    started: float
+    log: str
+    log_offset: int = 0  # where this process's own lines begin: a restarted server goes on in the same file
+
+    def is_alive(self) -> bool:
+        """Whether the very process still runs (a zombie does not)."""
+        try:
+            process = psutil.Process(self.pid)
+            same = process.create_time() == self.started
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def output(self) -> str:
+        """What this process has written to its log so far."""
+        with Path(self.log).open("rb") as file:
+            file.seek(self.log_offset)
+            return file.read().decode(errors="replace")
+
+    def tail(self) -> str:
+        """The last lines of `output`."""
+        return "\n".join(self.output().splitlines()[-20:])
+
+    def await_line(self, pattern: str, deadline: float) -> str:
+        """Wait until a line of the log matches `pattern` and return it.
+
+        `deadline` is a time of time.monotonic(). WalferryError with the last log lines when the process
+        ends before that, or the deadline passes.
+        """
+        wanted = re.compile(pattern)
+        while True:
+            alive = self.is_alive()  # asked before the log is read: what it wrote last counts
+            output = self.output()
+            if match := wanted.search(output):
+                return match[0]
+            if not alive or time.monotonic() > deadline:
+                what = "is not ready in time" if alive else "ended while it was starting"
+                raise WalferryError(f"{self.name} {what}; the end of {self.log}:\n{self.tail()}")
+            time.sleep(0.2)
+
+
+class Leash:
+    """A small helper process that ends our servers when we are gone, however we went (kill -9 included).
+
+    It reads its stdin, whose other end only we hold: `+pid` and `-pid` lines say which process groups are ours,
+    and the end of the input says that we are dead.
+    """
+
+    def __init__(self) -> None:
+        self._helper: subprocess.Popen[str] | None = None
+
+    def hold(self, pid: int) -> None:
+        """End the process group `pid` when this process is gone."""
+        self._tell(f"+{pid}")
+
+    def release(self, pid: int) -> None:
+        """Let the process group `pid` live on: it has ended already, or shall outlive us."""
+        self._tell(f"-{pid}")
+
+    def _tell(self, line: str) -> None:
+        if self._helper is None or self._helper.poll() is not None:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-c", _LEASH], stdin=subprocess.PIPE, text=True, start_new_session=True
+            )
+            atexit.register(self._close)
+        assert self._helper.stdin is not None
+        self._helper.stdin.write(line + "\n")
+        self._helper.stdin.flush()
+
+    def _close(self) -> None:
+        if self._helper is not None and self._helper.stdin is not None:
+            self._helper.stdin.close()
+            self._helper.wait()
+
+
+_LEASH = f"""
+import os, signal, sys, time
+held = set()
+for line in sys.stdin:
+    pid = int(line[1:])
+    held.add(pid) if line[0] == "+" else held.discard(pid)
+
+def tell(number):
+    for pid in sorted(held):
+        try:
+            os.killpg(pid, number)
+        except OSError:
+            held.discard(pid)
+
+tell(signal.SIGTERM)
+for _ in range({int(STOP_GRACE_S * 10)}):
+    tell(0)
+    if not held:
+        break
+    time.sleep(0.1)
+tell(signal.SIGKILL)
+"""
+
+leash = Leash()
+
+
+def start(
+    name: str, command: Sequence[str], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None
+) -> Server:
+    """Start `command` in `folder`, in a session of its own and on the leash; stdout and stderr go to `log`'s end."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        offset = output.tell()
+        child = psutil.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    leash.hold(child.pid)
+    return Server(name, child.pid, psutil.Process(child.pid).create_time(), str(log), offset)
+
+
+def stop(servers: Iterable[Server], *, grace_s: float = STOP_GRACE_S) -> None:
+    """End the servers and all that they started: SIGTERM to all, SIGKILL to those left after `grace_s` seconds.
+
+    Servers that are gone already, or whose pid now belongs to another process, are left alone.
+    """
+    processes: list[psutil.Process] = []
+    leaders: list[int] = []
+    for server in servers:
+        if server.is_alive():
+            leaders.append(server.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(server.pid)
+                processes += [process, *process.children(recursive=True)]
+        leash.release(server.pid)
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, timeout=grace_s)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    for pid in leaders:  # what a server started behind our back since, in its own process group
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=grace_s)
+
+
+def kill(server: Server) -> None:
+    """kill -9: the server dies at once, as in a crash."""
+    if server.is_alive():
+        os.killpg(server.pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(server.pid).wait(timeout=STOP_GRACE_S)
+    leash.release(server.pid)
+
+
+def write_pid_file(path: Path, servers: Iterable[Server]) -> None:
+    """Record the servers, for a later process to stop them."""
+    path.write_text(json.dumps([asdict(server) for server in servers], indent=1))
+
+
+def read_pid_file(path: Path) -> list[Server]:
+    """The servers recorded by `write_pid_file`; none when there is no such file."""
+    if not path.exists():
+        return []
+    return [Server(**entry) for entry in json.loads(path.read_text())]

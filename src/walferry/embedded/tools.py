@@ -1,0 +1,34 @@
+"""HBase's own programs out of the jars: readers that are not ours, for tests to compare with."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from walferry.embedded import jars
+from walferry.embedded.cluster import JVM_FLAGS, Cluster
+from walferry.errors import WalferryError
+
+WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
+HFILE_PRETTY_PRINTER = "org.apache.hadoop.hbase.io.hfile.HFilePrettyPrinter"
+
+
+def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: float = 120) -> str:
+    """Run the Java class `main` with the configuration of `cluster` and return its stdout.
+
+    Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
+    WalferryError with the end of stderr when it fails.
+    """
+    # Its own log goes to stderr, as the servers' log4j.properties says.
+    flags = [*JVM_FLAGS, "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
+    command = [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+    if answer.returncode != 0:
+        tail = "\n".join(answer.stderr.splitlines()[-15:])
+        raise WalferryError(f"{main} {' '.join(arguments)} failed with {answer.returncode}:\n{tail}")
+    return answer.stdout
+
+
+def print_wal(cluster: Cluster, path: str) -> str:
+    """The WAL file as HBase's WALPrettyPrinter prints it, in its JSON form."""
+    return run(cluster, WAL_PRETTY_PRINTER, ["--json", path])

@@ -1,0 +1,72 @@
+"""Errors that reach the user: what happened, to which thing, and what to do.
+
+Every error carries its facts as attributes (`facts`), pickles (Spark and Airflow send them between
+processes), and belongs to one of two families: `TransientError` may go away by itself and is retried
+a bounded number of times; every other `WalferryError` is final.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class WalferryError(Exception):
+    """Something failed for good; the message names it and says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.facts))
+
+    def __getattr__(self, name: str) -> Any:
+        facts = self.__dict__.get("facts", {})
+        if name in facts:
+            return facts[name]
+        raise AttributeError(name)
+
+
+def _rebuild(kind: type[WalferryError], message: str, facts: dict[str, Any]) -> WalferryError:
+    return kind(message, **facts)
+
+
+class TransientError(WalferryError):
+    """May go away by itself: a server restarts, a region moves, a connection breaks."""
+
+
+class UsageError(WalferryError):
+    """The user's input cannot be used as it is: a spec, a parameter, a connection."""
+
+    exit_code = 2
+
+
+class UnfinishedInputError(WalferryError):
+    """A file ends inside an entry, or before its header is complete."""
+
+    exit_code = 3
+
+
+class DamagedInputError(WalferryError):
+    """Bytes that no HBase writes: facts `file`, `offset`, `reason`."""
+
+    exit_code = 4
+
+
+class UnreadableInputError(DamagedInputError):
+    """A whole file of a kind that walferry cannot read yet, refused by its name (codec, compression, encryption)."""
+
+
+class SidesDifferError(WalferryError):
+    """The comparison found an unexplained difference."""
+
+    exit_code = 5
+
+
+class GapError(WalferryError):
+    """A byte range of the log is missing: facts `file`, `start`, `end`."""
+
+    exit_code = 6

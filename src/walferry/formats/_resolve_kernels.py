@@ -1,0 +1,235 @@
+"""Numba kernels: which cells of a raw scan are visible, and 128-bit hashes of cells."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from walferry.formats._cell_kernels import int64_at, same_bytes
+
+VISIBLE, MARKER, MASKED, EXPIRED, SURPLUS, DUPLICATE = range(6)
+PUT, DELETE, DELETE_FAMILY_VERSION, DELETE_COLUMN, DELETE_FAMILY = 4, 8, 10, 12, 14
+TTL_TAG = 8
+FOREVER = np.int64(np.iinfo(np.int64).max)
+NEVER = np.int64(np.iinfo(np.int64).min)
+
+
+@njit(cache=True, nogil=True)
+def tag_expires_at(buffer, start, length):  # type: ignore[no-untyped-def]
+    """Milliseconds that the first TTL tag allows from a cell's timestamp on; FOREVER without one."""
+    at = start
+    end = start + length
+    while at + 3 <= end:
+        size = (np.int64(buffer[at]) << 8) + np.int64(buffer[at + 1])
+        if buffer[at + 2] == TTL_TAG and size == 9 and at + 11 <= end:
+            return int64_at(buffer, at + 3)
+        at += 2 + size
+    return FOREVER
+
+
+@njit(cache=True, nogil=True)
+def is_older(timestamp, ttl, now):  # type: ignore[no-untyped-def]
+    """Whether timestamp + ttl < now, without overflow; a negative ttl has run out at once."""
+    return ttl != FOREVER and timestamp < now - ttl if ttl >= 0 else True
+
+
+@njit(cache=True, nogil=True)
+def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
+    """Binary search in the first `count` of stamps that fall."""
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) >> 1
+        if stamps[middle] > timestamp:
+            low = middle + 1
+        else:
+            high = middle
+    return low < count and stamps[low] == timestamp
+
+
+@njit(cache=True, nogil=True)
+def resolve(  # type: ignore[no-untyped-def]
+    buffer,
+    row_start, row_length, family_start, family_length, qualifier_start, qualifier_length,
+    timestamp, kind, tags_start, tags_length,
+    names, name_offsets, max_versions, min_versions, ttl, now,
+):  # fmt: skip
+    """(fate of each cell, number of the first cell whose family has no rules or -1).
+
+    The rules are NormalUserScanQueryMatcher's: ScanDeleteTracker and ScanWildcardColumnTracker over cells in HBase's
+    order, where at one timestamp a delete marker comes before the puts that it masks.
+    """
+    n = len(timestamp)
+    fates = np.empty(n, np.uint8)
+    family_versions = np.empty(int((kind == DELETE_FAMILY_VERSION).sum()), np.int64)
+    family_version_count = 0
+    family_deleted_to = NEVER
+    column_deleted_to = NEVER
+    version_deleted = NEVER
+    versions = 0
+    last_timestamp = NEVER
+    rules = -1
+    for i in range(n):
+        new_family = i == 0 or not (
+            same_bytes(buffer, family_start[i], family_length[i], family_start[i - 1], family_length[i - 1])
+            and same_bytes(buffer, row_start[i], row_length[i], row_start[i - 1], row_length[i - 1])
+        )
+        if new_family:
+            rules = -1
+            for r in range(len(max_versions)):
+                length = name_offsets[r + 1] - name_offsets[r]
+                if length == family_length[i]:
+                    rules = r
+                    for b in range(length):
+                        if names[name_offsets[r] + b] != buffer[family_start[i] + b]:
+                            rules = -1
+                            break
+                    if rules >= 0:
+                        break
+            if rules < 0:
+                return fates, i
+            family_deleted_to = NEVER
+            family_version_count = 0
+        if new_family or not same_bytes(
+            buffer, qualifier_start[i], qualifier_length[i], qualifier_start[i - 1], qualifier_length[i - 1]
+        ):
+            column_deleted_to = NEVER
+            version_deleted = NEVER
+            versions = 0
+            last_timestamp = NEVER
+        t = timestamp[i]
+        too_old = is_older(t, ttl[rules], now)
+        expired = (too_old and min_versions[rules] == 0) or is_older(
+            t, tag_expires_at(buffer, tags_start[i], tags_length[i]), now
+        )
+        if kind[i] != PUT:
+            fates[i] = MARKER
+            if expired:
+                continue
+            if kind[i] == DELETE_FAMILY:
+                family_deleted_to = max(family_deleted_to, t)
+            elif kind[i] == DELETE_FAMILY_VERSION:
+                family_versions[family_version_count] = t
+                family_version_count += 1
+            elif kind[i] == DELETE_COLUMN:
+                column_deleted_to = max(column_deleted_to, t)
+            else:
+                version_deleted = t
+        elif expired:
+            fates[i] = EXPIRED
+        elif (
+            t <= family_deleted_to
+            or t <= column_deleted_to
+            or t == version_deleted
+            or holds(family_versions, family_version_count, t)
+        ):
+            fates[i] = MASKED
+        elif t == last_timestamp:
+            fates[i] = DUPLICATE
+        else:
+            last_timestamp = t
+            versions += 1
+            if versions > max_versions[rules]:
+                fates[i] = SURPLUS
+            elif too_old and versions > min_versions[rules]:
+                fates[i] = EXPIRED
+            else:
+                fates[i] = VISIBLE
+    return fates, -1
+
+
+@njit(cache=True, nogil=True)
+def rotate(x, by):  # type: ignore[no-untyped-def]
+    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+
+
+@njit(cache=True, nogil=True)
+def mix(x):  # type: ignore[no-untyped-def]
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xFF51AFD7ED558CCD)
+    x ^= x >> np.uint64(33)
+    x *= np.uint64(0xC4CEB9FE1A85EC53)
+    x ^= x >> np.uint64(33)
+    return x
+
+
+@njit(cache=True, nogil=True)
+def little_endian(buffer, at, count):  # type: ignore[no-untyped-def]
+    value = np.uint64(0)
+    for i in range(count):
+        value |= np.uint64(buffer[at + i]) << np.uint64(8 * i)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def murmur3(buffer, start, length):  # type: ignore[no-untyped-def]
+    """MurmurHash3_x64_128 with seed 0 of `buffer[start:start + length]`: (low, high) 64 bits."""
+    c1 = np.uint64(0x87C37B91114253D5)
+    c2 = np.uint64(0x4CF5AD432745937F)
+    h1 = np.uint64(0)
+    h2 = np.uint64(0)
+    blocks = length // 16
+    for block in range(blocks):
+        at = start + 16 * block
+        k1 = rotate(little_endian(buffer, at, 8) * c1, 31) * c2
+        h1 = (rotate(h1 ^ k1, 27) + h2) * np.uint64(5) + np.uint64(0x52DCE729)
+        k2 = rotate(little_endian(buffer, at + 8, 8) * c2, 33) * c1
+        h2 = (rotate(h2 ^ k2, 31) + h1) * np.uint64(5) + np.uint64(0x38495AB5)
+    at = start + 16 * blocks
+    rest = length - 16 * blocks
+    if rest > 8:
+        h2 ^= rotate(little_endian(buffer, at + 8, rest - 8) * c2, 33) * c1
+    if rest > 0:
+        h1 ^= rotate(little_endian(buffer, at, min(rest, 8)) * c1, 31) * c2
+    h1 ^= np.uint64(length)
+    h2 ^= np.uint64(length)
+    h1 += h2
+    h2 += h1
+    h1 = mix(h1)
+    h2 = mix(h2)
+    h1 += h2
+    h2 += h1
+    return h1, h2
+
+
+@njit(cache=True, nogil=True)
+def digest_rows(buffer, position, row_start, row_length, value_start, value_length, tags_length, keep):  # type: ignore[no-untyped-def]
+    """Per row that keeps a cell: (its first, how many, low and high half of their hashes' sum)."""
+    n = len(position)
+    first = np.empty(n, np.int64)
+    cells = np.empty(n, np.int32)
+    low = np.empty(n, np.uint64)
+    high = np.empty(n, np.uint64)
+    rows = 0
+    for i in range(n):
+        if not keep[i]:
+            continue
+        if rows == 0 or not same_bytes(
+            buffer, row_start[first[rows - 1]], row_length[first[rows - 1]], row_start[i], row_length[i]
+        ):
+            first[rows] = i
+            cells[rows] = 0
+            low[rows] = 0
+            high[rows] = 0
+            rows += 1
+        start = position[i] + 4
+        end = value_start[i] + value_length[i]
+        if tags_length[i] > 0:
+            end += 2 + tags_length[i]
+        h1, h2 = murmur3(buffer, start, end - start)
+        row = rows - 1
+        cells[row] += 1
+        low[row] += h1
+        high[row] += h2 + np.uint64(low[row] < h1)
+    return first[:rows], cells[:rows], low[:rows], high[:rows]
+
+
+@njit(cache=True, nogil=True)
+def sum_128(low, high):  # type: ignore[no-untyped-def]
+    """(low, high) half of the sum modulo 2**128 of numbers given in halves."""
+    total_low = np.uint64(0)
+    total_high = np.uint64(0)
+    for i in range(len(low)):
+        total_low += low[i]
+        total_high += high[i] + np.uint64(total_low < low[i])
+    return total_low, total_high

@@ -1,0 +1,339 @@
+"""Numba kernels over WAL entries: a delimited protobuf WALKey, then `following_kv_count` cells.
+
+Field numbers and wire types are those of HBase's WAL.proto; unknown fields are skipped by wire type, as protobuf does.
+Everything is checked against what lies before `limit` as early as it can be, so that a damaged length seldom makes
+a reader wait for bytes that never come.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from walferry.formats._cell_kernels import (
+    INCOMPLETE,
+    OK,
+    check_cell,
+    int16_at,
+    int32_at,
+    same_bytes,
+)
+from walferry.formats._cell_kernels import REASONS as CELL_REASONS
+
+FULL = 2  # the columns are full, there are more entries
+
+BAD_VARINT = 20
+EMPTY_KEY = 21
+KEY_TOO_LONG = 22
+BAD_KEY_FIELD = 23
+KEY_FIELD_MISSING = 24
+
+REASONS = CELL_REASONS | {
+    BAD_VARINT: "a number has more than 10 bytes",
+    EMPTY_KEY: "an empty WALKey",
+    KEY_TOO_LONG: "a WALKey longer than any HBase writes",
+    BAD_KEY_FIELD: "a field of the WALKey does not fit into it",
+    KEY_FIELD_MISSING: "a required field of the WALKey is missing",
+}
+
+# A key holds two names, a scope a family and cluster ids: far below this.
+MAX_KEY_BYTES = 1 << 20
+
+ENTRY_FIELDS = 15
+(
+    START,
+    END,
+    KEY_START,
+    KEY_END,
+    CELL_COUNT,
+    MUTATION_COUNT,
+    SEQUENCE_NUMBER,
+    WRITE_TIME,
+    REGION_START,
+    REGION_LENGTH,
+    TABLE_START,
+    TABLE_LENGTH,
+    CLUSTERS_START,
+    CLUSTERS_LENGTH,
+    MARKER,
+) = range(ENTRY_FIELDS)
+
+MARKER_FLUSH = 1
+MARKER_COMPACTION = 2
+MARKER_REGION_OPEN = 3
+MARKER_REGION_CLOSE = 4
+MARKER_BULK_LOAD = 5
+MARKER_REPLICATION = 6
+MARKER_UNKNOWN = 127
+
+METAFAMILY = np.frombuffer(b"METAFAMILY", np.uint8)
+FLUSH = np.frombuffer(b"HBASE::FLUSH", np.uint8)
+COMPACTION = np.frombuffer(b"HBASE::COMPACTION", np.uint8)
+REGION_EVENT = np.frombuffer(b"HBASE::REGION_EVENT", np.uint8)
+REGION_OPEN = np.frombuffer(b"HBASE::REGION_EVENT::REGION_OPEN", np.uint8)
+REGION_CLOSE = np.frombuffer(b"HBASE::REGION_EVENT::REGION_CLOSE", np.uint8)
+BULK_LOAD = np.frombuffer(b"HBASE::BULK_LOAD", np.uint8)
+REPLICATION_MARKER = np.frombuffer(b"HBASE::REPLICATION_MARKER", np.uint8)
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+@njit(cache=True, nogil=True)
+def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
+    """(status, value as int64, position behind it) of a protobuf varint."""
+    value = np.uint64(0)
+    for i in range(10):
+        if at + i >= limit:
+            return INCOMPLETE, np.int64(0), at
+        byte = np.uint64(buffer[at + i])
+        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
+        if byte < np.uint64(0x80):
+            return OK, np.int64(value), at + i + 1
+    return BAD_VARINT, np.int64(0), at
+
+
+@njit(cache=True, nogil=True)
+def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
+    """(status, field number, wire type, value or length, content start, position behind) within a message.
+
+    For numbers the value is read; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
+    the field leaves the message.
+    """
+    status, tag, at = varint_at(buffer, at, end)
+    number = tag >> 3
+    wire = tag & 7
+    if status != OK:
+        return status, number, wire, np.int64(0), at, at
+    if number < 1 or number > 536870911:
+        return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
+    if wire == VARINT:
+        status, value, behind = varint_at(buffer, at, end)
+        return status, number, wire, value, at, behind
+    if wire == BYTES:
+        status, length, at = varint_at(buffer, at, end)
+        if status != OK:
+            return status, number, wire, length, at, at
+        if length < 0:
+            return BAD_KEY_FIELD, number, wire, length, at, at
+        if length > end - at:
+            return INCOMPLETE, number, wire, length, at, at
+        return OK, number, wire, length, at, at + length
+    if wire in (FIXED64, FIXED32):
+        size = 8 if wire == FIXED64 else 4
+        if size > end - at:
+            return INCOMPLETE, number, wire, np.int64(0), at, at
+        return OK, number, wire, np.int64(0), at, at + size
+    return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
+
+
+@njit(cache=True, nogil=True)
+def holds_one_and_two(buffer, at, end, wire_of_one, wire_of_two):  # type: ignore[no-untyped-def]
+    """Whether a message is whole and has its fields 1 and 2: what UUID, FamilyScope and Attribute require."""
+    one = False
+    two = False
+    while at < end:
+        status, number, wire, _, _, at = field_at(buffer, at, end)
+        if status != OK:
+            return False
+        one |= number == 1 and wire == wire_of_one
+        two |= number == 2 and wire == wire_of_two
+    return one and two
+
+
+@njit(cache=True, nogil=True)
+def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
+    """Read the delimited WALKey at `at` into column `i` of `fields`; return (status, position of what is wrong)."""
+    status, size, key = varint_at(buffer, at, limit)
+    if status != OK:
+        return status, at
+    if size == 0:
+        return EMPTY_KEY, at
+    if size < 0 or size > MAX_KEY_BYTES:
+        return KEY_TOO_LONG, at
+    end = key + size
+    fields[START, i] = at
+    fields[KEY_START, i] = key
+    fields[KEY_END, i] = end
+    fields[CELL_COUNT, i] = 0
+    fields[CLUSTERS_START, i] = key
+    fields[CLUSTERS_LENGTH, i] = 0
+    visible = min(end, limit)
+    required = 0
+    position = key
+    while position < visible:
+        field_start = position
+        status, number, wire, value, content, position = field_at(buffer, field_start, visible)
+        if status == INCOMPLETE:
+            # Beyond the key it can never fit; beyond the limit it may still come, unless it claims too much.
+            if visible == end or (wire == BYTES and content > field_start and value > end - content):
+                return BAD_KEY_FIELD, field_start
+            return INCOMPLETE, field_start
+        if status != OK:
+            return status, field_start
+        if wire == BYTES:
+            if number == 1:
+                fields[REGION_START, i] = content
+                fields[REGION_LENGTH, i] = value
+                required |= 1
+            elif number == 2:
+                fields[TABLE_START, i] = content
+                fields[TABLE_LENGTH, i] = value
+                required |= 2
+            elif number == 8 or number == 5:
+                if not holds_one_and_two(buffer, content, position, VARINT, VARINT):
+                    return BAD_KEY_FIELD, field_start
+                if number == 8:
+                    if fields[CLUSTERS_LENGTH, i] == 0:
+                        fields[CLUSTERS_START, i] = field_start
+                    elif fields[CLUSTERS_START, i] + fields[CLUSTERS_LENGTH, i] != field_start:
+                        return BAD_KEY_FIELD, field_start  # protobuf writes repeated fields side by side
+                    fields[CLUSTERS_LENGTH, i] = position - fields[CLUSTERS_START, i]
+            elif number == 6:
+                if not holds_one_and_two(buffer, content, position, BYTES, VARINT):
+                    return BAD_KEY_FIELD, field_start
+            elif number == 12 and not holds_one_and_two(buffer, content, position, BYTES, BYTES):
+                return BAD_KEY_FIELD, field_start
+        elif wire == VARINT:
+            if number == 3:
+                fields[SEQUENCE_NUMBER, i] = value
+                required |= 4
+            elif number == 4:
+                fields[WRITE_TIME, i] = value
+                required |= 8
+            elif number == 7:
+                fields[CELL_COUNT, i] = value & 0xFFFFFFFF
+    if end > limit:
+        return INCOMPLETE, at
+    if required != 15:
+        return KEY_FIELD_MISSING, at
+    return OK, end
+
+
+@njit(cache=True, nogil=True)
+def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
+    if length != len(constant):
+        return False
+    for i in range(length):  # noqa: SIM110 (numba has no all() over generators)
+        if buffer[start + i] != constant[i]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
+    """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a cell of a user."""
+    row_length = int16_at(buffer, cell + 12)
+    family = cell + 15 + row_length
+    family_length = np.int64(buffer[family - 1])
+    if not equals(buffer, family, family_length, METAFAMILY):
+        return 0
+    key_length = int32_at(buffer, cell + 4)
+    start = family + family_length
+    length = key_length - 12 - row_length - family_length
+    if equals(buffer, start, length, FLUSH):
+        return MARKER_FLUSH
+    if equals(buffer, start, length, COMPACTION):
+        return MARKER_COMPACTION
+    if equals(buffer, start, length, REGION_OPEN):
+        return MARKER_REGION_OPEN
+    if equals(buffer, start, length, REGION_CLOSE):
+        return MARKER_REGION_CLOSE
+    if equals(buffer, start, length, BULK_LOAD):
+        return MARKER_BULK_LOAD
+    if equals(buffer, start, length, REPLICATION_MARKER):
+        return MARKER_REPLICATION
+    if equals(buffer, start, length, REGION_EVENT):  # 1.x: only RegionEventDescriptor.event_type tells
+        at = cell + 12 + key_length
+        end = at + int32_at(buffer, cell + 8)
+        while at < end:
+            status, number, wire, value, _, at = field_at(buffer, at, end)
+            if status != OK:
+                break
+            if number == 1 and wire == VARINT and (value == 0 or value == 1):
+                return MARKER_REGION_OPEN if value == 0 else MARKER_REGION_CLOSE
+    return MARKER_UNKNOWN
+
+
+@njit(cache=True, nogil=True)
+def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
+    """Read the entry at `at` into column `i` of `fields`; return (status, behind it or position of what is wrong)."""
+    status, cell = scan_key(buffer, at, limit, fields, i)
+    if status != OK:
+        return status, cell
+    mutations = 0
+    marker = 0
+    before = np.int64(-1)
+    for _ in range(fields[CELL_COUNT, i]):
+        status, behind = check_cell(buffer, cell, limit)
+        if status != OK:
+            return status, cell
+        if marker == 0:
+            marker = marker_of(buffer, cell)
+        if before < 0 or starts_mutation(buffer, before, cell):
+            mutations += 1
+        before = cell
+        cell = behind
+    fields[END, i] = cell
+    fields[MUTATION_COUNT, i] = mutations
+    fields[MARKER, i] = marker
+    return OK, cell
+
+
+@njit(cache=True, nogil=True)
+def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
+    """Whether row or type change between two checked cells: then ReplicationSink begins a new Put or Delete."""
+    type_before = buffer[before + 12 + int32_at(buffer, before + 4) - 1]
+    if type_before != buffer[cell + 12 + int32_at(buffer, cell + 4) - 1]:
+        return True
+    return not same_bytes(buffer, before + 14, int16_at(buffer, before + 12), cell + 14, int16_at(buffer, cell + 12))
+
+
+@njit(cache=True, nogil=True)
+def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
+    """Read entries from `start` on into int64[ENTRY_FIELDS, n].
+
+    Returns (status, number of whole entries, position behind the last of them, position of what is wrong).
+    """
+    at = start
+    count = 0
+    while at < limit:
+        if count == fields.shape[1]:
+            return FULL, count, at, at
+        status, behind = scan_entry(buffer, at, limit, fields, count)
+        if status != OK:
+            return status, count, at, behind
+        at = behind
+        count += 1
+    return OK, count, at, at
+
+
+@njit(cache=True, nogil=True)
+def find_entry(buffer, start, limit):  # type: ignore[no-untyped-def]
+    """Position of the first thing in `buffer[start:limit]` that is a whole entry beyond doubt, or -1.
+
+    That is: a WALKey that begins with the name of a region as HBase encodes it (32 hex digits, or the ten digits of
+    hbase:meta), with at least one cell, all of it valid.
+    """
+    fields = np.empty((ENTRY_FIELDS, 1), np.int64)
+    for key in range(start + 1, limit - 2):
+        if buffer[key] != 0x0A or (buffer[key + 1] != 32 and buffer[key + 1] != 10):
+            continue
+        name_end = key + 2 + np.int64(buffer[key + 1])
+        if name_end > limit:
+            continue
+        digits = True
+        for at in range(key + 2, name_end):
+            byte = buffer[at]
+            if not (48 <= byte <= 57 or 97 <= byte <= 102):
+                digits = False
+                break
+        if not digits:
+            continue
+        for width in range(1, 4):
+            at = key - width
+            if at < start:
+                break
+            status, _ = scan_entry(buffer, at, limit, fields, 0)
+            if status == OK and fields[KEY_START, 0] == key and fields[CELL_COUNT, 0] > 0:
+                return at
+    return -1

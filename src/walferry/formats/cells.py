@@ -1,0 +1,206 @@
+"""KeyValues with tags: the cells of a WAL entry and of an RPC cell block, indexed in place and turned into Arrow.
+
+A run of cells is a uint8 buffer of `int32 length + KeyValue`, again and again: what a WAL holds behind each key and
+what the RPC codec `KeyValueCodecWithTags` sends. Layout of a KeyValue: see `_cell_kernels`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from walferry.errors import DamagedInputError
+from walferry.formats import _cell_kernels as kernels
+
+if TYPE_CHECKING:
+    from walferry.formats.wal import EntryBatch
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+
+TTL_TAG = 8  # TagType.TTL_TAG_TYPE: int64 milliseconds
+
+
+class CellType(IntEnum):
+    """KeyValue.Type: the kinds of cell that HBase stores."""
+
+    PUT = 4
+    DELETE = 8  # one version of a column
+    DELETE_FAMILY_VERSION = 10  # all columns of a family at exactly one timestamp
+    DELETE_COLUMN = 12  # all versions of a column up to a timestamp
+    DELETE_FAMILY = 14  # all columns of a family up to a timestamp
+
+
+CELL_SCHEMA = pa.schema(
+    [
+        ("row", pa.binary()),
+        ("family", pa.binary()),
+        ("qualifier", pa.binary()),
+        ("timestamp", pa.int64()),
+        ("type", pa.int16()),
+        ("value", pa.binary()),
+        ("tags", pa.binary()),
+    ]
+)
+
+WAL_CELL_SCHEMA = pa.schema(
+    [
+        ("table", pa.string()),
+        ("region", pa.string()),
+        ("sequence_number", pa.int64()),
+        ("index", pa.int32()),  # of the cell in its entry
+        ("write_time", pa.int64()),  # milliseconds, the region server's clock
+        *CELL_SCHEMA,
+        ("file", pa.string()),
+        ("offset", pa.int64()),  # of the entry in the file
+    ]
+)
+
+
+@dataclass(frozen=True)
+class CellIndex:
+    """Where the fields of n cells lie in `buffer`: int64[n] positions and lengths, and the two numbers read out.
+
+    `position` is that of a cell's int32 length prefix; `tags` are the raw tags without their own length.
+    """
+
+    buffer: Bytes
+    position: Int64s
+    row_start: Int64s
+    row_length: Int64s
+    family_start: Int64s
+    family_length: Int64s
+    qualifier_start: Int64s
+    qualifier_length: Int64s
+    timestamp: Int64s
+    type: npt.NDArray[np.uint8]
+    value_start: Int64s
+    value_length: Int64s
+    tags_start: Int64s
+    tags_length: Int64s
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @classmethod
+    def _of(cls, buffer: Bytes, fields: Int64s) -> CellIndex:
+        columns = list(fields)
+        columns[kernels.TYPE] = columns[kernels.TYPE].astype(np.uint8)
+        return cls(buffer, *columns)
+
+
+def index_cells(buffer: Bytes, start: int = 0, end: int | None = None) -> CellIndex:
+    """Check and index the run of cells `buffer[start:end]` (uint8).
+
+    Raises DamagedInputError (facts `offset` in the buffer, `reason`) for lengths that contradict each other or
+    leave the run, for unknown types, negative timestamps and tags that do not fill their length.
+    """
+    stop = len(buffer) if end is None else end
+    if not 0 <= start <= stop <= len(buffer):
+        raise ValueError(f"no run of cells at {start}..{stop} in {len(buffer)} bytes")
+    status, count, at = kernels.count_cells(buffer, start, stop)
+    if status != kernels.OK:
+        reason = kernels.REASONS.get(status, "the bytes end inside a cell")
+        raise DamagedInputError(f"damaged cell at byte {at}: {reason}", offset=at, reason=reason)
+    return CellIndex._of(buffer, kernels.locate_cells(buffer, start, count))
+
+
+def encode_cell(
+    row: bytes,
+    family: bytes,
+    qualifier: bytes,
+    timestamp: int,
+    type: int,
+    value: bytes = b"",
+    tags: Sequence[tuple[int, bytes]] = (),
+) -> bytes:
+    """One cell as int32 length and KeyValue, tags included. Raises struct.error when a field is too long."""
+    key = (
+        struct.pack(">h", len(row)) + row + struct.pack(">b", len(family)) + family + qualifier
+        + struct.pack(">qB", timestamp, type)
+    )  # fmt: skip
+    raw_tags = b"".join(struct.pack(">HB", len(content) + 1, kind) + content for kind, content in tags)
+    tail = struct.pack(">H", len(raw_tags)) + raw_tags if raw_tags else b""
+    body = struct.pack(">ii", len(key), len(value)) + key + value + tail
+    return struct.pack(">i", len(body)) + body
+
+
+def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
+    """(tag type, content) of each tag in a cell's raw tags; raises DamagedInputError if they do not fill `raw`."""
+    tags = []
+    at = 0
+    while at < len(raw):
+        length = int.from_bytes(raw[at : at + 2], "big")
+        if length < 1 or at + 2 + length > len(raw):
+            reason = kernels.REASONS[kernels.BAD_CELL_TAGS]
+            raise DamagedInputError(f"damaged tags at byte {at}: {reason}", offset=at, reason=reason)
+        tags.append((raw[at + 2], raw[at + 3 : at + 2 + length]))
+        at += 2 + length
+    return tags
+
+
+def binary_column(buffer: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
+    """The slices `buffer[starts:starts+lengths]` as an Arrow binary array. Raises OverflowError beyond 2 GiB."""
+    offsets, data = kernels.gather(buffer, starts, lengths)
+    if len(data) > np.iinfo(np.int32).max:
+        raise OverflowError(f"{len(data)} bytes in one Arrow binary column: read smaller batches")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
+
+
+def _cell_columns(index: CellIndex) -> list[pa.Array]:
+    return [
+        binary_column(index.buffer, index.row_start, index.row_length),
+        binary_column(index.buffer, index.family_start, index.family_length),
+        binary_column(index.buffer, index.qualifier_start, index.qualifier_length),
+        pa.array(index.timestamp),
+        pa.array(index.type.astype(np.int16)),
+        binary_column(index.buffer, index.value_start, index.value_length),
+        binary_column(index.buffer, index.tags_start, index.tags_length),
+    ]
+
+
+def cells_to_arrow(index: CellIndex) -> pa.RecordBatch:
+    """The cells as CELL_SCHEMA, in their order."""
+    return pa.RecordBatch.from_arrays(_cell_columns(index), schema=CELL_SCHEMA)
+
+
+def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
+    """All cells of the entries of a batch, the number of each one's entry in the batch, its index in that entry."""
+    fields, entry, index = kernels.locate_entry_cells(batch.buffer, batch.cells_start, batch.cell_count)
+    return CellIndex._of(batch.buffer, fields), entry, index
+
+
+def text(name: bytes) -> str:
+    """A table's or region's name for people; bytes that are no UTF-8 (a flipped bit) show as \\xNN."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
+    """The cells of a batch's entries, or of those that `select` (bool a entry) marks, as WAL_CELL_SCHEMA."""
+    chosen = batch if select is None else batch.take(np.flatnonzero(select))
+    cells, entry, index = index_entry_cells(chosen)
+    columns = [
+        names_column(chosen.tables, chosen.table).take(pa.array(entry)),
+        names_column(chosen.regions, chosen.region).take(pa.array(entry)),
+        pa.array(chosen.sequence_number[entry]),
+        pa.array(index),
+        pa.array(chosen.write_time[entry]),
+        *_cell_columns(cells),
+        pa.repeat(pa.scalar(file), len(cells)),
+        pa.array(chosen.base + chosen.start[entry]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=WAL_CELL_SCHEMA)
+
+
+def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
+    """Dictionary codes of a batch (`table`, `region`) as an Arrow string array."""
+    return pa.array([text(name) for name in names], pa.string()).take(pa.array(codes))

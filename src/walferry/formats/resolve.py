@@ -1,0 +1,136 @@
+"""What of a table is visible at one fixed moment, and a digest of it that no block or region border changes.
+
+Raw scans of two equal tables differ, because flushes and compactions drop masked, expired and surplus cells at
+different times. Resolved by the same rules at the same moment they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from walferry.errors import UsageError
+from walferry.formats import _resolve_kernels as kernels
+from walferry.formats.cells import CellIndex, binary_column
+
+ROW_DIGEST_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int32()), ("low", pa.int64()), ("high", pa.int64())])
+
+
+@dataclass(frozen=True)
+class FamilyRules:
+    """A column family's VERSIONS, MIN_VERSIONS and TTL (milliseconds, None for ever)."""
+
+    max_versions: int
+    min_versions: int
+    ttl_ms: int | None
+
+
+class Fate(IntEnum):
+    """What becomes of a cell of a raw scan."""
+
+    VISIBLE = kernels.VISIBLE
+    MARKER = kernels.MARKER  # a delete marker itself
+    MASKED = kernels.MASKED  # by a delete marker
+    EXPIRED = kernels.EXPIRED  # by the family's TTL or the cell's own
+    SURPLUS = kernels.SURPLUS  # beyond VERSIONS
+    DUPLICATE = kernels.DUPLICATE  # same column and timestamp as a newer put
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Rows and cells, and the sum modulo 2**128 of the cells' hashes: the order of cells does not matter.
+
+    Digests add up as long as no row is divided between them.
+    """
+
+    rows: int
+    cells: int
+    total: int
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.cells + other.cells, (self.total + other.total) % 2**128)
+
+
+def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -> npt.NDArray[np.uint8]:
+    """The Fate of each cell at `now_ms` (milliseconds since the epoch).
+
+    `cells` are whole rows in HBase's order, as a raw scan of all versions returns them: row, family, qualifier,
+    timestamp falling, type falling. A marker masks puts of its timestamp no matter which came first (families with
+    NEW_VERSION_BEHAVIOR work otherwise: not for this function). A TTL tag shortens a cell's life, never lengthens it.
+    Raises UsageError (fact `family`) for a cell of a family without rules.
+    """
+    families = sorted(rules)
+    fates, stranger = kernels.resolve(
+        cells.buffer,
+        cells.row_start,
+        cells.row_length,
+        cells.family_start,
+        cells.family_length,
+        cells.qualifier_start,
+        cells.qualifier_length,
+        cells.timestamp,
+        cells.type,
+        cells.tags_start,
+        cells.tags_length,
+        np.frombuffer(b"".join(families), np.uint8),
+        np.cumsum([0, *(len(family) for family in families)]),
+        np.array([rules[family].max_versions for family in families], np.int64),
+        np.array([rules[family].min_versions for family in families], np.int64),
+        np.array([_ttl(rules[family]) for family in families], np.int64),
+        now_ms,
+    )
+    if stranger >= 0:
+        start = cells.family_start[stranger]
+        family = cells.buffer[start : start + cells.family_length[stranger]].tobytes()
+        raise UsageError(f"no rules for column family {family!r}: describe the table again", family=family)
+    result: npt.NDArray[np.uint8] = fates
+    return result
+
+
+def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
+    """Digest of the cells that `keep` (bool a cell) marks.
+
+    A cell's hash is MurmurHash3_x64_128 (seed 0) of its KeyValue: row, family, qualifier, timestamp, type, value and
+    tags, each behind its length or of fixed size. Rows are counted where the row changes.
+    """
+    _, counts, low, high = _digest_rows(cells, keep)
+    total_low, total_high = kernels.sum_128(low, high)
+    return Digest(len(counts), int(counts.sum(dtype=np.int64)), int(total_high) << 64 | int(total_low))
+
+
+def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The digest of each row with a kept cell, as ROW_DIGEST_SCHEMA; low and high are the halves' bits as int64."""
+    first, counts, low, high = _digest_rows(cells, keep)
+    columns = [
+        binary_column(cells.buffer, cells.row_start[first], cells.row_length[first]),
+        pa.array(counts),
+        pa.array(low.view(np.int64)),
+        pa.array(high.view(np.int64)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_DIGEST_SCHEMA)
+
+
+def _digest_rows(
+    cells: CellIndex, keep: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+    rows = kernels.digest_rows(
+        cells.buffer,
+        cells.position,
+        cells.row_start,
+        cells.row_length,
+        cells.value_start,
+        cells.value_length,
+        cells.tags_length,
+        keep,
+    )
+    return rows
+
+
+def _ttl(rules: FamilyRules) -> int:
+    return int(kernels.FOREVER) if rules.ttl_ms is None else rules.ttl_ms

@@ -1,0 +1,380 @@
+"""HBase's write-ahead log: header, entries, trailer (ProtobufLogWriter, AsyncProtobufLogWriter; 1.x to 3.x).
+
+    'PWAL' | varint + WALHeader | ENTRY* | WALTrailer (empty) | int32 its length | 'LAWP'
+    ENTRY = varint + WALKey | following_kv_count times: int32 length + KeyValue
+
+The trailer is written when a file is closed. A file without one is still being written, or its writer died; that is
+no damage. There are no checksums: damage shows only where it breaks the structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
+from walferry.formats import _wal_kernels as kernels
+from walferry.formats._cell_kernels import INCOMPLETE, OK
+from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
+from walferry.formats.proto import hbase_pb2
+
+MAGIC = b"PWAL"
+TRAILER_MAGIC = b"LAWP"
+EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
+WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter"}
+CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
+SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
+
+MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
+ENTRIES_A_BATCH = 1 << 16
+
+
+class Marker(IntEnum):
+    """What the METAFAMILY cell of an entry records (WALEdit); NONE for the edits of users."""
+
+    NONE = 0
+    FLUSH = kernels.MARKER_FLUSH
+    COMPACTION = kernels.MARKER_COMPACTION
+    REGION_OPEN = kernels.MARKER_REGION_OPEN
+    REGION_CLOSE = kernels.MARKER_REGION_CLOSE
+    BULK_LOAD = kernels.MARKER_BULK_LOAD
+    REPLICATION = kernels.MARKER_REPLICATION
+    UNKNOWN = kernels.MARKER_UNKNOWN
+
+
+class Ending(Enum):
+    """How a file ends."""
+
+    WHOLE = "whole"  # a valid trailer right behind the last entry
+    UNFINISHED = "unfinished"  # no trailer; behind the last whole entry there may be a part of one
+
+
+@dataclass(frozen=True)
+class WalHeader:
+    """WALHeader: who wrote the file and how its cells are encoded; `size` is the file offset of the first entry."""
+
+    writer: str | None
+    codec: str | None
+    compressed: bool
+    tag_compressed: bool
+    value_compressed: bool
+    encrypted: bool
+    size: int
+
+
+@dataclass(frozen=True)
+class EntryBatch:
+    """n whole entries in file order, as columns; nothing is copied out of the bytes read.
+
+    Positions are in `buffer` (uint8), whose first byte stands at file offset `base`. `region`, `table` and `clusters`
+    are codes into the lists beside them, which grow with the file and are shared by all batches of a reader.
+    """
+
+    buffer: Bytes
+    base: int
+    start: Int64s  # of the varint before the key
+    end: Int64s  # behind the last cell
+    key_start: Int64s  # of the WALKey message
+    key_end: Int64s
+    cell_count: Int32s
+    mutation_count: Int32s  # runs of cells of one row and type: what ReplicationSink turns into one mutation each
+    sequence_number: Int64s  # WALKey.log_sequence_number
+    write_time: Int64s  # milliseconds, the region server's clock
+    region: Int32s
+    regions: list[bytes]  # encoded region names
+    table: Int32s
+    tables: list[bytes]  # b"qualifier" or b"namespace:qualifier"
+    clusters: Int32s
+    cluster_lists: list[bytes]  # the `cluster_ids` fields of the key as they stand there, b"" for none
+    marker: npt.NDArray[np.int8]  # Marker
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def cells_start(self) -> Int64s:
+        """Where an entry's cells begin; `buffer[cells_start:end]` is what an RPC cell block wants."""
+        return self.key_end
+
+    def take(self, which: npt.NDArray[np.intp]) -> EntryBatch:
+        """The entries with these numbers, over the same buffer."""
+        return EntryBatch(
+            self.buffer,
+            self.base,
+            self.start[which],
+            self.end[which],
+            self.key_start[which],
+            self.key_end[which],
+            self.cell_count[which],
+            self.mutation_count[which],
+            self.sequence_number[which],
+            self.write_time[which],
+            self.region[which],
+            self.regions,
+            self.table[which],
+            self.tables,
+            self.clusters[which],
+            self.cluster_lists,
+            self.marker[which],
+        )
+
+
+class WalReader:
+    """Reads one WAL from its bytes as they arrive; iterate once to get its whole entries in batches.
+
+    `chunks` are the file's bytes from `offset` on, in pieces of any size; `file` names it in errors. With an offset
+    other than 0, which must be the start or end of an entry, no header is read (`header` is None).
+
+    The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
+    included), DamagedInputError when this is no WAL, UnreadableInputError for compressed or encrypted files and for
+    codecs and writers that are not known. Iteration raises DamagedInputError (facts `file`, `offset` of the first
+    entry that cannot be read, `reason`) after all entries before it. An unfinished file is no error: see `ending`.
+
+    Memory: about twice `batch_bytes`, or twice the largest entry if that is larger.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, offset: int = 0) -> None:
+        self._file = file
+        self._window = _Window(chunks, offset, batch_bytes)
+        self._regions = _Names()
+        self._tables = _Names()
+        self._clusters = _Names()
+        self.header: WalHeader | None = self._read_header() if offset == 0 else None
+        self.end = self.header.size if self.header else offset  # file offset behind the last entry given out
+        self.ending = Ending.UNFINISHED  # valid after iteration
+
+    @classmethod
+    def resume(cls, chunks: Iterable[bytes], file: str, offset: int, *, batch_bytes: int = 16 << 20) -> WalReader:
+        """A reader that goes on at an entry's `offset`, with chunks that begin there."""
+        return cls(chunks, file, batch_bytes=batch_bytes, offset=offset)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file that were seen; after iteration, those of the whole file."""
+        return self._window.length
+
+    def __iter__(self) -> Iterator[EntryBatch]:
+        window = self._window
+        fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_A_BATCH), np.int64)
+        at = self.end - window.base
+        while True:
+            # The last 8 bytes seen may be the trailer.
+            hold_back = 0 if window.finished and window.trailer_size is None else len(EMPTY_TRAILER)
+            limit = max(at, window.filled - hold_back)
+            status, count, at, wrong = kernels.scan_entries(window.data, at, limit, fields)
+            if count:
+                self.end = window.base + at
+                yield self._batch(fields[:, :count])
+            if status == kernels.FULL:
+                continue
+            if status not in (OK, INCOMPLETE) or window.finished:
+                self._finish(at, status, window.base + wrong)
+                return
+            window.advance(at)
+            at = 0
+
+    def _batch(self, fields: Int64s) -> EntryBatch:
+        buffer = self._window.data[: self._window.filled]
+        region = self._regions.codes(buffer, fields[kernels.REGION_START], fields[kernels.REGION_LENGTH])
+        table = self._tables.codes(buffer, fields[kernels.TABLE_START], fields[kernels.TABLE_LENGTH])
+        clusters = self._clusters.codes(buffer, fields[kernels.CLUSTERS_START], fields[kernels.CLUSTERS_LENGTH])
+        return EntryBatch(
+            buffer=buffer,
+            base=self._window.base,
+            start=fields[kernels.START].copy(),
+            end=fields[kernels.END].copy(),
+            key_start=fields[kernels.KEY_START].copy(),
+            key_end=fields[kernels.KEY_END].copy(),
+            cell_count=fields[kernels.CELL_COUNT].astype(np.int32),
+            mutation_count=fields[kernels.MUTATION_COUNT].astype(np.int32),
+            sequence_number=fields[kernels.SEQUENCE_NUMBER].copy(),
+            write_time=fields[kernels.WRITE_TIME].copy(),
+            region=region,
+            regions=self._regions.names,
+            table=table,
+            tables=self._tables.names,
+            clusters=clusters,
+            cluster_lists=self._clusters.names,
+            marker=fields[kernels.MARKER].astype(np.int8),
+        )
+
+    def _finish(self, at: int, status: int, wrong: int) -> None:
+        """Tell whole, unfinished and damaged files apart.
+
+        The entries end at `at` in the window; `status` says why there is no further one, `wrong` at which offset.
+        """
+        window = self._window
+        window.drain()
+        end = window.base + at
+        size = window.trailer_size
+        if size is not None:
+            entries_end = window.length - len(EMPTY_TRAILER)
+            if end == entries_end - size:
+                self.ending = Ending.WHOLE
+                return
+            if end == entries_end:
+                raise self._damaged(end, f"the trailer claims {size} bytes, but entries stand there")
+            if status == INCOMPLETE:
+                raise self._damaged(end, "an entry runs into the trailer")
+        elif window.finished:
+            if EMPTY_TRAILER.startswith(window.data[at : window.filled][: len(EMPTY_TRAILER)].tobytes()):
+                return
+            if status == INCOMPLETE:
+                later = kernels.find_entry(window.data, at, window.filled)
+                if later < 0:
+                    return
+                later += window.base
+                raise self._damaged(end, f"an entry runs past the end of the file, over a whole one at {later}")
+        raise self._damaged(end, f"{kernels.REASONS.get(status, 'no entry begins here')} (at byte {wrong})")
+
+    def _read_header(self) -> WalHeader:
+        window = self._window
+        window.need(len(MAGIC) + 10)
+        magic = window.data[: min(len(MAGIC), window.filled)].tobytes()
+        if magic != MAGIC[: len(magic)]:
+            raise self._damaged(0, "it does not begin with PWAL, so it is no WAL")
+        status, size, start = kernels.varint_at(window.data, len(MAGIC), window.filled)
+        if status == kernels.BAD_VARINT or not 0 <= size <= MAX_HEADER_BYTES:
+            raise self._damaged(len(MAGIC), "the length of the header is impossible")
+        end = start + size
+        window.need(end)
+        if status == INCOMPLETE or window.filled < end:
+            if kernels.find_entry(window.data, len(magic), window.filled) >= 0:
+                raise self._damaged(len(MAGIC), "the header runs past the end of the file, over whole entries")
+            raise UnfinishedInputError(
+                f"{self._file} ends after {window.length} bytes, inside its header: its writer has only begun, or died",
+                file=self._file,
+                offset=0,
+                reason="the file ends inside its header",
+            )
+        try:
+            message = hbase_pb2.WALHeader.FromString(window.data[start:end].tobytes())
+        except DecodeError:
+            raise self._damaged(len(MAGIC), "the header is no WALHeader message") from None
+        header = WalHeader(
+            writer=message.writer_cls_name if message.HasField("writer_cls_name") else None,
+            codec=message.cell_codec_cls_name if message.HasField("cell_codec_cls_name") else None,
+            compressed=message.has_compression,
+            tag_compressed=message.has_tag_compression,
+            value_compressed=message.has_value_compression,
+            encrypted=message.HasField("encryption_key"),
+            size=end,
+        )
+        self._refuse_unreadable(header)
+        return header
+
+    def _refuse_unreadable(self, header: WalHeader) -> None:
+        if header.encrypted or header.codec == SECURE_CODEC:
+            reason = "encrypted WAL (hbase.regionserver.wal.encryption): not read yet"
+        elif header.writer not in {*WRITERS, None}:
+            reason = f"WAL of an unknown writer, {header.writer}"
+        elif header.codec not in {CODEC, None}:
+            reason = f"WAL with cells of an unknown codec, {header.codec}"
+        elif header.compressed or header.value_compressed:
+            reason = "compressed WAL (hbase.regionserver.wal.enablecompression): dictionaries are not read yet"
+        else:
+            return
+        raise UnreadableInputError(f"{self._file}: {reason}", file=self._file, offset=0, reason=reason)
+
+    def _damaged(self, offset: int, reason: str) -> DamagedInputError:
+        return DamagedInputError(
+            f"{self._file} is damaged at byte {offset}: {reason}", file=self._file, offset=offset, reason=reason
+        )
+
+
+class _Names:
+    """A growing dictionary of names and their codes."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self._codes: dict[bytes, int] = {}
+
+    def codes(self, buffer: Bytes, starts: Int64s, lengths: Int64s) -> Int32s:
+        """The codes of the slices `buffer[starts:starts+lengths]`; new names join the dictionary."""
+        encoded = binary_column(buffer, starts, lengths).dictionary_encode()
+        codes = np.array([self._code(name) for name in encoded.dictionary.to_pylist()], np.int32)
+        of_rows: Int32s = codes[encoded.indices.to_numpy()]
+        return of_rows
+
+    def _code(self, name: bytes) -> int:
+        code = self._codes.setdefault(name, len(self.names))
+        if code == len(self.names):
+            self.names.append(name)
+        return code
+
+
+class _Window:
+    """The bytes of the file from `base` on that are in memory: `data[:filled]`.
+
+    Batches keep views of `data`, so the window moves on into a new array and never writes over an old one.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], base: int, size: int) -> None:
+        self._chunks = iter(chunks)
+        self._pending = memoryview(b"")
+        self._size = max(size, 64)
+        self.data: Bytes = np.empty(self._size, np.uint8)
+        self.base = base
+        self.filled = 0
+        self.finished = False  # data[:filled] reaches to the end of the file
+        self.last = b""  # the last 8 bytes seen
+        self.length = base  # file offset behind them
+        self._fill()
+
+    def need(self, filled: int) -> None:
+        """Have at least `filled` bytes in `data`, unless the file ends before."""
+        if filled > len(self.data):
+            self._move(0, filled)
+
+    def advance(self, at: int) -> None:
+        """Drop what stands before `at` and read on; at least one byte joins unless the file ends."""
+        self._move(at, 2 * (self.filled - at))
+
+    def drain(self) -> None:
+        """See the rest of the file without keeping it."""
+        self._see(self._pending)
+        while self._next_chunk():
+            self._see(self._pending)
+        self._pending = memoryview(b"")
+
+    def _move(self, at: int, size: int) -> None:
+        kept = self.data[at : self.filled]
+        self.data = np.empty(max(self._size, size), np.uint8)
+        self.data[: len(kept)] = kept
+        self.filled = len(kept)
+        self.base += at
+        self._fill()
+
+    def _fill(self) -> None:
+        while self.filled < len(self.data):
+            if not self._pending and not self._next_chunk():
+                self.finished = True
+                return
+            taken = self._pending[: len(self.data) - self.filled]
+            self.data[self.filled : self.filled + len(taken)] = np.frombuffer(taken, np.uint8)
+            self.filled += len(taken)
+            self._pending = self._pending[len(taken) :]
+            self._see(taken)
+
+    def _next_chunk(self) -> bool:
+        for chunk in self._chunks:
+            if len(chunk):
+                self._pending = memoryview(chunk)
+                return True
+        return False
+
+    def _see(self, seen: memoryview) -> None:
+        self.last = (self.last + seen[-8:].tobytes())[-8:]
+        self.length += len(seen)
+
+    @property
+    def trailer_size(self) -> int | None:
+        """What the last 8 bytes seen, as the end of a trailer, say about its size; None if they are no such end."""
+        if len(self.last) < len(EMPTY_TRAILER) or not self.last.endswith(TRAILER_MAGIC):
+            return None
+        return int.from_bytes(self.last[:4], "big", signed=True)

@@ -1,0 +1,1 @@
+"""A client of HBase in Python: its RPC, ZooKeeper registry, administration, mutations, scans, replication."""

@@ -1,0 +1,378 @@
+"""Administration: tables, snapshots, regions, WALs and replication peers.
+
+Calls that change something carry a nonce where HBase takes one: a call repeated after a time-out then
+finds the procedure of the first one instead of starting another. Where HBase takes none, the outcome is
+looked up before the call is repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from walferry.errors import TransientError, UsageError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import Region, TableDescriptor, new_table, table_name
+from walferry.hbase.errors import (
+    NamespaceNotFoundError,
+    SnapshotExistsError,
+    SnapshotInProgressError,
+    SnapshotNotFoundError,
+    TableExistsError,
+    TableNotFoundError,
+    remote_error,
+)
+from walferry.hbase.retry import retried
+from walferry.hbase.zookeeper import Server
+
+if TYPE_CHECKING:
+    from walferry.hbase.client import HBaseClient
+
+DEADLINE_S = 600.0
+_POLL_S = 0.1
+_MAX_POLL_S = 1.0
+
+# Keeps WALs for a disabled peer without a sink or a jar: it ships with HBase and replicates nothing.
+PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
+
+
+def create_namespace(client: HBaseClient, namespace: str) -> None:
+    """Create a namespace. Raises NamespaceExistsError."""
+    descriptor = pb.NamespaceDescriptor(name=namespace.encode())
+    request = pb.CreateNamespaceRequest(namespaceDescriptor=descriptor)
+    _procedure(client, "CreateNamespace", request, pb.CreateNamespaceResponse, namespace)
+
+
+def namespace_exists(client: HBaseClient, namespace: str) -> bool:
+    """Whether there is such a namespace."""
+    request = pb.GetNamespaceDescriptorRequest(namespaceName=namespace)
+    try:
+        client.master_call("GetNamespaceDescriptor", request, pb.GetNamespaceDescriptorResponse)
+    except NamespaceNotFoundError:
+        return False
+    return True
+
+
+def create_table(
+    client: HBaseClient,
+    name: str,
+    families: Mapping[str, Mapping[str, str]],
+    split_keys: Sequence[bytes] = (),
+) -> None:
+    """Create a table. `families` maps names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
+    request = pb.CreateTableRequest(table_schema=new_table(name, families).schema, split_keys=split_keys)
+    _procedure(client, "CreateTable", request, pb.CreateTableResponse, name)
+    client.forget(name)
+
+
+def delete_table(client: HBaseClient, name: str) -> None:
+    """Delete a disabled table. Raises TableNotFoundError, TableStateError."""
+    request = pb.DeleteTableRequest(table_name=table_name(name))
+    _procedure(client, "DeleteTable", request, pb.DeleteTableResponse, name)
+    client.forget(name)
+
+
+def truncate_table(client: HBaseClient, name: str, preserve_splits: bool = True) -> None:
+    """Empty a disabled table; HBase enables it. Raises TableNotFoundError, TableStateError."""
+    request = pb.TruncateTableRequest(tableName=table_name(name), preserveSplits=preserve_splits)
+    _procedure(client, "truncateTable", request, pb.TruncateTableResponse, name)
+    client.forget(name)
+
+
+def disable_table(client: HBaseClient, name: str) -> None:
+    """Take a table off its servers. Raises TableStateError when it is disabled already."""
+    request = pb.DisableTableRequest(table_name=table_name(name))
+    _procedure(client, "DisableTable", request, pb.DisableTableResponse, name)
+    client.forget(name)
+
+
+def enable_table(client: HBaseClient, name: str) -> None:
+    """Bring a disabled table back. Raises TableStateError when it is enabled already."""
+    request = pb.EnableTableRequest(table_name=table_name(name))
+    _procedure(client, "EnableTable", request, pb.EnableTableResponse, name)
+    client.forget(name)
+
+
+def modify_table(client: HBaseClient, descriptor: TableDescriptor) -> None:
+    """Give a table another schema; its regions are opened anew one after the other."""
+    request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
+    _procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
+
+
+def set_read_only(client: HBaseClient, name: str, read_only: bool) -> None:
+    """Set a table's READONLY: once this returns every region refuses writes, or takes them again."""
+    descriptor = client.describe(name)
+    if descriptor.read_only != read_only:
+        modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
+
+
+def move_region(client: HBaseClient, region: Region, server: Server | None = None) -> None:
+    """Move a region to a server, or to one that HBase picks; returns when it is open there."""
+    request = pb.MoveRegionRequest(
+        region=pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded.encode())
+    )
+    if server is not None:
+        request.dest_server_name.CopyFrom(
+            pb.ServerName(host_name=server.host, port=server.port, start_code=server.start_code)
+        )
+    client.master_call("MoveRegion", request, pb.MoveRegionResponse)
+
+    def moved() -> bool:
+        now = {r.encoded: r for r in client.regions(region.table)}.get(region.encoded)
+        return now is not None and now.server is not None and server in (None, now.server)
+
+    _wait(moved, f"the move of region {region.encoded} of {region.table}", DEADLINE_S)
+
+
+def split_region(client: HBaseClient, region: Region, split_row: bytes) -> None:
+    """Split a region in two at a row; returns when both are open."""
+    request = pb.SplitTableRegionRequest(
+        region_info=pb.RegionInfo(
+            region_id=region.region_id,
+            table_name=table_name(region.table),
+            start_key=region.start,
+            end_key=region.end,
+        ),
+        split_row=split_row,
+    )
+    _procedure(client, "SplitRegion", request, pb.SplitTableRegionResponse, region.table)
+    client.forget(region.table)
+
+
+def flush_table(client: HBaseClient, name: str) -> None:
+    """Write every region's memstore to files."""
+    for region in client.regions(name):
+        client.region_call(
+            name,
+            region.start,
+            "AdminService",
+            "FlushRegion",
+            lambda current: pb.FlushRegionRequest(region=current.specifier),
+            pb.FlushRegionResponse,
+        )
+
+
+def compact_table(client: HBaseClient, name: str, major: bool = False) -> None:
+    """Ask every region to compact; returns at once, the servers compact when they get to it."""
+    for region in client.regions(name):
+        client.region_call(
+            name,
+            region.start,
+            "AdminService",
+            "CompactRegion",
+            lambda current: pb.CompactRegionRequest(region=current.specifier, major=major),
+            pb.CompactRegionResponse,
+        )
+
+
+def roll_wal(client: HBaseClient, server: Server) -> None:
+    """Ask a region server to begin new WAL files. It only takes note: watch its WALs for the effect."""
+    retried(
+        lambda: client.pool.call(
+            server.address,
+            "AdminService",
+            "RollWALWriter",
+            pb.RollWALWriterRequest(),
+            pb.RollWALWriterResponse,
+            timeout_s=client.timeout_s,
+        )
+    )
+
+
+def snapshot(client: HBaseClient, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
+    """Take a FLUSH snapshot and wait for it: all edits acknowledged before the call are in it.
+
+    Safe to repeat: when a finished snapshot of that name and table is there already (look at its
+    `creation_time`, in ms), that is returned. Raises SnapshotExistsError when it is another table's,
+    TransientError at the deadline, RemoteError when it failed.
+    """
+    what = f"snapshot {name} of {table}"
+    wanted = pb.SnapshotDescription(name=name, table=table, type=pb.SnapshotDescription.FLUSH)
+    deadline = time.monotonic() + deadline_s
+
+    def finished() -> pb.SnapshotDescription | None:
+        found = next((one for one in snapshots(client) if one.name == name), None)
+        if found is not None and found.table != table:
+            raise SnapshotExistsError(
+                f"snapshot {name} is there already, of table {found.table} instead of {table}",
+                snapshot=name,
+                table=found.table,
+            )
+        return found
+
+    def done() -> bool:
+        answer = client.master_call(
+            "IsSnapshotDone", pb.IsSnapshotDoneRequest(snapshot=wanted), pb.IsSnapshotDoneResponse
+        )
+        return answer.done
+
+    while (found := finished()) is None:
+        left = deadline - time.monotonic()
+        try:
+            request = _with_nonce(pb.SnapshotRequest(snapshot=wanted))
+            answer = client.master_call("Snapshot", request, pb.SnapshotResponse)
+            if answer.HasField("proc_id"):
+                _wait_for_procedure(client, answer, what, left)
+            else:
+                _wait(done, what, left)  # before 2.6 a snapshot is no procedure
+        except (SnapshotInProgressError, SnapshotExistsError) as error:
+            # By an earlier call of ours whose answer got lost, or by somebody else: wait and see.
+            if left <= 0:
+                raise TransientError(f"{what} cannot begin: {error}", snapshot=name, table=table) from error
+            time.sleep(_MAX_POLL_S)
+    return found
+
+
+def snapshots(client: HBaseClient) -> list[pb.SnapshotDescription]:
+    """All finished snapshots."""
+    answer = client.master_call(
+        "GetCompletedSnapshots", pb.GetCompletedSnapshotsRequest(), pb.GetCompletedSnapshotsResponse
+    )
+    return list(answer.snapshots)
+
+
+def delete_snapshot(client: HBaseClient, name: str) -> bool:
+    """Delete a snapshot; False when there was none."""
+    request = pb.DeleteSnapshotRequest(snapshot=pb.SnapshotDescription(name=name))
+    attempts = 0
+
+    def delete() -> bool:
+        nonlocal attempts
+        attempts += 1
+        try:
+            client.master_call("DeleteSnapshot", request, pb.DeleteSnapshotResponse, attempts=1)
+        except SnapshotNotFoundError:
+            return attempts > 1  # the first call deleted it, its answer got lost
+        return True
+
+    return retried(delete)
+
+
+def clone_snapshot(client: HBaseClient, name: str, table: str) -> None:
+    """Create a table from a snapshot. Raises TableExistsError (it is left alone), SnapshotNotFoundError."""
+    found = next((one for one in snapshots(client) if one.name == name), None)
+    if found is None:
+        raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
+    if _table_exists(client, table):
+        # RestoreSnapshot into a table that is there would put its contents back to the snapshot's.
+        raise TableExistsError(f"table {table} is there already; {name} was not cloned", table=table)
+    target = pb.SnapshotDescription()
+    target.CopyFrom(found)
+    target.table = table  # not the snapshot's own table: that is what makes it a clone
+    _procedure(client, "RestoreSnapshot", pb.RestoreSnapshotRequest(snapshot=target), pb.RestoreSnapshotResponse, table)
+    client.forget(table)
+
+
+def add_peer(
+    client: HBaseClient, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False
+) -> None:
+    """Add a replication peer. No error when the same one is there; UsageError when another is.
+
+    Its queues appear a little later: see `peer_queues`. (In 1.x peers are written to ZooKeeper instead.)
+    """
+    state = pb.ReplicationState.ENABLED if enabled else pb.ReplicationState.DISABLED
+    request = pb.AddReplicationPeerRequest(
+        peer_id=peer_id,
+        peer_config=pb.ReplicationPeer(replicationEndpointImpl=endpoint_class, replicate_all=True),
+        peer_state=pb.ReplicationState(state=state),
+    )
+
+    def add() -> None:
+        there = peers(client).get(peer_id)
+        if there is None:
+            answer = client.master_call("AddReplicationPeer", request, pb.AddReplicationPeerResponse, attempts=1)
+            _wait_for_procedure(client, answer, f"peer {peer_id}")
+        elif there != (enabled, endpoint_class):
+            raise UsageError(
+                f"replication peer {peer_id} is there already with another set-up {there}; "
+                "remove it or choose another id",
+                peer=peer_id,
+            )
+
+    retried(add)
+
+
+def peers(client: HBaseClient) -> dict[str, tuple[bool, str]]:
+    """The replication peers: id -> (enabled, class of its endpoint, "" for HBase's own)."""
+    answer = client.master_call(
+        "ListReplicationPeers", pb.ListReplicationPeersRequest(), pb.ListReplicationPeersResponse
+    )
+    return {
+        peer.id: (peer.state.state == pb.ReplicationState.ENABLED, peer.config.replicationEndpointImpl)
+        for peer in answer.peer_desc
+    }
+
+
+def remove_peer(client: HBaseClient, peer_id: str) -> bool:
+    """Remove a replication peer and its queues; False when there was none."""
+    removed = False
+
+    def remove() -> None:
+        nonlocal removed
+        if peer_id in peers(client):
+            removed = True
+            request = pb.RemoveReplicationPeerRequest(peer_id=peer_id)
+            answer = client.master_call("RemoveReplicationPeer", request, pb.RemoveReplicationPeerResponse, attempts=1)
+            _wait_for_procedure(client, answer, f"removal of peer {peer_id}")
+
+    retried(remove)
+    return removed
+
+
+def peer_queues(client: HBaseClient, peer_id: str) -> dict[str, dict[str, int]]:
+    """The WALs that a peer holds: server name -> WAL name -> position in bytes."""
+    return client.zookeeper.replication_queues(peer_id)
+
+
+def replication_enabled(client: HBaseClient) -> bool | None:
+    """Whether the cluster takes replication peers; None where that cannot be told from outside (1.x)."""
+    return True if int(client.version().split(".", 1)[0]) >= 2 else None
+
+
+def _table_exists(client: HBaseClient, table: str) -> bool:
+    try:
+        client.describe(table)
+    except TableNotFoundError:
+        return False
+    return True
+
+
+def _with_nonce(request: Any) -> Any:
+    request.nonce_group = random.getrandbits(63)
+    request.nonce = random.getrandbits(63)
+    return request
+
+
+def _procedure(client: HBaseClient, method: str, request: Any, response_type: type[Any], thing: str) -> None:
+    """Call a method that starts a master procedure, and wait for that."""
+    answer = client.master_call(method, _with_nonce(request), response_type)
+    _wait_for_procedure(client, answer, f"{method} of {thing}")
+
+
+def _wait_for_procedure(client: HBaseClient, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
+    if not answer.HasField("proc_id"):
+        return
+    request = pb.GetProcedureResultRequest(proc_id=answer.proc_id)
+
+    def finished() -> bool:
+        result = client.master_call("getProcedureResult", request, pb.GetProcedureResultResponse)
+        if result.HasField("exception"):
+            cause = result.exception.generic_exception
+            raise remote_error(cause.class_name, cause.message, server="the master", method=what, do_not_retry=True)
+        # NOT_FOUND: finished so long ago that the master forgot it
+        return result.state != pb.GetProcedureResultResponse.RUNNING
+
+    _wait(finished, what, deadline_s)
+
+
+def _wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
+    """Poll until `done`. Raises TransientError at the deadline: the thing may still come to its end."""
+    deadline = time.monotonic() + deadline_s
+    pause = _POLL_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise TransientError(f"{what} has not finished after {deadline_s:.0f} s; it may still do so", what=what)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _MAX_POLL_S)

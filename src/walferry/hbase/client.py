@@ -1,0 +1,206 @@
+"""The client of one HBase cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from kazoo.client import KazooClient
+
+from walferry.errors import TransientError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase import admin, mutate, replicate, scan
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
+from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
+from walferry.hbase.locations import Locations
+from walferry.hbase.retry import ATTEMPTS, REGION_ATTEMPTS, retried
+from walferry.hbase.rpc import Authenticate, ConnectionPool
+from walferry.hbase.zookeeper import Server, ZooKeeper
+
+M = TypeVar("M", bound=Message)
+_ASK_FOR_STATE = 3  # failures behind which a table may well be disabled
+_HBASE_VERSION = 0  # ClusterStatus.Option
+
+
+class HBaseClient:
+    """Everything that walferry asks of one cluster: a context manager that connects at first use.
+
+    Usable from several threads; not picklable (send `ClusterAddress` to other processes). `timeout_s`
+    bounds each call. What is transient is retried a bounded number of times, unless a method says
+    otherwise; errors are those of `walferry.hbase.errors`.
+    """
+
+    # Each group is documented in its own module.
+    create_namespace = admin.create_namespace
+    namespace_exists = admin.namespace_exists
+    create_table = admin.create_table
+    delete_table = admin.delete_table
+    truncate_table = admin.truncate_table
+    disable_table = admin.disable_table
+    enable_table = admin.enable_table
+    modify_table = admin.modify_table
+    set_read_only = admin.set_read_only
+    move_region = admin.move_region
+    split_region = admin.split_region
+    flush_table = admin.flush_table
+    compact_table = admin.compact_table
+    snapshot = admin.snapshot
+    snapshots = admin.snapshots
+    delete_snapshot = admin.delete_snapshot
+    clone_snapshot = admin.clone_snapshot
+    roll_wal = admin.roll_wal
+    add_peer = admin.add_peer
+    peers = admin.peers
+    remove_peer = admin.remove_peer
+    peer_queues = admin.peer_queues
+    replication_enabled = admin.replication_enabled
+
+    put = mutate.put_cells
+    mutate = mutate.mutate
+    scan_raw = scan.scan_raw
+    scan = scan.scan
+    replicate = replicate.replicate
+
+    def __init__(
+        self, address: ClusterAddress, *, timeout_s: float = 60, authenticate: Authenticate | None = None
+    ) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.zookeeper = ZooKeeper(address.zookeeper, address.znode)
+        self.pool = ConnectionPool(address.user, authenticate)
+        self._locations = Locations(self.zookeeper, self.pool, timeout_s)
+
+    def __enter__(self) -> HBaseClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.pool.close()
+        self.zookeeper.close()
+
+    @property
+    def zk(self) -> KazooClient:
+        """The started kazoo client, for znodes of one's own."""
+        return self.zookeeper.client
+
+    def cluster_id(self) -> str:
+        """The cluster's id, as HBase keeps it: a UUID's text."""
+        return self.zookeeper.cluster_id()
+
+    def cluster_uuid(self) -> uuid.UUID:
+        """The cluster's id as it stands in WAL keys."""
+        return uuid.UUID(self.cluster_id())
+
+    def master(self) -> Server:
+        """The active master."""
+        return self.zookeeper.master()
+
+    def servers(self) -> list[Server]:
+        """The live region servers."""
+        return self.zookeeper.servers()
+
+    def version(self) -> str:
+        """The master's version, such as "2.6.3-hadoop3"."""
+        request = pb.GetClusterStatusRequest(options=[_HBASE_VERSION])
+        answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
+        return answer.cluster_status.hbase_version.version
+
+    def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
+        """Names of all tables, or of one namespace's; HBase's own ones only with `system`."""
+        request = pb.GetTableDescriptorsRequest(include_sys_tables=system)
+        if namespace is not None:
+            request.namespace = namespace
+        answer = self.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
+        names = sorted(TableDescriptor(schema).name for schema in answer.table_schema)
+        return [name for name in names if system or not name.startswith(f"{SYSTEM_NAMESPACE}:")]
+
+    def describe(self, table: str) -> TableDescriptor:
+        """The table's schema. Raises TableNotFoundError."""
+        request = pb.GetTableDescriptorsRequest(table_names=[table_name(table)], include_sys_tables=True)
+        answer = self.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
+        if not answer.table_schema:
+            message = f"there is no table {table} on the cluster at {self.address.zookeeper}"
+            raise TableNotFoundError(message, table=table)
+        return TableDescriptor(answer.table_schema[0])
+
+    def table_exists(self, table: str) -> bool:
+        """Whether there is such a table."""
+        try:
+            self.describe(table)
+        except TableNotFoundError:
+            return False
+        return True
+
+    def table_enabled(self, table: str) -> bool:
+        """Whether the table is enabled. Raises TableNotFoundError."""
+        request = pb.GetTableStateRequest(table_name=table_name(table))
+        answer = self.master_call("GetTableState", request, pb.GetTableStateResponse)
+        return answer.table_state.state == pb.TableState.ENABLED
+
+    def regions(self, table: str) -> list[Region]:
+        """The table's regions now, by start row. Raises TableNotFoundError."""
+        return retried(lambda: self._locations.regions(table))
+
+    def locate(self, table: str, row: bytes) -> Region:
+        """The region that holds a row, as remembered; one try. Raises RegionNotServedError (transient)."""
+        return self._locations.locate(table, row)
+
+    def forget(self, table: str) -> None:
+        """Look up the table's regions again next time."""
+        self._locations.forget(table)
+
+    def location_failed(self, table: str, error: TransientError, attempt: int) -> None:
+        """Between two tries of a call to a region: forget where it was.
+
+        Raises TableStateError when the table turns out to be disabled, so that nobody waits for it.
+        """
+        self.forget(table)
+        lost = attempt == _ASK_FOR_STATE and isinstance(error, RegionNotServedError)
+        if lost and not self.table_enabled(table):
+            raise TableStateError(f"table {table} is disabled; enable it first", table=table) from error
+
+    def master_call(self, method: str, request: Message, response_type: type[M], *, attempts: int = ATTEMPTS) -> M:
+        """Call MasterService on the active master."""
+
+        def call() -> M:
+            server = self.zookeeper.master().address
+            answer, _ = self.pool.call(
+                server, "MasterService", method, request, response_type, timeout_s=self.timeout_s
+            )
+            return answer
+
+        return retried(call, attempts=attempts)
+
+    def region_call(
+        self,
+        table: str,
+        row: bytes,
+        service: str,
+        method: str,
+        request: Callable[[Region], Message],
+        response_type: type[M],
+    ) -> M:
+        """Call the server of the region that holds a row, wherever it moves meanwhile."""
+
+        def call() -> M:
+            region = self.locate(table, row)
+            assert region.server is not None
+            answer, _ = self.pool.call(
+                region.server.address, service, method, request(region), response_type, timeout_s=self.timeout_s
+            )
+            return answer
+
+        return retried(
+            call,
+            attempts=REGION_ATTEMPTS,
+            on_failure=lambda error, attempt: self.location_failed(table, error, attempt),
+        )

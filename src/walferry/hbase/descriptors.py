@@ -1,0 +1,169 @@
+"""Tables, families and regions as HBase describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.zookeeper import Server
+
+DEFAULT_NAMESPACE = "default"
+SYSTEM_NAMESPACE = "hbase"
+_FOREVER_S = 2**31 - 1
+
+
+def table_name(name: str) -> pb.TableName:
+    """HBase's message for "namespace:qualifier" or "qualifier"."""
+    namespace, separator, qualifier = name.partition(":")
+    if not separator:
+        namespace, qualifier = DEFAULT_NAMESPACE, name
+    return pb.TableName(namespace=namespace.encode(), qualifier=qualifier.encode())
+
+
+def table_text(name: pb.TableName) -> str:
+    """A table's name as HBase writes it: "qualifier" in the default namespace, else "namespace:qualifier"."""
+    namespace, qualifier = name.namespace.decode(), name.qualifier.decode()
+    return qualifier if namespace == DEFAULT_NAMESPACE else f"{namespace}:{qualifier}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A column family. `attributes` are HBase's own strings (ColumnFamilyDescriptorBuilder); the fields
+    read them with HBase 2's defaults. `ttl_ms` None = cells live forever."""
+
+    name: str
+    attributes: Mapping[str, str]
+
+    @property
+    def max_versions(self) -> int:
+        """VERSIONS"""
+        return int(self.attributes.get("VERSIONS", "1"))
+
+    @property
+    def min_versions(self) -> int:
+        """MIN_VERSIONS: kept even when expired"""
+        return int(self.attributes.get("MIN_VERSIONS", "0"))
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """TTL in milliseconds (HBase keeps seconds)"""
+        seconds = int(self.attributes.get("TTL", _FOREVER_S))
+        return None if seconds == _FOREVER_S else seconds * 1000
+
+    @property
+    def is_mob(self) -> bool:
+        """Values above a size live in MOB files"""
+        return self.attributes.get("IS_MOB", "false").lower() == "true"
+
+    @property
+    def keep_deleted_cells(self) -> str:
+        """FALSE, TRUE or TTL"""
+        return self.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper()
+
+    @property
+    def new_version_behavior(self) -> bool:
+        """Deletes mask by order of arrival instead of by timestamp"""
+        return self.attributes.get("NEW_VERSION_BEHAVIOR", "false").lower() == "true"
+
+    @property
+    def data_block_encoding(self) -> str:
+        """NONE, FAST_DIFF, PREFIX_TREE, ..."""
+        return self.attributes.get("DATA_BLOCK_ENCODING", "NONE").upper()
+
+    @property
+    def compression(self) -> str:
+        """NONE, SNAPPY, ..."""
+        return self.attributes.get("COMPRESSION", "NONE").upper()
+
+    @property
+    def replication_scope(self) -> int:
+        """0 = local, 1 = replicated"""
+        return int(self.attributes.get("REPLICATION_SCOPE", "0"))
+
+
+@dataclass(frozen=True)
+class TableDescriptor:
+    """A table: HBase's TableSchema message as it is (`schema`, kept whole), and readable views of it."""
+
+    schema: pb.TableSchema
+
+    @property
+    def name(self) -> str:
+        """ "qualifier" or "namespace:qualifier" """
+        return table_text(self.schema.table_name)
+
+    @cached_property
+    def families(self) -> dict[str, Family]:
+        """The column families by name."""
+        families = {}
+        for family in self.schema.column_families:
+            attributes = {pair.first.decode(): pair.second.decode() for pair in family.attributes}
+            families[family.name.decode()] = Family(family.name.decode(), attributes)
+        return families
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The table's own attributes."""
+        return {pair.first.decode(): pair.second.decode("utf-8", "replace") for pair in self.schema.attributes}
+
+    @property
+    def read_only(self) -> bool:
+        """READONLY: puts and deletes are refused"""
+        return self.attributes.get("READONLY", "false").lower() == "true"
+
+    def with_attribute(self, name: str, value: str) -> TableDescriptor:
+        """The same table with one attribute set."""
+        schema = pb.TableSchema()
+        schema.CopyFrom(self.schema)
+        kept = [pair for pair in schema.attributes if pair.first.decode() != name]
+        del schema.attributes[:]
+        schema.attributes.extend([*kept, pb.BytesBytesPair(first=name.encode(), second=value.encode())])
+        return TableDescriptor(schema)
+
+
+def new_table(name: str, families: Mapping[str, Mapping[str, str]]) -> TableDescriptor:
+    """A table to create: `families` maps a family's name to its attributes, such as {"VERSIONS": "3"}."""
+    return TableDescriptor(
+        pb.TableSchema(
+            table_name=table_name(name),
+            column_families=[
+                pb.ColumnFamilySchema(
+                    name=family.encode(),
+                    attributes=[
+                        pb.BytesBytesPair(first=key.encode(), second=value.encode())
+                        for key, value in attributes.items()
+                    ],
+                )
+                for family, attributes in families.items()
+            ],
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Region:
+    """Rows from `start` (included) to `end` (excluded; b"" = no bound) of a table, and who serves them.
+
+    `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while
+    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises with every opening of the region.
+    """
+
+    name: bytes
+    encoded: str
+    table: str
+    start: bytes
+    end: bytes
+    server: Server | None
+    region_id: int
+    open_sequence: int = 0
+
+    def holds(self, row: bytes) -> bool:
+        """Whether the row lies in it."""
+        return self.start <= row and (not self.end or row < self.end)
+
+    @property
+    def specifier(self) -> pb.RegionSpecifier:
+        """How requests name it."""
+        return pb.RegionSpecifier(type=pb.RegionSpecifier.REGION_NAME, value=self.name)

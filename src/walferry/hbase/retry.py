@@ -1,0 +1,66 @@
+"""How often and how patiently a call is tried again."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from walferry.errors import TransientError
+from walferry.hbase.errors import ServerBusyError, ZooKeeperError
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ATTEMPTS = 8  # 10 s or so: a master that steps down, a connection that breaks
+REGION_ATTEMPTS = 20  # over a minute: a crashed region server's regions, a region on the move
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_BUSY_FACTOR = 5
+
+
+def repeatable(error: BaseException) -> bool:
+    """Whether another try makes sense; what kazoo has tried for its time already is not tried again."""
+    return isinstance(error, TransientError) and not isinstance(error, ZooKeeperError)
+
+
+def pause_s(error: BaseException | None, attempt: int) -> float:
+    """Seconds to wait behind failed attempt number `attempt` (from 1); longer when the server is busy."""
+    pause: float = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
+    if isinstance(error, ServerBusyError):
+        pause *= _BUSY_FACTOR
+    return pause * random.uniform(0.8, 1.2)
+
+
+def retried(
+    call: Callable[[], T],
+    *,
+    attempts: int = ATTEMPTS,
+    on_failure: Callable[[TransientError, int], None] = lambda error, attempt: None,
+) -> T:
+    """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
+
+    `on_failure` hears of every failure that will be repeated, with the number of the try: to forget a
+    stale location, or to raise when another try makes no sense after all.
+    """
+
+    def failed(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        if isinstance(error, TransientError):
+            _log.warning("attempt %d of %d: %s", state.attempt_number, attempts, error)
+            on_failure(error, state.attempt_number)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        assert state.outcome is not None
+        return pause_s(state.outcome.exception(), state.attempt_number)
+
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(attempts),
+        wait=wait,
+        retry=tenacity.retry_if_exception(repeatable),
+        before_sleep=failed,
+        reraise=True,
+    )(call)

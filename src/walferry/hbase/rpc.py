@@ -1,0 +1,311 @@
+"""HBase's RPC: frames, connections, and one answer per call.
+
+Wire format (org.apache.hadoop.hbase.ipc: RpcConnection, ServerRpcConnection, IPCUtil), lengths int32
+big-endian, "delimited" = protobuf varint length + message:
+
+    connection  "HBas" 00 auth | length ConnectionHeader
+    request     length | delimited RequestHeader | delimited parameter | cell block
+    response    length | delimited ResponseHeader | delimited result (unless an exception) | cell block
+"""
+
+from __future__ import annotations
+
+import getpass
+import select
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, remote_error
+
+# Keeps tags; HBase's default KeyValueCodec drops them.
+CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
+NORMAL_PRIORITY = 0
+CONNECT_TIMEOUT_S = 10.0
+# hbase.ipc.max.request.size and more than any answer of ours; an HTTP server's "HTTP" reads as 1.2 GB.
+MAX_FRAME_BYTES = 1 << 30
+_PREAMBLE = b"HBas\x00"
+_LENGTH = struct.Struct(">i")
+_CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
+
+Buffer = bytes | bytearray | memoryview
+M = TypeVar("M", bound=Message)
+
+
+class Authenticate(Protocol):
+    """How a connection proves who it is: the seam for Kerberos and tokens."""
+
+    auth_byte: int  # org.apache.hadoop.hbase.security.AuthMethod
+
+    def handshake(self, sock: socket.socket) -> None:
+        """Runs behind the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simple:
+    """SIMPLE: the server believes the user name in the ConnectionHeader."""
+
+    auth_byte: int = 80
+
+    def handshake(self, sock: socket.socket) -> None:
+        """Nothing to prove."""
+
+
+class RpcConnection:
+    """One connection to one service of one server ("host:port"); one call at a time, from any thread.
+
+    A connection that missed a deadline or broke is closed and connects again at the next call: the
+    late answer to an abandoned call can then never be taken for another's.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        service: str,
+        codec: str | None = CODEC_WITH_TAGS,
+        user: str | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        self.server = server
+        self.service = service
+        self._codec = codec
+        self._user = user or getpass.getuser()
+        self._authenticate = authenticate or Simple()
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._call_id = 0
+
+    def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[M],
+        cell_block: Buffer | Sequence[Buffer] = b"",
+        *,
+        timeout_s: float = 60,
+        priority: int = NORMAL_PRIORITY,
+    ) -> tuple[M, bytes]:
+        """Send one request and wait for its answer: the message and its cell block (b"" if none).
+
+        `timeout_s` bounds the whole call and is told to the server, which drops a call that waited
+        longer in its queue. Raises `walferry.hbase.errors`.
+        """
+        blocks = [cell_block] if isinstance(cell_block, (bytes, bytearray, memoryview)) else cell_block
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            sent = False
+            try:
+                sock = self._connected(deadline)
+                self._call_id = (self._call_id + 1) & 0x7FFFFFFF
+                frame = encode_request(self._call_id, method, request, blocks, int(timeout_s * 1000), priority)
+                sent = True
+                _limit(sock, deadline)
+                sock.sendall(frame)
+                return self._answer(sock, method, response_type, deadline)
+            except TimeoutError as error:
+                self.close()
+                raise RequestTimeoutError(
+                    f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
+                    "whether the call took place is not known",
+                    **self._facts(method, sent),
+                ) from error
+            except (OSError, DecodeError) as error:
+                self.close()
+                raise ConnectionFailedError(
+                    f"the connection to {self.server} failed at {self.service}.{method}: {error}",
+                    **self._facts(method, sent),
+                ) from error
+            except ConnectionFailedError:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Close the socket; the next call connects again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def usable(self) -> bool:
+        """False when the server has closed the idle connection, or sent what nobody asked for."""
+        if self._socket is None:
+            return True
+        readable, _, _ = select.select([self._socket], [], [], 0)
+        return not readable
+
+    def _connected(self, deadline: float) -> socket.socket:
+        if self._socket is not None and not self.usable():
+            self.close()
+        if self._socket is None:
+            self._socket = self._connect(deadline)
+        return self._socket
+
+    def _connect(self, deadline: float) -> socket.socket:
+        host, _, port = self.server.rpartition(":")
+        timeout = max(0.001, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
+        try:
+            sock = socket.create_connection((host, int(port)), timeout=timeout)
+        except TimeoutError as error:
+            # Unlike a call's time-out this one tells for certain that nothing took place.
+            raise OSError(f"no connection within {timeout:.0f} s") from error
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.sendall(_PREAMBLE + bytes([self._authenticate.auth_byte]))
+            self._authenticate.handshake(sock)
+            header = pb.ConnectionHeader(
+                user_info=pb.UserInformation(effective_user=self._user),
+                service_name=self.service,
+                cell_block_codec_class=self._codec,
+            ).SerializeToString()
+            sock.sendall(_LENGTH.pack(len(header)) + header)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _answer(self, sock: socket.socket, method: str, response_type: type[M], deadline: float) -> tuple[M, bytes]:
+        (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
+        if not 0 < length <= MAX_FRAME_BYTES:
+            raise ConnectionFailedError(
+                f"{self.server} answered {self.service}.{method} with a frame of {length} bytes; "
+                "is that the RPC port of an HBase server?",
+                **self._facts(method, True),
+            )
+        frame = memoryview(_receive(sock, length, deadline))
+        header, position = decode_delimited(frame, 0, pb.ResponseHeader)
+        if header.call_id not in (self._call_id, _CONNECTION_CALL_ID):
+            raise ConnectionFailedError(
+                f"{self.server} answered call {header.call_id} where {self._call_id} was asked",
+                **self._facts(method, True),
+            )
+        if header.HasField("exception"):
+            failure = header.exception
+            if header.call_id == _CONNECTION_CALL_ID:
+                self.close()
+            raise remote_error(
+                failure.exception_class_name,
+                failure.stack_trace,
+                server=self.server,
+                method=f"{self.service}.{method}",
+                do_not_retry=failure.do_not_retry,
+            )
+        response, position = decode_delimited(frame, position, response_type)
+        block = bytes(frame[position : position + header.cell_block_meta.length])
+        return response, block
+
+    def _facts(self, method: str, sent: bool) -> dict[str, object]:
+        return {"server": self.server, "method": f"{self.service}.{method}", "sent": sent}
+
+
+class ConnectionPool:
+    """Connections of one user to many servers; each thread in a call has one for itself."""
+
+    def __init__(self, user: str, authenticate: Authenticate | None = None) -> None:
+        self._user = user
+        self._authenticate = authenticate
+        self._lock = threading.Lock()
+        self._idle: defaultdict[tuple[str, str, str | None], list[RpcConnection]] = defaultdict(list)
+
+    def call(
+        self,
+        server: str,
+        service: str,
+        method: str,
+        request: Message,
+        response_type: type[M],
+        cell_block: Buffer | Sequence[Buffer] = b"",
+        *,
+        codec: str | None = None,
+        timeout_s: float = 60,
+        priority: int = NORMAL_PRIORITY,
+    ) -> tuple[M, bytes]:
+        """`RpcConnection.call` on an idle or a new connection. Without `codec` no cell blocks are used."""
+        key = (server, service, codec)
+        with self._lock:
+            idle = self._idle[key]
+            connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)
+        try:
+            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s, priority=priority)
+        finally:
+            with self._lock:
+                self._idle[key].append(connection)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+
+
+def encode_request(
+    call_id: int, method: str, request: Message, cell_block: Sequence[Buffer], timeout_ms: int, priority: int
+) -> bytes:
+    """One request frame."""
+    header = pb.RequestHeader(call_id=call_id, method_name=method, request_param=True, timeout=timeout_ms)
+    if priority:
+        header.priority = priority
+    if block_bytes := sum(len(buffer) for buffer in cell_block):
+        header.cell_block_meta.length = block_bytes
+    head, body = header.SerializeToString(), request.SerializeToString()
+    parts = [_varint(len(head)), head, _varint(len(body)), body, *cell_block]
+    return b"".join([_LENGTH.pack(sum(len(part) for part in parts)), *parts])
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def decode_delimited(frame: memoryview, position: int, message_type: type[M]) -> tuple[M, int]:
+    """The message at `position` behind its varint length, and the position behind it.
+
+    Raises protobuf's DecodeError when the frame ends before the message does.
+    """
+    length = shift = 0
+    while True:
+        if position >= len(frame) or shift > 28:
+            raise DecodeError("the frame ends inside a length")
+        byte = frame[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if length > len(frame) - position:
+        raise DecodeError(f"a message of {length} bytes where {len(frame) - position} remain")
+    return message_type.FromString(frame[position : position + length]), position + length
+
+
+def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
+    """Exactly `length` bytes; TimeoutError at the deadline, ConnectionError when the server closes."""
+    buffer = bytearray(length)
+    view = memoryview(buffer)
+    while view:
+        _limit(sock, deadline)
+        received = sock.recv_into(view)
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        view = view[received:]
+    return buffer
+
+
+def _limit(sock: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    sock.settimeout(left)

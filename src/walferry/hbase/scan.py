@@ -1,0 +1,205 @@
+"""Scans that go on through region moves, splits and server failures, and hand out cell blocks as they came."""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from walferry.errors import DamagedInputError, TransientError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import Region
+from walferry.hbase.retry import REGION_ATTEMPTS, pause_s, repeatable
+from walferry.hbase.rpc import CODEC_WITH_TAGS
+
+if TYPE_CHECKING:
+    from walferry.hbase.client import HBaseClient
+
+ALL_VERSIONS = 2**31 - 1
+MAX_RESULT_BYTES = 2 << 20
+_NO_ROW_LIMIT = 2**31 - 1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Query:
+    """What a scan asks of every region; rows come with each scanner."""
+
+    families: Sequence[str] | None
+    raw: bool
+    max_versions: int
+    max_result_bytes: int
+
+
+def scan_raw(
+    client: HBaseClient,
+    table: str,
+    start: bytes = b"",
+    stop: bytes = b"",
+    *,
+    families: Sequence[str] | None = None,
+    max_result_bytes: int = MAX_RESULT_BYTES,
+) -> Iterator[bytes]:
+    """Every cell that is stored from row `start` to before row `stop` (b"" = no bound), in HBase's order.
+
+    Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. What is beyond
+    a TTL of its own (tag 8) is left out by the server, and compactions drop what no reader sees.
+    Yields cell blocks (int32 length + KeyValue with tags, again and again) of whole rows only: about
+    `max_result_bytes` each, more when a single row is larger. They are not put into the server's cache.
+
+    A scan outlives region moves, splits, lost scanners and restarts: it goes on behind the last row that
+    was yielded, so that no row is missing or comes twice. Raises TransientError after REGION_ATTEMPTS failures
+    without a row in between, TableNotFoundError.
+    """
+    query = _Query(families, True, ALL_VERSIONS, max_result_bytes)
+    return _scan(client, table, start, stop, query)
+
+
+def scan(
+    client: HBaseClient,
+    table: str,
+    start: bytes = b"",
+    stop: bytes = b"",
+    *,
+    families: Sequence[str] | None = None,
+    max_versions: int = 1,
+    max_result_bytes: int = MAX_RESULT_BYTES,
+) -> Iterator[bytes]:
+    """The cells that an ordinary reader sees, at most `max_versions` a column; else like `scan_raw`."""
+    return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
+
+
+def _scan(client: HBaseClient, table: str, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
+    failures = 0
+    while True:
+        try:
+            region = client.locate(table, start)
+            end = min(region.end, stop) if region.end and stop else region.end or stop
+            for block in _scan_region(client, region, start, end, query):
+                yield block
+                start = _last_row(block) + b"\0"
+                failures = 0
+            if not region.end or (stop and region.end >= stop):
+                return
+            start = region.end
+            failures = 0
+        except TransientError as error:
+            failures += 1
+            if failures == REGION_ATTEMPTS or not repeatable(error):
+                raise
+            client.location_failed(table, error, failures)
+            _log.warning("scan of %s at row %r, attempt %d of %d: %s", table, start, failures, REGION_ATTEMPTS, error)
+            time.sleep(pause_s(error, failures))
+
+
+def _scan_region(client: HBaseClient, region: Region, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
+    """Blocks of whole rows out of one region, by one scanner."""
+    assert region.server is not None
+    server = region.server.address
+    request = pb.ScanRequest(
+        region=region.specifier,
+        scan=pb.Scan(
+            start_row=start,
+            stop_row=stop,
+            column=[pb.Column(family=family.encode()) for family in query.families or ()],
+            max_versions=query.max_versions,
+            cache_blocks=False,
+            max_result_size=query.max_result_bytes,
+            # Bytes.toBytes(true)
+            attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
+        ),
+    )
+    scanner_id: int | None = None
+    pending: list[bytes] = []  # beginning of a row that the server has not sent whole
+    sequence = 0
+    try:
+        while True:
+            request.number_of_rows = _NO_ROW_LIMIT
+            # Partial results and heartbeats keep a server that finds nothing for long within the deadline.
+            request.client_handles_partials = True
+            request.client_handles_heartbeats = True
+            response, block = client.pool.call(
+                server,
+                "ClientService",
+                "Scan",
+                request,
+                pb.ScanResponse,
+                codec=CODEC_WITH_TAGS,
+                timeout_s=client.timeout_s,
+            )
+            scanner_id = response.scanner_id if response.HasField("scanner_id") else scanner_id
+            more = response.more_results_in_region and response.more_results
+            if more and response.partial_flag_per_result and response.partial_flag_per_result[-1]:
+                border = _cell_border(block, sum(response.cells_per_result[:-1]))
+                if border:
+                    yield b"".join([*pending, block[:border]])
+                    pending = []
+                pending.append(block[border:])
+            elif block:
+                yield b"".join([*pending, block])
+                pending = []
+            if not more:
+                scanner_id = None  # closed by the server
+                if pending:
+                    yield b"".join(pending)
+                return
+            request = pb.ScanRequest(scanner_id=scanner_id, next_call_seq=sequence)
+            sequence += 1
+    finally:
+        if scanner_id is not None:
+            _close(client, server, scanner_id)
+
+
+def _close(client: HBaseClient, server: str, scanner_id: int) -> None:
+    """Let the server forget a scanner; one that cannot be told will do so when the lease runs out."""
+    request = pb.ScanRequest(scanner_id=scanner_id, close_scanner=True, number_of_rows=0)
+    try:
+        client.pool.call(server, "ClientService", "Scan", request, pb.ScanResponse, codec=CODEC_WITH_TAGS, timeout_s=5)
+    except TransientError as error:
+        _log.debug("scanner %d on %s was left to its lease: %s", scanner_id, server, error)
+
+
+def _cell_border(block: bytes, cells: int) -> int:
+    """Position in the block behind its first `cells` cells."""
+    border = int(_walk(np.frombuffer(block, np.uint8), cells)[0])
+    if border < 0:
+        raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
+    return border
+
+
+def _last_row(block: bytes) -> bytes:
+    """Row of the last cell of a block that holds one."""
+    end, last = _walk(np.frombuffer(block, np.uint8), -1)
+    if end < 0 or last < 0:
+        raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
+    # int32 cell length, int32 key length, int32 value length, int16 row length, row
+    (length,) = struct.unpack_from(">h", block, last + 12)
+    return block[last + 14 : last + 14 + length]
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
+def _walk(block: npt.NDArray[np.uint8], cells: int) -> tuple[int, int]:
+    """Position behind the first `cells` cells (-1 = all), and of the last of them; (-1, -1) when cut."""
+    position, last, size = 0, -1, len(block)
+    while cells != 0 and position < size:
+        if size - position < 14:
+            return -1, -1
+        length = 0
+        for i in range(4):
+            length = length << 8 | block[position + i]
+        if length < 10 or length > size - position - 4:
+            return -1, -1
+        last = position
+        position += 4 + length
+        cells -= 1
+    if cells > 0:
+        return -1, -1
+    return position, last

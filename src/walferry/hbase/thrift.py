@@ -1,0 +1,24 @@
+"""HBase's Thrift server, through happybase: reads of another make, and ordinary writes."""
+
+from __future__ import annotations
+
+import happybase
+from thriftpy2.transport import TTransportException
+
+from walferry.errors import TransientError, UsageError
+from walferry.hbase.address import ClusterAddress
+
+TIMEOUT_MS = 60_000
+
+
+def connect(address: ClusterAddress) -> happybase.Connection:
+    """An open connection. Raises UsageError when the address names no Thrift server, TransientError when
+    that does not answer."""
+    if address.thrift is None:
+        raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server")
+    host, _, port = address.thrift.rpartition(":")
+    try:
+        return happybase.Connection(host, int(port), timeout=TIMEOUT_MS)
+    except (TTransportException, OSError) as error:
+        message = f"HBase's Thrift server at {address.thrift} does not answer: {error}"
+        raise TransientError(message, thrift=address.thrift) from error

@@ -1,0 +1,212 @@
+"""What HBase keeps in ZooKeeper: the znodes' layout and their bytes.
+
+A value may be wrapped by RecoverableZooKeeper (0xFF, int32 big-endian length, identifier; ZKMetadata)
+and holds "PBUF" and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKReplicationQueueStorage.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry, RetryFailedError
+
+from walferry.errors import DamagedInputError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.errors import AccessDeniedError, ServerGoneError, ZooKeeperError
+
+CONNECT_TIMEOUT_S = 10
+SESSION_TIMEOUT_S = 30
+_WRAPPER = 0xFF
+_MAGIC = b"PBUF"
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, order=True)
+class Server:
+    """One start of a region server or master; `start_code` is its start time in ms."""
+
+    host: str
+    port: int
+    start_code: int
+
+    @property
+    def name(self) -> str:
+        """HBase's ServerName, "host,port,startcode", as znodes and WAL folders are called."""
+        return f"{self.host},{self.port},{self.start_code}"
+
+    @property
+    def address(self) -> str:
+        """ "host:port" """
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, name: str) -> Server:
+        """From "host,port,startcode". Raises ValueError for anything else."""
+        host, port, start_code = name.split(",")
+        return cls(host, int(port), int(start_code))
+
+    @classmethod
+    def of(cls, message: pb.ServerName) -> Server:
+        """From HBase's message."""
+        return cls(message.host_name, message.port, message.start_code)
+
+
+def unwrap(data: bytes) -> bytes:
+    """The value without RecoverableZooKeeper's wrapper. Raises DamagedInputError when that is cut off."""
+    if not data or data[0] != _WRAPPER:
+        return data
+    if len(data) < 5 or (end := 5 + struct.unpack_from(">I", data, 1)[0]) > len(data):
+        raise DamagedInputError("a znode's value ends inside its wrapper", reason="short wrapper")
+    return data[end:]
+
+
+def parse_znode(data: bytes, message_type: type[M]) -> M:
+    """The message in a znode's (or a meta cell's) value. Raises DamagedInputError when it is none."""
+    content = unwrap(data)
+    try:
+        if not content.startswith(_MAGIC):
+            raise DecodeError("no PBUF in front")
+        message: M = message_type.FromString(content[len(_MAGIC) :])
+        return message
+    except DecodeError as error:
+        name = message_type.DESCRIPTOR.name
+        raise DamagedInputError(f"a znode holds no {name}: {error}", reason=str(error)) from error
+
+
+class ZooKeeper:
+    """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
+
+    def __init__(self, hosts: str, znode: str) -> None:
+        self.hosts = hosts
+        self._znode = znode.rstrip("/")
+        self._lock = threading.Lock()
+        self._client: KazooClient | None = None
+
+    @property
+    def client(self) -> KazooClient:
+        """The started kazoo client. Raises ZooKeeperError when no server answers."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._started()
+            return self._client
+
+    def _started(self) -> KazooClient:
+        retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
+        client = KazooClient(
+            self.hosts,
+            timeout=SESSION_TIMEOUT_S,
+            connection_retry=KazooRetry(**retry),
+            command_retry=KazooRetry(**retry),
+        )
+        try:
+            client.start(timeout=CONNECT_TIMEOUT_S)
+        except (KazooTimeoutError, KazooException) as error:
+            client.stop()
+            client.close()
+            raise ZooKeeperError(
+                f"ZooKeeper at {self.hosts} does not answer within {CONNECT_TIMEOUT_S} s; is it up?",
+                zookeeper=self.hosts,
+            ) from error
+        return client
+
+    def close(self) -> None:
+        """End the session."""
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
+            self._client = None
+
+    def cluster_id(self) -> str:
+        """The cluster's id, as `hbaseid` has it (a message, or the bare text of old versions)."""
+        data = unwrap(self._required("hbaseid"))
+        if data.startswith(_MAGIC):
+            return parse_znode(data, pb.ClusterId).cluster_id
+        return data.decode()
+
+    def master(self) -> Server:
+        """The active master. Raises ServerGoneError when there is none."""
+        return Server.of(parse_znode(self._required("master"), pb.Master).master)
+
+    def meta_server(self) -> Server:
+        """The region server that holds hbase:meta. (HBase 3 asks its masters instead of this znode.)"""
+        return Server.of(parse_znode(self._required("meta-region-server"), pb.MetaRegionServer).server)
+
+    def servers(self) -> list[Server]:
+        """The live region servers."""
+        return sorted(Server.parse(name) for name in self._children("rs"))
+
+    def replication_queues(self, peer_id: str) -> dict[str, dict[str, int]]:
+        """Position of every WAL that a peer still has in its queues: server name -> WAL name -> bytes.
+
+        A dead server's queue, claimed by a live one (queue id "peer-deadserver..."), is listed under the
+        server that it came from. (HBase 3 keeps queues in hbase:replication instead.)
+        """
+        queues: dict[str, dict[str, int]] = {}
+        for holder in self._children("replication/rs"):
+            for queue_id in self._children(f"replication/rs/{holder}"):
+                peer, *dead = queue_id.split("-", 1)
+                if peer != peer_id:
+                    continue
+                owner = _first_server(dead[0]) if dead else holder
+                for wal in self._children(f"replication/rs/{holder}/{queue_id}"):
+                    data = self._get(f"replication/rs/{holder}/{queue_id}/{wal}")
+                    if data is not None:
+                        queues.setdefault(owner, {})[wal] = _position(data)
+        return queues
+
+    def _children(self, path: str) -> list[str]:
+        """Names below a znode, none when it is missing."""
+        with self._translated(path):
+            try:
+                return sorted(self.client.retry(self.client.get_children, f"{self._znode}/{path}"))
+            except NoNodeError:
+                return []
+
+    def _get(self, path: str) -> bytes | None:
+        with self._translated(path):
+            try:
+                data: bytes = self.client.retry(self.client.get, f"{self._znode}/{path}")[0]
+            except NoNodeError:
+                return None
+            return data
+
+    def _required(self, path: str) -> bytes:
+        data = self._get(path)
+        if data is None:
+            raise ServerGoneError(
+                f"{self._znode}/{path} is not in ZooKeeper at {self.hosts}; is HBase up?",
+                zookeeper=self.hosts,
+                znode=f"{self._znode}/{path}",
+            )
+        return data
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        facts: dict[str, Any] = {"zookeeper": self.hosts, "znode": f"{self._znode}/{path}"}
+        try:
+            yield
+        except NoAuthError as error:
+            message = f"ZooKeeper at {self.hosts} does not let this user read {self._znode}/{path}"
+            raise AccessDeniedError(message, **facts) from error
+        except (KazooException, KazooTimeoutError, RetryFailedError) as error:
+            message = f"ZooKeeper at {self.hosts} failed at {self._znode}/{path}: {error!r}"
+            raise ZooKeeperError(message, **facts) from error
+
+
+def _first_server(dead_servers: str) -> str:
+    """First of "host,port,code-host,port,code": where the queue began. Host names may hold dashes."""
+    head = dead_servers.split(",", 2)
+    return f"{head[0]},{head[1]},{head[2].split('-', 1)[0]}"
+
+
+def _position(data: bytes) -> int:
+    return parse_znode(data, pb.ReplicationHLogPosition).position if unwrap(data) else 0

@@ -1,0 +1,226 @@
+"""Opens the ledger's database, brings its schema up to date, and gives out transactions.
+
+One writer at a time in both databases: SQLite by BEGIN IMMEDIATE, PostgreSQL by an advisory lock held to the end
+of the transaction. So what a write reads first cannot change before it commits, and the audit chain never forks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, insert, inspect, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
+
+from walferry.errors import TransientError, UsageError, WalferryError
+
+URL_VARIABLE = "WALFERRY_LEDGER"
+BUSY_TIMEOUT_S = 30
+TABLES = (
+    "schema_versions",
+    "runs",
+    "run_tables",
+    "phases",
+    "objects",
+    "leases",
+    "fences",
+    "wal_files",
+    "wal_ranges",
+    "quarantine",
+    "held_regions",
+    "comparisons",
+    "differences",
+    "rounds",
+    "audit",
+    "coverage",
+    "gaps",
+)
+
+_WRITER_LOCK = 0x77616C66  # "walf": our key among the PostgreSQL database's advisory locks
+_MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970 UTC."""
+    return time.time_ns() // 1_000_000
+
+
+class Database:
+    """An open ledger database: `url` without its password, `tables` by name, `read()` and `write()` transactions."""
+
+    def __init__(self, url: str | None = None) -> None:
+        """Open `url` (default: $WALFERRY_LEDGER, else .run/ledger.db) and migrate it.
+
+        Raises UsageError for a URL that is no SQLite file or PostgreSQL database and for a schema newer than
+        this walferry; TransientError when the database does not answer.
+        """
+        parsed = _parse_url(url or os.environ.get(URL_VARIABLE) or "sqlite:///.run/ledger.db")
+        self.url = parsed.render_as_string(hide_password=True)
+        self._engine = _engine(parsed)
+        self._migrate()
+        metadata = MetaData()
+        with self.read() as connection:
+            metadata.reflect(connection, views=True, only=TABLES)
+        self.tables: dict[str, Table] = {table.name: table for table in metadata.tables.values()}
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one moment of the ledger (SQLite) and waits for no writer."""
+        with self._errors(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that has the ledger for itself; all of it is kept or, when it raises, nothing."""
+        with self._errors(), self._engine.connect() as plain:
+            connection = plain.execution_options(walferry_write=True)
+            with connection.begin():
+                if connection.dialect.name == "postgresql":
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITER_LOCK})
+                yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as error:
+            raise TransientError(
+                f"the ledger {self.url} did not answer: {_first_line(error)}; check that it can be reached",
+                ledger=self.url,
+            ) from error
+        except DBAPIError as error:
+            raise WalferryError(f"the ledger {self.url} refused: {_first_line(error)}", ledger=self.url) from error
+
+    # Several processes may find a new SQLite file at once; the switch to WAL mode does not wait its turn.
+    @retry(
+        retry=retry_if_exception_message(match=".*database is locked"),
+        stop=stop_after_delay(BUSY_TIMEOUT_S),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        reraise=True,
+    )
+    def _migrate(self) -> None:
+        known = _migrations()
+        with self.read() as connection:
+            current, name = _schema_version(connection)
+        if current > max(known):
+            raise UsageError(
+                f"the ledger {self.url} has schema {current} ({name}), newer than the {max(known)} this walferry "
+                "knows: install the newer walferry, or name another ledger",
+                ledger=self.url,
+                schema=current,
+            )
+        if current == max(known):
+            return
+        with self.write() as connection:
+            current, _ = _schema_version(connection)  # another process may have been faster
+            for version in sorted(version for version in known if version > current):
+                _apply(connection, version, known[version])
+
+
+def sql_directory() -> Path:
+    """The folder of the numbered SQL files: inside the package in a wheel, at the top of a source tree."""
+    here = Path(__file__).resolve()
+    for folder in (here.parent / "sql", here.parents[3] / "sql"):
+        if folder.is_dir():
+            return folder
+    raise WalferryError(f"the ledger's SQL files are missing beside {here}: install walferry again")
+
+
+def _migrations() -> dict[int, Path]:
+    """The portable file of each version."""
+    found = {}
+    for path in sql_directory().iterdir():
+        match = _MIGRATION_FILE.fullmatch(path.name)
+        if match:
+            found[int(match[1])] = path
+    return found
+
+
+def _schema_version(connection: Connection) -> tuple[int, str]:
+    if not inspect(connection).has_table("schema_versions"):
+        return 0, ""
+    row = connection.execute(
+        text("SELECT version, name FROM schema_versions ORDER BY version DESC LIMIT 1")
+    ).one_or_none()
+    return (int(row.version), str(row.name)) if row else (0, "")
+
+
+def _apply(connection: Connection, version: int, path: Path) -> None:
+    dialect_part = path.with_suffix(f".{connection.dialect.name}.sql")
+    for part in (path, dialect_part):
+        if part.exists():
+            _run_script(connection, part.read_text(encoding="utf-8"))
+    versions = Table("schema_versions", MetaData(), autoload_with=connection)
+    connection.execute(insert(versions).values(version=version, name=path.stem, applied_ms=now_ms()))
+
+
+def _run_script(connection: Connection, script: str) -> None:
+    """Run every statement of `script` inside the open transaction."""
+    cursor = connection.connection.cursor()
+    if connection.dialect.name == "postgresql":
+        cursor.execute(script)  # takes several statements at once
+        return
+    # sqlite3's own executescript would commit first; complete_statement knows that a trigger has inner semicolons.
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            cursor.execute(statement)
+            statement = ""
+
+
+def _parse_url(given: str) -> URL:
+    try:
+        url = make_url(given)
+    except ArgumentError as error:
+        raise UsageError(
+            "the ledger's URL cannot be read: give sqlite:////path/of/ledger.db or postgresql+psycopg2://..."
+        ) from error
+    backend = url.get_backend_name()
+    if backend not in ("sqlite", "postgresql"):
+        raise UsageError(f"the ledger cannot be kept in {backend}: give a sqlite or postgresql URL")
+    if backend == "postgresql":
+        return url.set(drivername="postgresql+psycopg2") if url.drivername == backend else url
+    if url.database in (None, "", ":memory:"):
+        raise UsageError("a ledger in memory would not outlive the process: give sqlite:////path/of/ledger.db")
+    return url.set(database=str(Path(str(url.database)).absolute()))
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        return create_engine(url, pool_pre_ping=True, pool_size=2)
+    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # sqlite3 opens no transaction by itself: `_begin` does
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("walferry_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _first_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().split("\n", 1)[0]

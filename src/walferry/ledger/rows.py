@@ -1,0 +1,303 @@
+"""What the ledger holds, as frozen dataclasses.
+
+Times are milliseconds since 1970 UTC, offsets are bytes of a WAL file and ranges are [start, end).
+Where a column's name differs from the field's (SQL reserves `table`, `start`, `end`, `group`), the field says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+RunState = Literal["running", "done", "failed", "aborted"]
+PhaseState = Literal["running", "done", "failed"]
+ObjectState = Literal["planned", "made", "removed"]
+FileState = Literal["open", "sealed", "missing"]
+RangeState = Literal["seen", "sealed", "applied", "verified"]
+FenceKind = Literal["start", "end"]
+ClusterSide = Literal["source", "target"]
+Resolution = Literal["retry", "reread", "accept"]
+
+RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
+"""In the order a range passes through them; never backwards."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One migration or replay; `run_id` is the name with a running number."""
+
+    run_id: str
+    name: str
+    owner: str
+    spec: dict[str, Any]
+    state: RunState
+    paused: bool
+    outcome: str
+    created_ms: int
+    ended_ms: int | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One step of a run, for the whole run (subject "") or for a table."""
+
+    phase: str
+    subject: str
+    state: PhaseState
+    attempts: int
+    started_ms: int
+    finished_ms: int | None
+    facts: dict[str, Any]
+    error: str
+
+
+@dataclass(frozen=True)
+class ClusterObject:
+    """Something walferry makes on a cluster and has to remove again: a peer, a snapshot, a manifest."""
+
+    cluster: ClusterSide
+    kind: str
+    name: str
+    state: ObjectState
+    planned_ms: int
+    made_ms: int | None
+    removed_ms: int | None
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who held the right to write to a target table; `fencing_number` only grows per resource."""
+
+    resource: str
+    fencing_number: int
+    run_id: str
+    holder: str
+    taken_ms: int
+    released_ms: int | None
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the log of one WAL group: byte `offset` of the file whose name carries `number`."""
+
+    group: str = field(metadata={"column": "wal_group"})
+    file: str
+    number: int
+    offset: int = field(metadata={"column": "at_offset"})
+
+
+@dataclass(frozen=True)
+class SeenFile:
+    """A WAL file as one listing showed it. `sealed`: nobody writes to it any more and `length` is final."""
+
+    name: str
+    group: str = field(metadata={"column": "wal_group"})
+    server: str
+    number: int
+    path: str
+    length: int
+    sealed: bool
+
+
+@dataclass(frozen=True)
+class WalFile:
+    """All that is known of a WAL file. `sealed_ms` None: it was never seen closed."""
+
+    name: str
+    group: str = field(metadata={"column": "wal_group"})
+    server: str
+    number: int
+    path: str
+    length: int
+    state: FileState
+    first_seen_ms: int
+    sealed_ms: int | None
+
+
+@dataclass(frozen=True)
+class WalRange:
+    """Bytes [start, end) of a file as far as one table goes; `entries` and `cells` count that table's only."""
+
+    file: str
+    start: int = field(metadata={"column": "start_offset"})
+    end: int = field(metadata={"column": "end_offset"})
+    table: str = field(metadata={"column": "table_name"})
+    entries: int
+    cells: int
+    first_write_ms: int | None
+    last_write_ms: int | None
+    state: RangeState
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Bytes of a WAL group by the state they are in now, for one table; the four add up to all that was read."""
+
+    group: str = field(metadata={"column": "wal_group"})
+    table: str = field(metadata={"column": "table_name"})
+    seen: int
+    sealed: int
+    applied: int
+    verified: int
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Bytes that the run must have applied and has not. An empty range: the file's real end is unknown."""
+
+    file: str
+    start: int = field(metadata={"column": "start_offset"})
+    end: int = field(metadata={"column": "end_offset"})
+    table: str = field(metadata={"column": "table_name"})
+    reason: str
+
+
+@dataclass(frozen=True)
+class QuarantineItem:
+    """Bytes that could not be applied, and why. `table` and `region` are "" when they cannot be decoded."""
+
+    file: str
+    start: int = field(metadata={"column": "start_offset"})
+    end: int = field(metadata={"column": "end_offset"})
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    sequence_number: int
+    reason: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A quarantined item with what became of it."""
+
+    quarantine_id: int
+    run_id: str
+    file: str
+    start: int = field(metadata={"column": "start_offset"})
+    end: int = field(metadata={"column": "end_offset"})
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    sequence_number: int
+    reason: str
+    data: bytes
+    state: Literal["held", "released"]
+    resolution: Resolution | None
+    release_reason: str | None
+    released_by: str | None
+    recorded_ms: int
+    released_ms: int | None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A region that waits behind a quarantined item: nothing of it is applied from `from_offset` on."""
+
+    file: str
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    from_offset: int
+    quarantine_id: int
+
+
+@dataclass(frozen=True)
+class RangeComparison:
+    """Both sides of a source region's row range [start, stop), resolved at one moment. Digests are hex."""
+
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    start: bytes = field(metadata={"column": "start_row"})
+    stop: bytes = field(metadata={"column": "stop_row"})
+    source_rows: int
+    source_cells: int
+    source_digest: str
+    target_rows: int
+    target_cells: int
+    target_digest: str
+    dropped: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row that differs; `kind` is the class of the difference."""
+
+    table: str = field(metadata={"column": "table_name"})
+    row: bytes = field(metadata={"column": "row_key"})
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass of the replay over the sealed files, for rate and lag over time."""
+
+    number: int
+    started_ms: int
+    finished_ms: int
+    files: int
+    bytes: int
+    entries: int
+    cells: int
+    lag_ms: int
+    backlog_bytes: int
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """One line of the audit trail, chained to the one before by `hash`."""
+
+    sequence: int
+    at_ms: int
+    actor: str
+    action: str
+    run_id: str | None
+    inputs: dict[str, Any]
+    outcome: str
+    hash: str
+
+
+@dataclass(frozen=True)
+class AuditHead:
+    """The newest line of the trail. Kept outside the ledger, it proves that no line was cut off the end."""
+
+    sequence: int
+    hash: str
+
+
+Row = TypeVar("Row")
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Canonical JSON: keys sorted, no blanks, raw bytes as hex, anything else that JSON lacks as its text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def to_columns(item: Any) -> dict[str, Any]:
+    """A dataclass as column values: bytes become hex, mappings canonical JSON."""
+    columns = {}
+    for spec in fields(item):
+        value = getattr(item, spec.name)
+        if isinstance(value, bytes):
+            value = value.hex()
+        elif isinstance(value, Mapping):
+            value = to_json(value)
+        columns[spec.metadata.get("column", spec.name)] = value
+    return columns
+
+
+def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
+    """The dataclass that `to_columns` took apart; columns it has no field for are left out."""
+    values = {}
+    for spec in fields(kind):  # type: ignore[arg-type]
+        value = columns[spec.metadata.get("column", spec.name)]
+        if spec.type == "bytes":
+            value = bytes.fromhex(value)
+        elif str(spec.type).startswith("dict"):
+            value = json.loads(value)
+        values[spec.name] = value
+    return kind(**values)

@@ -1,0 +1,1 @@
+"""The domain: spec, plan, fence, copy, replay, ordering, lease, compare, cutover."""

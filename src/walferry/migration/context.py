@@ -1,0 +1,146 @@
+"""One run of a migration: its spec, its ledger, and both clusters as this process sees them."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Callable
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Ledger, Run
+from walferry.migration.spec import Cluster, ResolvedSpec, TablePair
+from walferry.storage import FileSystem
+from walferry.storage.webhdfs import WebHdfs
+
+log = logging.getLogger(__name__)
+
+
+class Migration:
+    """The run `run_id` of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
+
+    def __init__(self, ledger: Ledger, run_id: str, actor: str | None = None) -> None:
+        self.ledger = ledger
+        self.run: Run = ledger.run(run_id)
+        self.spec = ResolvedSpec.model_validate(self.run.spec)
+        self.actor = actor or f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def __enter__(self) -> Migration:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the clients that were opened."""
+        for side in ("source", "target"):
+            client = self.__dict__.pop(side, None)
+            if client is not None:
+                client.close()
+
+    @property
+    def run_id(self) -> str:
+        """The run's id: the spec's name and a number."""
+        return self.run.run_id
+
+    @property
+    def tables(self) -> list[TablePair]:
+        """The pairs of source and target tables."""
+        return list(self.spec.tables)
+
+    def pair(self, source_table: str) -> TablePair:
+        """The pair of a source table; KeyError when it is not part of the run."""
+        for pair in self.tables:
+            if pair.source == source_table:
+                return pair
+        raise KeyError(source_table)
+
+    @cached_property
+    def source(self) -> HBaseClient:
+        """The source cluster."""
+        return HBaseClient(self.spec.source.address())
+
+    @cached_property
+    def target(self) -> HBaseClient:
+        """The target cluster."""
+        return HBaseClient(self.spec.target.address())
+
+    @cached_property
+    def source_files(self) -> FileSystem:
+        """The source's file system."""
+        return file_system(self.spec.source)
+
+    @cached_property
+    def target_files(self) -> FileSystem:
+        """The target's file system."""
+        return file_system(self.spec.target)
+
+    @property
+    def source_root(self) -> str:
+        """HBase's root folder on the source's file system, without a slash at the end."""
+        return self.spec.source.address().root_path
+
+    @property
+    def target_root(self) -> str:
+        """HBase's root folder on the target's file system, without a slash at the end."""
+        return self.spec.target.address().root_path
+
+    def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
+        """Do a phase unless the ledger says it is done; its facts either way. A failure is recorded and raised.
+
+        `work` must stand being repeated: a killed task leaves the phase started, and the next one begins anew.
+        """
+        label = f"{phase} {subject}".strip()
+        facts = self.ledger.phase_facts(self.run_id, phase, subject)
+        if facts is not None:
+            log.info("%s: done before, nothing to do", label)
+            return facts
+        self.ledger.start_phase(self.run_id, phase, subject)
+        log.info("%s: started", label)
+        try:
+            facts = work()
+        except BaseException as error:
+            self.ledger.fail_phase(self.run_id, phase, f"{type(error).__name__}: {error}", subject)
+            raise
+        self.ledger.finish_phase(self.run_id, phase, facts, subject)
+        log.info("%s: done", label)
+        return facts
+
+    def done(self, phase: str, subject: str = "") -> dict[str, Any]:
+        """The facts of a phase that must be done by now; KeyError if it is not."""
+        facts = self.ledger.phase_facts(self.run_id, phase, subject)
+        if facts is None:
+            raise KeyError(f"phase {phase} {subject} of run {self.run_id} is not done")
+        return facts
+
+    @property
+    def peer(self) -> str:
+        """Id of the replication peer that keeps the source's WALs (peer ids may not contain '-')."""
+        return f"walferry_{self.run_id.replace('-', '_')}"
+
+    def snapshot(self, source_table: str) -> str:
+        """Name of the snapshot of a source table, on both sides."""
+        namespace, _, table = source_table.rpartition(":")
+        return f"walferry-{self.run_id}-{namespace or 'default'}.{table}"
+
+
+def file_system(cluster: Cluster) -> FileSystem:
+    """The file system of a cluster, over WebHDFS."""
+    return WebHdfs(cluster.webhdfs, cluster.address().user)
+
+
+def archive_folder(root: str, table: str) -> str:
+    """Where HBase looks for files that a snapshot or a link of the table needs."""
+    namespace, _, name = table.rpartition(":")
+    return f"{root}/archive/data/{namespace or 'default'}/{name}"
+
+
+def data_folder(root: str, table: str) -> str:
+    """Where a table's regions live."""
+    namespace, _, name = table.rpartition(":")
+    return f"{root}/data/{namespace or 'default'}/{name}"

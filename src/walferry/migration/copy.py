@@ -1,0 +1,225 @@
+"""Copy: a FLUSH snapshot of each source table, its files at the target, and the table cloned from it there.
+
+The manifest goes first: from then on the target's cleaner knows the files as a snapshot's and leaves them alone
+(SnapshotHFileCleaner). HFiles go to `archive/`, where the clone's links look for them, under the source table's name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.errors import TransientError, WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.migration import lease
+from walferry.migration.context import Migration, archive_folder, data_folder
+from walferry.spark.copy import FileCopied, FileCopy, copy_files
+
+log = logging.getLogger(__name__)
+
+_HFILE = re.compile(r"^[0-9a-f]+(_SeqId_\d+_|_del)?$")
+_LINK = re.compile(
+    r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
+)
+_WAVE = 64
+
+
+def snapshot(migration: Migration, table: str) -> dict[str, Any]:
+    """Take the FLUSH snapshot of a source table. Facts: its name."""
+
+    def work() -> dict[str, Any]:
+        name = migration.snapshot(table)
+        migration.ledger.plan_object(migration.run_id, "source", "snapshot", name)
+        if name not in {snapshot.name for snapshot in migration.source.snapshots()}:
+            migration.source.snapshot(name, table)
+        migration.ledger.object_made(migration.run_id, "source", "snapshot", name)
+        return {"snapshot": name, "regions": len(read_manifest(migration, table).region_manifests)}
+
+    return migration.once("snapshot", work, table)
+
+
+def read_manifest(migration: Migration, table: str) -> pb.SnapshotDataManifest:
+    """The manifest of the run's snapshot of a table, from the source's file system."""
+    path = f"{migration.source_root}/.hbase-snapshot/{migration.snapshot(table)}/data.manifest"
+    if migration.source_files.status(path) is None:
+        raise WalferryError(f"the snapshot has no consolidated manifest {path}", table=table, file=path)
+    manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(migration.source_files.read(path)))
+    return manifest
+
+
+def copy(migration: Migration, spark: SparkSession, table: str) -> dict[str, Any]:
+    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row a file for the check."""
+
+    def work() -> dict[str, Any]:
+        manifest = read_manifest(migration, table)
+        files = list(files_of(migration, table, manifest))
+        name = migration.snapshot(table)
+        migration.ledger.plan_object(migration.run_id, "target", "snapshot", name)
+        _copy_manifest(migration, name)
+        migration.ledger.object_made(migration.run_id, "target", "snapshot", name)
+        copied: list[FileCopied] = []
+        started = time.monotonic()
+        for begin in range(0, len(files), _WAVE):
+            copied += copy_files(
+                spark,
+                migration.spec.source.address(),
+                migration.spec.target.address(),
+                files[begin : begin + _WAVE],
+                tasks=spark.sparkContext.defaultParallelism * 2,
+            )
+            _progress(table, len(copied), len(files), sum(c.target_bytes for c in copied), started)
+        return {
+            "files": len(copied),
+            "bytes": sum(c.target_bytes for c in copied),
+            "copied": [asdict(c) for c in copied],
+        }
+
+    return migration.once("copy", work, table)
+
+
+def _progress(table: str, done: int, total: int, size: int, started: float) -> None:
+    elapsed = time.monotonic() - started
+    eta = elapsed / done * (total - done)
+    log.info(
+        "Copy %s: %d/%d %.1f%%; %.1f MB; Time: %.0fs; ETA: %.0fs",
+        table, done, total, 100 * done / total, size / 1e6, elapsed, eta,
+    )  # fmt: skip
+
+
+def _copy_manifest(migration: Migration, name: str) -> None:
+    for file in ("data.manifest", ".snapshotinfo"):
+        chunks = migration.source_files.read(f"{migration.source_root}/.hbase-snapshot/{name}/{file}")
+        migration.target_files.write(f"{migration.target_root}/.hbase-snapshot/{name}/{file}", chunks, overwrite=True)
+
+
+def files_of(migration: Migration, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:
+    """What of the manifest must be copied. References need no copy: their content stands in the manifest.
+
+    Raises WalferryError naming a store file of a kind that cannot be copied.
+    """
+    listed = {
+        (region_name(region.region_info), family.family_name.decode(), file.name)
+        for region in manifest.region_manifests
+        for family in region.family_files
+        for file in family.store_files
+    }
+    for region, family, name in sorted(listed):
+        if _HFILE.match(name):
+            yield _copy_of(migration, table, region, family, name)
+        elif link := _LINK.match(name):
+            namespace = link["namespace"] or "default"
+            linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
+            yield _copy_of(migration, linked, link["region"], family, link["file"])
+        else:
+            referenced, _, parent = name.rpartition(".")
+            if not referenced:
+                raise WalferryError(f"store file {name} of {table} is of an unknown kind", table=table, file=name)
+            if _HFILE.match(referenced):
+                if (parent, family, referenced) not in listed:  # the parent may have left the manifest already
+                    yield _copy_of(migration, table, parent, family, referenced)
+            elif link := _LINK.match(referenced):
+                namespace = link["namespace"] or "default"
+                linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
+                yield _copy_of(migration, linked, link["region"], family, link["file"])
+            else:
+                raise WalferryError(f"store file {name} of {table} is of an unknown kind", table=table, file=name)
+
+
+def region_name(info: pb.RegionInfo) -> str:
+    """Encoded name of a region: MD5 over `table,start key,region id` (RegionInfo.encodeRegionName)."""
+    from hashlib import md5
+
+    table = info.table_name.qualifier
+    if info.table_name.namespace != b"default":
+        table = info.table_name.namespace + b":" + table
+    name = b",".join((table, info.start_key, str(info.region_id).encode()))
+    return md5(name, usedforsecurity=False).hexdigest()
+
+
+def _copy_of(migration: Migration, table: str, region: str, family: str, file: str) -> FileCopy:
+    inside = f"{region}/{family}/{file}"
+    return FileCopy(
+        (
+            f"{data_folder(migration.source_root, table)}/{inside}",
+            f"{archive_folder(migration.source_root, table)}/{inside}",
+        ),
+        f"{archive_folder(migration.target_root, table)}/{inside}",
+        region,
+    )
+
+
+def clone(migration: Migration, table: str) -> dict[str, Any]:
+    """Create the target table from the copied snapshot, under its mapped name. Facts: regions and their borders."""
+
+    def work() -> dict[str, Any]:
+        pair = migration.pair(table)
+        namespace, _, _ = pair.target.rpartition(":")
+        if namespace and not migration.target.namespace_exists(namespace):
+            migration.target.create_namespace(namespace)
+        with lease.hold(
+            migration.target.zk, [pair.target], holder=f"run {migration.run_id}", request_seconds=60, wait_seconds=60
+        ):
+            if not migration.target.table_exists(pair.target):
+                migration.target.clone_snapshot(migration.snapshot(table), pair.target)
+            deadline = time.monotonic() + 120
+            while not all(region.server for region in migration.target.regions(pair.target)):
+                if time.monotonic() > deadline:
+                    raise TransientError(f"regions of {pair.target} do not open at the target", table=pair.target)
+                time.sleep(0.5)
+        return {"regions": len(migration.target.regions(pair.target))}
+
+    return migration.once("clone", work, table)
+
+
+def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
+    """What the gate after the copy looks at: a row for each file, each region and the schema, both sides beside."""
+    pair = migration.pair(table)
+    manifest = read_manifest(migration, table)
+    rows: list[dict[str, Any]] = []
+    for file in migration.done("copy", table)["copied"]:
+        rows.append(
+            {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2]}
+            | {k: file[k] for k in ("region", "source_bytes", "target_bytes", "source_checksum", "target_checksum")}
+        )
+    source = {start: (name, end) for name, start, end in borders(manifest)}
+    target = {region.start: region for region in migration.target.regions(pair.target)}
+    for start in sorted(source.keys() | target.keys()):
+        name, end = source.get(start, (None, None))
+        there = target.get(start)
+        rows.append(
+            {
+                "table": table, "kind": "region", "region": name or (there.encoded if there else ""), "name": "borders",
+                "source_start": None if name is None else f"[{start.hex()}",
+                "source_end": None if end is None else f"{end.hex()})",
+                "target_start": None if there is None else f"[{start.hex()}",
+                "target_end": None if there is None else f"{there.end.hex()})",
+            }
+        )  # fmt: skip
+    rows.append(
+        {
+            "table": table, "kind": "schema", "region": "all", "name": "families",
+            "source_schema": _schema_text(TableDescriptor(manifest.table_schema)),
+            "target_schema": _schema_text(migration.target.describe(pair.target)),
+        }
+    )  # fmt: skip
+    return rows
+
+
+def _schema_text(descriptor: TableDescriptor) -> str:
+    families = {name: dict(sorted(family.attributes.items())) for name, family in descriptor.families.items()}
+    return json.dumps(families, sort_keys=True)
+
+
+def borders(manifest: pb.SnapshotDataManifest) -> list[tuple[str, bytes, bytes]]:
+    """Encoded name, start and end key of the snapshot's live regions, by start key."""
+    regions: Iterable[pb.RegionInfo] = (region.region_info for region in manifest.region_manifests)
+    live = [region for region in regions if not region.split and not region.offline]
+    return sorted(((region_name(r), r.start_key, r.end_key) for r in live), key=lambda border: border[1])

@@ -1,0 +1,165 @@
+"""Cut the source's log: roll every WAL and see each roll happen, so that what was written before is in sealed files.
+
+A cut also takes the fingerprint of each table's regions (who serves them, and since which opening) before the first
+roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or was
+reopened between them, because every opening raises the region's open sequence number in hbase:meta.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from walferry.errors import TransientError
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Position, SeenFile
+from walferry.migration.context import Migration
+from walferry.wal.files import Place, WalFile, list_wals
+
+log = logging.getLogger(__name__)
+
+ROLL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Files below the cut hold all that was written before `started_ms`; those of `current` hold what came later."""
+
+    started_ms: int
+    before: dict[str, str]
+    """fingerprint of each table before the first roll"""
+    after: dict[str, str]
+    """and after the last"""
+    files: list[WalFile]
+    """every WAL file listed after the last roll"""
+    current: dict[str, int]
+    """of each group, the number of the first file behind the cut"""
+
+    def below(self) -> list[WalFile]:
+        """Files in front of the cut that nobody writes to any more; those still being split are not among them."""
+        return [
+            file
+            for file in self.files
+            if file.place is not Place.SPLITTING and file.number < self.current.get(file.group, file.number + 1)
+        ]
+
+    def splitting(self) -> list[WalFile]:
+        """Files of dead servers that HBase is splitting: to be applied once they are archived."""
+        return [file for file in self.files if file.place is Place.SPLITTING]
+
+
+def fingerprint(client: HBaseClient, table: str) -> str:
+    """Digest over the table's regions: encoded name, server with its start code, open sequence number."""
+    regions = client.regions(table)
+    lines = sorted(f"{r.encoded} {r.server.name if r.server else '-'} {r.open_sequence}" for r in regions)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def cut_log(migration: Migration) -> Cut:
+    """Roll all WALs of the source and wait until each group goes on in a new file.
+
+    Raises TransientError when a roll does not happen within a minute.
+    """
+    names = [pair.source for pair in migration.tables]
+    started_ms = time.time_ns() // 1_000_000
+    before = {name: fingerprint(migration.source, name) for name in names}
+    old = _newest(list_wals(migration.source_files, migration.source_root))
+    for server in migration.source.servers():
+        migration.source.roll_wal(server)
+    deadline = time.monotonic() + ROLL_SECONDS
+    while True:
+        alive = {server.name for server in migration.source.servers()}
+        files = list_wals(migration.source_files, migration.source_root)
+        new = _newest(file for file in files if file.place is Place.LIVE)
+        waiting = [
+            group for group, file in old.items()
+            if file.place is Place.LIVE and file.server in alive
+            and (group not in new or new[group].number <= file.number)
+        ]  # fmt: skip
+        if not waiting:
+            break
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"WAL group {waiting[0]} was asked to roll {ROLL_SECONDS:.0f} s ago and still writes to "
+                f"{old[waiting[0]].name}; look at the region server's log",
+                groups=waiting,
+            )
+        time.sleep(0.3)
+    # A server that died meanwhile has no file behind the cut; its folder is split and archived as a whole.
+    current = {group: file.number for group, file in new.items() if file.server in alive}
+    after = {name: fingerprint(migration.source, name) for name in names}
+    return Cut(started_ms, before, after, files, current)
+
+
+def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
+    newest: dict[str, WalFile] = {}
+    for file in files:
+        if file.group not in newest or newest[file.group].number < file.number:
+            newest[file.group] = file
+    return newest
+
+
+# ------------------------------------------------------------------ fences
+
+
+def start_fence(migration: Migration) -> dict[str, Any]:
+    """Cut the log and record where replay begins, for every group that exists now.
+
+    Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Files that are being
+    split belong behind the fence as a whole. Groups that appear later are read from their first file.
+    """
+
+    def work() -> dict[str, Any]:
+        cut = cut_log(migration)
+        positions = migration.ledger.set_fence(migration.run_id, "start", _start_positions(cut))
+        return {"groups": len(positions), "before": cut.before, "at_ms": cut.started_ms}
+
+    return migration.once("fence", work)
+
+
+def _start_positions(cut: Cut) -> list[Position]:
+    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    for file in cut.files:
+        by_group[file.group].append(file)
+    positions = []
+    for group, files in by_group.items():
+        behind = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
+        behind += [file for file in files if file.place is Place.SPLITTING]
+        if behind:
+            first = min(behind, key=lambda file: file.number)
+            positions.append(Position(group, first.name, first.number, 0))
+        else:  # a group of a former server, all archived: in the snapshot, down to its last byte
+            last = files[-1]
+            positions.append(Position(group, last.name, last.number + 1, 0))
+    return positions
+
+
+def end_fence(migration: Migration) -> dict[str, Any]:
+    """Cut the log after writes have stopped: replay ends in front of the positions recorded here."""
+
+    def work() -> dict[str, Any]:
+        cut = cut_log(migration)
+        see(migration, cut)
+        first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
+        positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
+        migration.ledger.set_fence(migration.run_id, "end", positions)
+        return {"groups": len(positions), "at_ms": cut.started_ms}
+
+    return migration.once("end_fence", work)
+
+
+def see(migration: Migration, cut: Cut) -> list[WalFile]:
+    """Record every file at or behind the start fence in the ledger; those of them that are below the cut."""
+    start = {position.group: position.number for position in migration.ledger.fence(migration.run_id, "start") or []}
+    wanted = [file for file in cut.files if file.number >= start.get(file.group, 0)]
+    below = {file.name for file in cut.below()}
+    migration.ledger.see_files(
+        migration.run_id,
+        [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in below) for f in wanted],
+    )
+    return [file for file in wanted if file.name in below]

@@ -1,0 +1,153 @@
+"""Cut over: the gate, the stop of writes, and the proof that nothing came after the end fence."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from walferry.errors import UnfinishedInputError, WalferryError
+from walferry.formats.wal import Marker, WalReader
+from walferry.migration.context import Migration
+from walferry.migration.lineage import missing_tables
+from walferry.wal.files import WalFile, find_wal, list_wals
+
+log = logging.getLogger(__name__)
+
+
+class GateShutError(WalferryError):
+    """Cutover is not allowed yet; fact `reasons`."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the target is behind: seconds since the moment up to which everything is applied; None at first."""
+
+    seconds: float | None
+    longest: float | None
+
+
+def lag(migration: Migration) -> Lag:
+    """The lag now and the longest so far, from the rounds in the ledger."""
+    rounds = migration.ledger.rounds(migration.run_id)
+    if not rounds:
+        return Lag(None, None)
+    cuts = [round.finished_ms - round.lag_ms for round in rounds]
+    # Just before a round ended, the target was as old as the cut of the round before.
+    behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
+    now = time.time_ns() // 1_000_000 - cuts[-1]
+    return Lag(now / 1000, max([*behind, rounds[0].lag_ms]) / 1000)
+
+
+def caught_up(migration: Migration) -> bool:
+    """Whether the newest round ended within the lag that the spec allows."""
+    rounds = migration.ledger.rounds(migration.run_id)
+    return bool(rounds) and rounds[-1].lag_ms <= migration.spec.max_lag * 1000
+
+
+def gate(migration: Migration, *, drained: bool) -> None:
+    """Raise GateShutError with every reason why cutover must not go on.
+
+    Before writes stop: the quarantine is empty, the tables exist, schemas agree, the lag is small. `drained`:
+    after the drain, the ledger must account for every byte between the fences as well.
+    """
+    reasons = []
+    held = migration.ledger.quarantined(migration.run_id, "held")
+    if held:
+        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} (walferry quarantine list)")
+    waiting = {hold.table for hold in migration.ledger.holds(migration.run_id)}
+    if waiting and not held:
+        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
+    reasons += [f"table {table} is gone at the source" for table in missing_tables(migration)]
+    if not reasons:
+        reasons += schema_differences(migration)
+    if drained:
+        gaps = migration.ledger.gaps(migration.run_id)
+        reasons += [f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10]]
+    elif not caught_up(migration):
+        reasons.append(f"the lag is not yet below {migration.spec.max_lag} s")
+    if reasons:
+        raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
+
+
+def schema_differences(migration: Migration) -> list[str]:
+    """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
+    differences = []
+    for pair in migration.tables:
+        source, target = migration.source.describe(pair.source), migration.target.describe(pair.target)
+        for name in sorted(source.families.keys() | target.families.keys()):
+            here, there = source.families.get(name), target.families.get(name)
+            if here is None or there is None:
+                differences.append(f"family {name} of {pair.source} is only at the {'source' if here else 'target'}")
+                continue
+            for key in sorted(here.attributes.keys() | there.attributes.keys()):
+                if here.attributes.get(key) != there.attributes.get(key):
+                    differences.append(
+                        f"{key} of {pair.source} family {name} is {here.attributes.get(key)} at the source, "
+                        f"{there.attributes.get(key)} at the target"
+                    )
+    return differences
+
+
+def stop_writes(migration: Migration) -> dict[str, Any]:
+    """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
+
+    With `write_stop: confirm` the operator has stopped the writers and said so before this is called.
+    """
+
+    def work() -> dict[str, Any]:
+        at_ms = time.time_ns() // 1_000_000
+        if migration.spec.write_stop == "readonly":
+            for pair in migration.tables:
+                migration.ledger.plan_object(migration.run_id, "source", "read-only table", pair.source)
+                migration.source.set_read_only(pair.source, True)
+                migration.ledger.object_made(migration.run_id, "source", "read-only table", pair.source)
+        return {"at_ms": at_ms, "how": migration.spec.write_stop}
+
+    return migration.once("write_stop", work)
+
+
+def late_edits(migration: Migration) -> list[str]:
+    """Edits of migrated tables behind the end fence, as text: somebody still writes. Reads what is there now."""
+    end = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "end") or []}
+    tables = {pair.source.encode() for pair in migration.tables}
+    known = {file.group for file in migration.ledger.files(migration.run_id)}
+    late = []
+    for file in list_wals(migration.source_files, migration.source_root):
+        behind = file.number >= end[file.group] if file.group in end else file.group not in known
+        if behind:
+            late += _edits(migration, file, tables)
+    return late
+
+
+def _edits(migration: Migration, file: WalFile, tables: set[bytes]) -> list[str]:
+    while (now := find_wal(migration.source_files, migration.source_root, file)) is not None:
+        found = []
+        try:
+            for batch in WalReader(migration.source_files.read(now.path), file.name):
+                for i in np.flatnonzero((batch.marker == Marker.NONE) & (batch.cell_count > 0)):
+                    table = batch.tables[batch.table[i]]
+                    if table in tables:
+                        found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
+        except FileNotFoundError:
+            continue  # archived between the look and the read
+        except UnfinishedInputError:
+            pass  # a new file without a header yet
+        return found
+    return []
+
+
+def require_silence(migration: Migration) -> None:
+    """Raise GateShutError when a migrated table was written behind the end fence."""
+    late = late_edits(migration)
+    if late:
+        for phase in ("end_fence", "drain"):
+            migration.ledger.reopen_phase(migration.run_id, phase)
+        raise GateShutError(
+            f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, "
+            "then go on: the end fence is set anew (walferry resume, or clear end_fence and what follows)",
+            reasons=late[:10],
+        )

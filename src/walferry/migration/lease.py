@@ -1,0 +1,146 @@
+"""One applier at a time (R8): a lease per target table on the target's ZooKeeper, with a fencing number.
+
+`/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the
+last one left in order; its ephemeral child `holder` is the lease itself and carries the holder's number.
+A holder that vanished without leaving may have a request under way, so its successor waits until every such
+request has timed out before it sends anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from walferry.errors import TransientError, WalferryError
+
+log = logging.getLogger(__name__)
+
+ROOT = "/walferry/leases"
+
+
+class LeaseHeldError(TransientError):
+    """Another run applies to the table; facts `table`, `holder`."""
+
+
+class LeaseLostError(WalferryError):
+    """The lease went to somebody else or its session ended; facts `table`, `fence`."""
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Proof that a lease was held: the table and the holder's number. Travels to the executors."""
+
+    table: str
+    number: int
+
+
+def _path(table: str) -> str:
+    return f"{ROOT}/{quote(table, safe='')}"
+
+
+def check(zk: KazooClient, fence: Fence) -> None:
+    """Raise LeaseLostError unless the lease is still held under this number. One ZooKeeper read."""
+    try:
+        data, _ = zk.get(f"{_path(fence.table)}/holder")
+    except NoNodeError:
+        data = b"{}"
+    except (SessionExpiredError, KazooTimeoutError) as error:
+        raise LeaseLostError(
+            f"the lease on target table {fence.table} cannot be checked: {error or type(error).__name__}",
+            table=fence.table,
+            fence=fence.number,
+        ) from error
+    if json.loads(data).get("fence") != fence.number:
+        raise LeaseLostError(
+            f"the lease number {fence.number} on target table {fence.table} is no longer held; "
+            "another run applies to it, or this run's ZooKeeper session ended; run it again",
+            table=fence.table,
+            fence=fence.number,
+        )
+
+
+@contextmanager
+def hold(
+    zk: KazooClient, tables: Sequence[str], *, holder: str, request_seconds: float, wait_seconds: float
+) -> Iterator[Mapping[str, Fence]]:
+    """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
+
+    `request_seconds` is the longest that a request of this holder can stay under way. Waits at most
+    `wait_seconds` for another holder, then raises LeaseHeldError naming it.
+    """
+    with ExitStack() as stack:
+        fences = {}
+        for table in sorted(tables):
+            fences[table] = _acquire(zk, table, holder, request_seconds, wait_seconds)
+            stack.callback(_release, zk, fences[table])
+        yield fences
+
+
+def _acquire(zk: KazooClient, table: str, holder: str, request_seconds: float, wait_seconds: float) -> Fence:
+    path = _path(table)
+    zk.ensure_path(path)
+    deadline = time.monotonic() + wait_seconds
+    announced = False
+    while True:
+        raw, stat = zk.get(path)
+        record = json.loads(raw or b"{}")
+        number = record.get("fence", 0) + 1
+        try:
+            zk.create(f"{path}/holder", json.dumps({"fence": number, "holder": holder}).encode(), ephemeral=True)
+        except NodeExistsError:
+            other = holder_of(zk, table) or "a run that is just ending"
+            if time.monotonic() >= deadline:
+                raise LeaseHeldError(
+                    f"target table {table} is being written by {other}; wait for it or pause it, then try again",
+                    table=table,
+                    holder=other,
+                ) from None
+            if not announced:
+                log.info("waiting for the lease on %s, held by %s", table, other)
+                announced = True
+            time.sleep(0.5)
+            continue
+        try:
+            zk.set(
+                path,
+                json.dumps({"fence": number, "left": False, "request_seconds": request_seconds}).encode(),
+                version=stat.version,
+            )
+        except BadVersionError:  # somebody held it and left between the read and the create
+            zk.delete(f"{path}/holder")
+            continue
+        if record and not record.get("left", True):
+            pause = float(record.get("request_seconds", request_seconds))
+            log.warning("the last holder of the lease on %s did not leave in order; waiting %.0f s "
+                        "until its requests have ended", table, pause)  # fmt: skip
+            time.sleep(pause)
+        return Fence(table, number)
+
+
+def _release(zk: KazooClient, fence: Fence) -> None:
+    try:
+        check(zk, fence)
+        path = _path(fence.table)
+        raw, stat = zk.get(path)
+        zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
+        zk.delete(f"{path}/holder")
+    except (LeaseLostError, BadVersionError, NoNodeError):
+        log.warning("the lease on %s was already gone when it was to be given back", fence.table)
+
+
+def holder_of(zk: KazooClient, table: str) -> str | None:
+    """Who holds the lease on a target table now, or None."""
+    try:
+        data, _ = zk.get(f"{_path(table)}/holder")
+    except NoNodeError:
+        return None
+    return str(json.loads(data).get("holder"))

@@ -1,0 +1,356 @@
+"""Replay: bring the target up with the source's log, round by round.
+
+A round cuts the log, applies every sealed file that is not applied yet, and records it. Only the ledger says what is
+applied (R2): a round that was killed is repeated as a whole by the next one, which converges because nothing later
+was applied in between (R3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.errors import GapError, TransientError, WalferryError
+from walferry.hbase.address import ClusterAddress
+from walferry.ledger import Round
+from walferry.migration import lease
+from walferry.migration.context import Migration
+from walferry.migration.cut import Cut, cut_log, fingerprint, see
+from walferry.migration.lineage import find_breaks
+from walferry.migration.protect import queued_files
+from walferry.migration.quarantine import apply_released, held_regions, record, untouched
+from walferry.spark.apply import (
+    EVERY_REGION,
+    FileReport,
+    GroupTask,
+    Pipe,
+    RowTask,
+    Withheld,
+    apply_by_row,
+    apply_groups,
+    index_files,
+)
+from walferry.spark.clients import shared_client
+from walferry.spark.sender import Limits
+from walferry.wal.files import Place, WalFile, list_wals
+
+log = logging.getLogger(__name__)
+
+SETTLE_CUTS = 5
+SPLIT_SECONDS = 120.0
+LEASE_WAIT_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sealed files to apply together, and which tables had no region move while they were written."""
+
+    files: list[WalFile]
+    calm: frozenset[str]
+    cut_ms: int
+    before: dict[str, str]
+
+
+def replay(migration: Migration, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:
+    """Follow the log until `until` says so after a round; holds the leases of all target tables meanwhile.
+
+    Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
+    TransientError when something stays unreachable for longer than the bounded retries.
+    """
+    with applying(migration) as pipe:
+        while True:
+            wait_while_paused(migration)
+            run_round(migration, spark, pipe)
+            if until():
+                return
+            time.sleep(pause_seconds)
+
+
+class applying:
+    """Hold the leases of all target tables and make the pipe that the executors use under them."""
+
+    def __init__(self, migration: Migration) -> None:
+        self._migration = migration
+        limits = Limits()
+        tables = [pair.target for pair in migration.tables]
+        holder = f"run {migration.run_id} ({migration.actor})"
+        self._limits = limits
+        self._leases = lease.hold(
+            migration.target.zk,
+            tables,
+            holder=holder,
+            request_seconds=limits.request_seconds + limits.settle_seconds,
+            wait_seconds=LEASE_WAIT_SECONDS,
+        )
+
+    def __enter__(self) -> Pipe:
+        migration = self._migration
+        fences = self._leases.__enter__()
+        uuid = migration.source.cluster_uuid()
+        return Pipe(
+            source=migration.spec.source.address(),
+            root=migration.source_root,
+            source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
+            target=migration.spec.target.address(),
+            tables={pair.source: pair.target for pair in migration.tables},
+            guard=partial(guard, migration.spec.target.address(), tuple(fences.values())),
+            limits=self._limits,
+        )
+
+    def __exit__(self, *error: Any) -> None:
+        self._leases.__exit__(*error)
+
+
+def guard(target: ClusterAddress, fences: Sequence[lease.Fence]) -> None:
+    """Raise LeaseLostError unless this run still holds every lease. Called in the executors before each request."""
+    zk = shared_client(target).zk
+    for fence in fences:
+        lease.check(zk, fence)
+
+
+def wait_while_paused(migration: Migration) -> None:
+    """Return at once unless an operator paused the run; then when it is resumed. An aborted run ends here."""
+    announced = False
+    while True:
+        run = migration.ledger.run(migration.run_id)
+        if run.state != "running":
+            raise RunEndedError(f"run {run.run_id} was {run.state}: {run.outcome or 'no reason given'}", run=run.run_id)
+        if not run.paused:
+            return
+        if not announced:
+            log.info("paused; `walferry resume %s` goes on", run.name)
+            announced = True
+        time.sleep(1.0)
+
+
+class RunEndedError(WalferryError):
+    """Somebody ended the run while it was at work; fact `run`."""
+
+
+# ------------------------------------------------------------------ one round
+
+
+def run_round(migration: Migration, spark: SparkSession, pipe: Pipe) -> Round:
+    """Cut the log, apply what is sealed, record it. Raises GapError when the log has a hole."""
+    started_ms = _now_ms()
+    apply_released(migration, spark, pipe)
+    window = _window(migration)
+    cut = _settled_cut(migration, window)
+    below = see(migration, cut)
+    check_complete(migration, cut)
+    calm = frozenset(table for table, before in window.items() if before == cut.after.get(table))
+    batch = Batch(_pending(migration, below), calm, cut.started_ms, cut.before)
+    return _apply(migration, spark, pipe, batch, started_ms)
+
+
+def drain(migration: Migration, spark: SparkSession) -> dict[str, Any]:
+    """Apply everything up to the end fence. Facts: files, cells; quarantine may still hold regions back."""
+
+    def work() -> dict[str, Any]:
+        with applying(migration) as pipe:
+            started_ms = _now_ms()
+            apply_released(migration, spark, pipe)
+            end = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "end") or []}
+            files = _await_archive(migration)
+            wanted = _from_start(migration, files)
+            below = [file for file in wanted if file.number < end.get(file.group, file.number + 1)]
+            window = _window(migration)
+            now = {table: fingerprint(migration.source, table) for table in window}
+            calm = frozenset(table for table, before in window.items() if before == now[table])
+            batch = Batch(_pending(migration, below), calm, migration.done("end_fence")["at_ms"], now)
+            done = _apply(migration, spark, pipe, batch, started_ms)
+        return {"files": done.files, "cells": done.cells, "bytes": done.bytes}
+
+    return migration.once("drain", work)
+
+
+def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
+    """Cut the log so that the files below the cut hold, for every edit, the earlier edits of its row, too.
+
+    While regions stand still any cut does. When regions moved since the last one, the cut must fall into a time
+    in which none moved: then whatever preceded a move was rolled into a sealed file before.
+    """
+    for _ in range(SETTLE_CUTS):
+        cut = cut_log(migration)
+        moved = [table for table, before in window.items() if before != cut.after[table]]
+        if not moved:
+            return cut
+        log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
+        if cut.splitting():
+            _await_archive(migration)
+            continue
+        if all(cut.before[table] == cut.after[table] for table in moved):
+            return cut
+    raise TransientError(
+        f"regions of {', '.join(moved)} moved during each of {SETTLE_CUTS} attempts to cut the log; "
+        "it goes on once the balancer rests",
+        tables=moved,
+    )
+
+
+def _await_archive(migration: Migration) -> list[WalFile]:
+    """All WAL files, once no folder is being split any more."""
+    deadline = time.monotonic() + SPLIT_SECONDS
+    while True:
+        files = list_wals(migration.source_files, migration.source_root)
+        splitting = [file for file in files if file.place is Place.SPLITTING]
+        if not splitting:
+            return files
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"the source is still splitting {splitting[0].path} after {SPLIT_SECONDS:.0f} s; "
+                "look at the source's master, then run again",
+                file=splitting[0].name,
+            )
+        time.sleep(1.0)
+
+
+def _window(migration: Migration) -> dict[str, str]:
+    """Fingerprints taken before the last cut whose files are all applied (at first: before the start fence)."""
+    facts = migration.ledger.phase_facts(migration.run_id, "applied_cut") or migration.done("fence")
+    return dict(facts["before"])
+
+
+def _from_start(migration: Migration, files: Sequence[WalFile]) -> list[WalFile]:
+    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
+    return [file for file in files if file.number >= start.get(file.group, 0)]
+
+
+def check_complete(migration: Migration, cut: Cut) -> None:
+    """Raise GapError when a file that must be there is not (R1).
+
+    Two lists that are made independently of each other have to agree with what is on the file system: the files
+    that the ledger saw earlier and has not applied, and the queue in which HBase keeps every WAL for the peer.
+    """
+    present = {file.name for file in cut.files}
+    applied = {r.file for r in migration.ledger.ranges(migration.run_id) if r.state in ("applied", "verified")}
+    known = {file.name for file in migration.ledger.files(migration.run_id)}
+    expected = known - applied
+    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
+    for name in queued_files(migration, migration.peer):
+        group, _, number = name.rpartition(".")
+        if int(number) >= start.get(group, 0) and name not in applied:
+            expected.add(name)
+    # The queue may be newer than the listing: look again before crying wolf.
+    missing = expected - present
+    if missing:
+        present |= {file.name for file in list_wals(migration.source_files, migration.source_root)}
+        missing = {name for name in expected - present if not _was_empty(migration, name)}
+    if missing:
+        for name in sorted(missing & known):
+            migration.ledger.mark_missing(migration.run_id, name)
+        first = min(missing)
+        raise GapError(
+            f"WAL file {first} is missing at the source and was not applied ({len(missing)} in all): "
+            "the log has a gap; abort this run and begin anew with a fresh snapshot",
+            file=first, start=0, end=None, files=sorted(missing),
+        )  # fmt: skip
+
+
+def _was_empty(migration: Migration, name: str) -> bool:
+    """A log without a byte is deleted, not archived, when its server dies at once."""
+    return any(f.name == name and f.length == 0 and f.state == "open" for f in migration.ledger.files(migration.run_id))
+
+
+def _pending(migration: Migration, sealed: Sequence[WalFile]) -> list[WalFile]:
+    """The sealed files that are neither applied nor wholly handed to the quarantine's holds."""
+    tables = {pair.source for pair in migration.tables}
+    handled = defaultdict(set)
+    for r in migration.ledger.ranges(migration.run_id):
+        if r.state in ("applied", "verified"):
+            handled[r.file].add(r.table)
+    for hold in migration.ledger.holds(migration.run_id):
+        handled[hold.file].add(hold.table)
+    return [file for file in sealed if handled[file.name] < tables or not handled[file.name]]
+
+
+# ------------------------------------------------------------------ applying a batch
+
+
+def _apply(migration: Migration, spark: SparkSession, pipe: Pipe, batch: Batch, started_ms: int) -> Round:
+    held = held_regions(migration)
+    stopped = {table for table, regions in held.items() if EVERY_REGION in regions}
+    reports = [untouched(file, stopped) for file in batch.files if stopped]
+    moved = {pair.source for pair in migration.tables} - batch.calm - stopped
+    if moved and batch.files:
+        reports += _apply_moved(migration, spark, _narrow(pipe, moved), batch, held)
+    calm = batch.calm - stopped
+    if calm and batch.files:
+        reports += _apply_calm(spark, _narrow(pipe, calm), batch, held)
+    record(migration, reports)
+    migration.ledger.finish_phase(migration.run_id, "applied_cut", {"before": batch.before})
+    return _record_round(migration, batch, reports, started_ms)
+
+
+def _record_round(migration: Migration, batch: Batch, reports: Sequence[FileReport], started_ms: int) -> Round:
+    now_ms = _now_ms()
+    tallies = [tally for report in reports if report.complete for tally in report.tallies]
+    done = Round(
+        number=len(migration.ledger.rounds(migration.run_id)) + 1,
+        started_ms=started_ms,
+        finished_ms=now_ms,
+        files=len(batch.files),
+        bytes=sum({report.file: report.length for report in reports if report.complete}.values()),
+        entries=sum(tally.entries for tally in tallies),
+        cells=sum(tally.cells for tally in tallies),
+        lag_ms=now_ms - batch.cut_ms,
+        backlog_bytes=0,
+    )
+    migration.ledger.record_round(migration.run_id, done)
+    log.info(
+        "round %d: %d files, %.1f MB, %d edits applied, lag %.1f s",
+        done.number, done.files, done.bytes / 1e6, done.cells, done.lag_ms / 1000,
+    )  # fmt: skip
+    return done
+
+
+def _narrow(pipe: Pipe, tables: Collection[str]) -> Pipe:
+    return replace(pipe, tables={source: target for source, target in pipe.tables.items() if source in tables})
+
+
+def _apply_calm(spark: SparkSession, pipe: Pipe, batch: Batch, held: Mapping[str, Collection[str]]) -> list[FileReport]:
+    """Tables whose regions stood still: one pass over each group's files, the bytes go through unchanged."""
+    groups: dict[str, list[WalFile]] = defaultdict(list)
+    for file in sorted(batch.files, key=lambda file: (file.group, file.number)):
+        groups[file.group].append(file)
+    regions = frozenset(region for table in pipe.tables for region in held.get(table, ()))
+    return apply_groups(spark, [GroupTask(pipe, tuple(files), regions) for files in groups.values()])
+
+
+def _apply_moved(
+    migration: Migration, spark: SparkSession, pipe: Pipe, batch: Batch, held: Mapping[str, Collection[str]]
+) -> list[FileReport]:
+    """Tables whose regions moved: read first what the files hold, then apply in row order."""
+    indexes = index_files(spark, pipe, batch.files)
+    refusals = find_breaks(migration, [event for index in indexes for event in index.events])
+    broken = {refusal.table for refusal in refusals}
+    sound = _narrow(pipe, set(pipe.tables) - broken)
+    damaged = any(not index.report.complete for index in indexes)
+    waiting = {region for table in pipe.tables for region in held.get(table, ())}
+    waiting |= {r.region for index in indexes for r in index.report.refusals if r.region}
+    if sound.tables and not damaged:
+        done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=frozenset(waiting)))
+        refusals += done.refusals
+        waiting |= {r.region for r in done.refusals if r.region}
+    reports = []
+    for index in indexes:
+        found = index.report
+        mine = tuple(r for r in (*found.refusals, *refusals) if r.file == found.file)
+        fine = tuple(t for t in found.tallies if t.table not in broken)
+        withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting)
+        reports.append(
+            replace(found, complete=not damaged, applied_to=0, tallies=fine, refusals=mine, withheld=withheld)
+        )
+        reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
+    return reports
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,193 @@
+"""The spec of a migration: one YAML file, or the same keys as DAG params or CLI options."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
+
+TABLE_NAME = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+
+
+class Cluster(BaseModel):
+    """How to reach a cluster: the fields of an Airflow connection of type `hbase`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    zookeeper: str = Field(description="ZooKeeper quorum, host:port[,host:port…]")
+    znode: str = Field(default="/hbase", description="zookeeper.znode.parent")
+    webhdfs: str = Field(description="WebHDFS of the NameNode, http://host:port")
+    rootdir: str = Field(description="hbase.rootdir, for example hdfs://host:8020/hbase")
+    thrift: str | None = Field(default=None, description="Thrift server, host:port")
+    user: str | None = Field(default=None, description="user name for HBase and HDFS; the OS user if not given")
+
+    def address(self) -> ClusterAddress:
+        """The address as the client takes it."""
+        fields = self.model_dump(exclude_none=True)
+        return ClusterAddress(**fields)
+
+
+class TablePair(BaseModel):
+    """A source table and the name it gets at the target."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(pattern=TABLE_NAME)
+    target: str = Field(pattern=TABLE_NAME)
+
+    @field_validator("source", "target")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        # HBase writes tables of the default namespace without it; one spelling avoids two names for one table.
+        return name.removeprefix("default:")
+
+
+def _table_pair(value: Any) -> Any:
+    return {"source": value, "target": value} if isinstance(value, str) else value
+
+
+class Spec(BaseModel):
+    """What to move, from where to where, and how. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$", description="prefix of every object made on the clusters")
+    source: Cluster | str = "hbase_source"
+    target: Cluster | str = "hbase_target"
+    tables: list[Annotated[TablePair, BeforeValidator(_table_pair)]] = Field(min_length=1)
+    apply: Literal["auto", "rpc", "bulk", "thrift"] = "auto"
+    protect: Literal["peer", "stage"] = "peer"
+    write_stop: Literal["confirm", "readonly"] = "confirm"
+    max_lag: int = Field(default=30, ge=1, description="seconds")
+    window: None = Field(default=None, description="time window of a replay; a migration has none")
+
+    @field_validator("tables")
+    @classmethod
+    def _each_table_once(cls, tables: list[TablePair]) -> list[TablePair]:
+        for side in ("source", "target"):
+            names = [getattr(pair, side) for pair in tables]
+            doubles = sorted({name for name in names if names.count(name) > 1})
+            if doubles:
+                raise ValueError(f"{side} table named twice: {', '.join(doubles)}")
+        system = [pair.source for pair in tables if pair.source.startswith("hbase:")]
+        if system:
+            raise ValueError(f"system tables are not migrated: {', '.join(system)}")
+        return tables
+
+    @field_validator("apply")
+    @classmethod
+    def _known_way(cls, way: str) -> str:
+        if way in ("bulk", "thrift"):
+            raise ValueError(f"apply: {way} is not built yet; use auto or rpc")
+        return way
+
+    @field_validator("protect")
+    @classmethod
+    def _known_protection(cls, way: str) -> str:
+        if way == "stage":
+            raise ValueError("protect: stage is not built yet; use peer")
+        return way
+
+
+class ResolvedSpec(Spec):
+    """A spec whose clusters are written out, so that every process of the run reads the same addresses."""
+
+    source: Cluster
+    target: Cluster
+
+
+Connections = Callable[[str], Cluster]
+
+
+def load_spec(path: Path) -> Spec:
+    """Read a spec from YAML; UsageError names the file, the key and what is wrong with it."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read the spec {path}: {error.strerror}", file=str(path)) from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", file=str(path)) from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no mapping of keys; see migration.example.yaml", file=str(path))
+    return parse_spec(content, origin=str(path))
+
+
+def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
+    """Validate the keys of a spec; UsageError lists every fault, `origin` says where they were given."""
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
+
+
+def describe_faults(error: ValidationError) -> str:
+    """Put pydantic's findings into one line, without the values that were given (they may be secrets)."""
+    faults = []
+    for fault in error.errors(include_url=False, include_input=False):
+        place = ".".join(str(part) for part in fault["loc"] if part not in ("Cluster", "str")) or "spec"
+        message = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{place}: {'unknown key' if fault['type'] == 'extra_forbidden' else message}")
+    return "; ".join(dict.fromkeys(faults))
+
+
+def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
+    """Replace connection ids by the addresses they stand for."""
+    clusters = {
+        side: cluster if isinstance(cluster, Cluster) else connections(cluster)
+        for side, cluster in (("source", spec.source), ("target", spec.target))
+    }
+    return ResolvedSpec.model_validate(spec.model_dump() | {side: c.model_dump() for side, c in clusters.items()})
+
+
+def cluster_from_connection(
+    connection_id: str, host: str | None, port: int | None, extra: Mapping[str, Any], login: str | None = None
+) -> Cluster:
+    """Read a connection of type `hbase`: host = ZooKeeper quorum, port for hosts that name none, the rest as extras."""
+    if not host:
+        raise UsageError(
+            f"connection {connection_id} has no host; it holds the ZooKeeper quorum", connection=connection_id
+        )
+    quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in host.split(","))
+    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "thrift", "user") if extra.get(key)}
+    if login:
+        known.setdefault("user", login)
+    try:
+        return Cluster(zookeeper=quorum, **known)
+    except ValidationError as error:
+        raise UsageError(f"connection {connection_id}: {describe_faults(error)}", connection=connection_id) from error
+
+
+def environment_connection(connection_id: str) -> Cluster:
+    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, the way Airflow does."""
+    variable = f"AIRFLOW_CONN_{connection_id.upper()}"
+    text = os.environ.get(variable)
+    if not text:
+        raise UsageError(
+            f"connection {connection_id} is not known: set {variable}, or write the cluster into the spec",
+            connection=connection_id,
+        )
+    if text.lstrip().startswith("{"):
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{variable} is not JSON: {error.msg}", connection=connection_id) from error
+        extra = fields.get("extra") or {}
+        if isinstance(extra, str):
+            extra = json.loads(extra)
+        return cluster_from_connection(
+            connection_id, fields.get("host"), fields.get("port"), extra, fields.get("login")
+        )
+    parts = urlsplit(text)
+    host = unquote(parts.netloc.rpartition("@")[2])
+    name, _, port = host.partition(":") if host.count(":") == 1 and "," not in host else (host, "", "")
+    extra = dict(parse_qsl(parts.query))
+    return cluster_from_connection(connection_id, name, int(port) if port else None, extra)

@@ -1,0 +1,98 @@
+"""Send WAL cells to the target by AdminService.ReplicateWALEntry, in order, one request at a time.
+
+What keeps a row's edits in order (R4): a sender has one request under way, a row always goes through the same
+sender, and a request holds at most 5,000 mutations, since the receiving server applies larger ones in concurrent
+chunks of that size (`hbase.rpc.rows.warning.threshold`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from walferry.errors import TransientError, WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError, RequestTimeoutError
+
+log = logging.getLogger(__name__)
+
+MAX_MUTATIONS = 5_000
+MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a request may take, and how often it is repeated before the run gives up."""
+
+    request_seconds: float = 30.0
+    attempts: int = 6
+    settle_seconds: float = 10.0
+    """Pause after a request whose outcome is unknown: by then the receiving server has ended it
+    (`replication.sink.client.ops.timeout`), so that it cannot overtake what is sent next."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive cells of one target table that came from the same clusters."""
+
+    table: str
+    clusters: bytes
+    """raw `cluster_ids` fields of the entries' keys"""
+    region: bytes
+    sequence_number: int
+    write_time: int
+    cells: int
+
+
+class RefusedError(WalferryError):
+    """The target refuses the cells for good; fact `reason`."""
+
+
+@dataclass
+class Sender:
+    """Sends requests one after the other; `guard` is called before each and raises when the lease is lost."""
+
+    client: HBaseClient
+    source_id: pb.UUID
+    guard: Callable[[], None]
+    limits: Limits = field(default_factory=Limits)
+
+    def send(self, runs: Sequence[Run], cells: memoryview | bytes) -> None:
+        """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
+
+        Transient failures are repeated with the same content; after an unknown outcome it waits first.
+        Raises RefusedError when the target will never take them, TransientError when attempts run out.
+        """
+        entries = [(self._key(run), run.cells) for run in runs]
+        for attempt in range(1, self.limits.attempts + 1):
+            self.guard()
+            try:
+                server = random.choice(self.client.servers())  # any region server takes any table's entries
+                self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds)
+                return
+            except (AccessDeniedError, ReadOnlyTableError):
+                raise
+            except RemoteError as error:
+                raise RefusedError(f"the target refuses the edits: {error}", reason=str(error)) from error
+            except TransientError as error:
+                if attempt == self.limits.attempts:
+                    raise
+                unknown = isinstance(error, RequestTimeoutError) or error.facts.get("sent", False)
+                pause = self.limits.settle_seconds if unknown else min(2.0**attempt / 4, 8.0)
+                log.warning("attempt %d of %d failed: %s; again in %.1f s",
+                            attempt, self.limits.attempts, error, pause)  # fmt: skip
+                time.sleep(pause)
+
+    def _key(self, run: Run) -> bytes:
+        key = pb.WALKey(
+            encoded_region_name=run.region,
+            table_name=run.table.encode(),
+            log_sequence_number=run.sequence_number,
+            write_time=run.write_time,
+            cluster_ids=[self.source_id],
+        )
+        return bytes(key.SerializeToString()) + run.clusters

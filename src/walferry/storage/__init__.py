@@ -1,0 +1,47 @@
+"""Files: one small interface, WebHDFS and the local file system behind it."""
+
+from __future__ import annotations
+
+import getpass
+from urllib.parse import unquote, urlsplit
+
+from walferry.errors import UsageError
+from walferry.storage.filesystem import FileStatus, FileSystem, PermissionDeniedError, QuotaExceededError
+from walferry.storage.local import Local
+from walferry.storage.webhdfs import WebHdfs
+
+__all__ = [
+    "FileStatus",
+    "FileSystem",
+    "Local",
+    "PermissionDeniedError",
+    "QuotaExceededError",
+    "WebHdfs",
+    "open_file_system",
+]
+
+# Scheme of a path's URL -> scheme of the name node's HTTP address.
+_WEBHDFS_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
+
+
+def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, str]:
+    """The file system that a URL names, and the path on it.
+
+    "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path.
+    Raises UsageError for any other scheme.
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return Local(), url
+    parts = urlsplit(url)
+    if scheme == "file":
+        return Local(), unquote(parts.path)
+    if scheme in _WEBHDFS_SCHEMES and parts.hostname and parts.port:
+        address = f"{_WEBHDFS_SCHEMES[scheme]}://{parts.netloc.rpartition('@')[2]}"
+        # WAL names hold "%2C" as themselves: the path is taken as it stands, not percent-decoded.
+        path = url.split("://", 1)[1].partition("/")[2]
+        return WebHdfs(address, user or parts.username or getpass.getuser()), f"/{path}"
+    raise UsageError(
+        f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
+        url=url,
+    )

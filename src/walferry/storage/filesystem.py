@@ -1,0 +1,90 @@
+"""What walferry needs of a file system, and the errors that every kind of it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from walferry.errors import WalferryError
+
+
+class PermissionDeniedError(WalferryError):
+    """The user may not do that: facts `path`, `user`."""
+
+
+class QuotaExceededError(WalferryError):
+    """A quota of the file system is used up: fact `path`."""
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """One file or folder as the file system lists it.
+
+    `length` is in bytes; of an open HDFS file it counts finished blocks only, so it is often 0 while
+    `FileSystem.read` returns data. `modified_ms` is milliseconds since the epoch.
+    """
+
+    path: str
+    length: int
+    is_dir: bool
+    modified_ms: int
+    block_size: int
+    replication: int
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+class FileSystem(Protocol):
+    """Files by absolute path.
+
+    Every method raises FileNotFoundError for a missing path (unless it says otherwise),
+    PermissionDeniedError, QuotaExceededError, and TransientError for what may go away by itself.
+    """
+
+    def list(self, path: str) -> list[FileStatus]:
+        """What a folder holds, sorted by name; not recursive. Raises NotADirectoryError for a file."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """The path's status, None where nothing is there."""
+        ...
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """Stream the bytes from `offset`, in chunks of at most 4 MiB, to the real end of the file.
+
+        The real end of a file that is still being written lies behind its listed length. An offset at
+        or behind the end yields nothing. The file is opened when the first chunk is asked for.
+        """
+        ...
+
+    def write(
+        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+    ) -> None:
+        """Create the file, and its folders. Raises FileExistsError when it is there and not `overwrite`.
+
+        After an error the file may be there, whole or in part.
+        """
+        ...
+
+    def rename(self, source: str, destination: str) -> None:
+        """Rename a file or folder. Raises FileExistsError when `destination` is there."""
+        ...
+
+    def delete(self, path: str, recursive: bool = False) -> bool:
+        """Delete a file, or a folder with `recursive`; False when nothing was there."""
+        ...
+
+    def mkdirs(self, path: str) -> None:
+        """Create a folder and those above it; no error when it is there."""
+        ...
+
+    def checksum(self, path: str) -> str | None:
+        """The file system's own checksum as "algorithm:hex", None where it has none.
+
+        Comparable only between file systems of one kind, with equal block and chunk sizes.
+        """
+        ...

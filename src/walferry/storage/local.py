@@ -1,0 +1,112 @@
+"""Files of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from walferry.storage.filesystem import FileStatus, PermissionDeniedError, QuotaExceededError
+
+CHUNK_BYTES = 4 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Local:
+    """The local file system; see `walferry.storage.FileSystem`."""
+
+    def list(self, path: str) -> list[FileStatus]:
+        """What a folder holds, sorted by name."""
+        with _translated(path):
+            return [_status(entry) for entry in sorted(Path(path).iterdir())]
+
+    def status(self, path: str) -> FileStatus | None:
+        """The path's status, None where nothing is there."""
+        with _translated(path):
+            try:
+                return _status(Path(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """Stream the bytes from `offset`."""
+        with _translated(path), Path(path).open("rb") as file:
+            file.seek(offset)
+            left = length
+            while left is None or left > 0:
+                chunk = file.read(CHUNK_BYTES if left is None else min(left, CHUNK_BYTES))
+                if not chunk:
+                    return
+                if left is not None:
+                    left -= len(chunk)
+                yield chunk
+
+    def write(
+        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+    ) -> None:
+        """Create the file, and its folders."""
+        with _translated(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with Path(path).open("wb" if overwrite else "xb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+
+    def rename(self, source: str, destination: str) -> None:
+        """Rename a file or folder."""
+        if Path(destination).exists():
+            raise FileExistsError(f"{destination} is there already; {source} was not renamed")
+        with _translated(source):
+            os.rename(source, destination)
+
+    def delete(self, path: str, recursive: bool = False) -> bool:
+        """Delete a file, or a folder with `recursive`."""
+        with _translated(path):
+            if not os.path.lexists(path):
+                return False
+            if not Path(path).is_dir() or Path(path).is_symlink():
+                Path(path).unlink()
+            elif recursive:
+                shutil.rmtree(path)
+            else:
+                Path(path).rmdir()
+            return True
+
+    def mkdirs(self, path: str) -> None:
+        """Create a folder and those above it."""
+        with _translated(path):
+            Path(path).mkdir(parents=True, exist_ok=True)
+
+    def checksum(self, path: str) -> str | None:
+        """None: a local file system keeps no checksums."""
+        return None
+
+
+def _status(path: Path) -> FileStatus:
+    facts = path.stat()
+    return FileStatus(
+        path=str(path),
+        length=facts.st_size,
+        is_dir=path.is_dir(),
+        modified_ms=facts.st_mtime_ns // 1_000_000,
+        block_size=facts.st_blksize,
+        replication=1,
+    )
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Turn refusals of the operating system into the errors of `FileSystem`."""
+    try:
+        yield
+    except PermissionError as error:
+        user = str(os.getuid())
+        message = f"permission denied: {path} for the user with id {user}; give that user the right"
+        raise PermissionDeniedError(message, path=path, user=user) from error
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            message = f"no space or quota left while writing {path}; free some and run again"
+            raise QuotaExceededError(message, path=path) from error
+        raise

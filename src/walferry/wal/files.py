@@ -1,0 +1,129 @@
+"""WAL files on a cluster's file system: names, groups, places.
+
+Layout (HBase: AbstractFSWALProvider): live files in `<root>/WALs/<server>/`, those of a dead server in
+`<root>/WALs/<server>-splitting/`, closed and flushed ones in `<root>/oldWALs/`, flat or by server.
+A file's name is `<group>.<number>`; the group names server and WAL, the number rises within the group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from posixpath import basename
+from urllib.parse import unquote
+
+from walferry.errors import TransientError
+from walferry.storage import FileStatus, FileSystem
+
+_NAME = re.compile(r"^(?P<group>(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+).*)\.(?P<number>\d+)$")
+_LISTING_ATTEMPTS = 5
+
+
+class Place(Enum):
+    """Where a WAL file stands, in the order of its life."""
+
+    LIVE = "live"
+    SPLITTING = "splitting"
+    ARCHIVED = "archived"
+
+
+@dataclass(frozen=True)
+class WalFile:
+    """One WAL file as listed. `length` is what the NameNode says: often 0 for a file that is still open."""
+
+    name: str
+    group: str
+    server: str
+    number: int
+    path: str
+    place: Place
+    length: int
+
+
+def parse_wal_name(name: str) -> tuple[str, str, int] | None:
+    """Split a file name into (group, server name "host,port,startcode", number).
+
+    None for what is no log of user tables: `.meta` files, the master's own region, procedure WALs.
+    """
+    match = _NAME.match(name)
+    if match is None or unquote(name).startswith("pv2-"):
+        return None
+    group = match["group"]
+    if group.endswith(".meta") or name.endswith("$masterlocalwal$"):
+        return None
+    server = ",".join((unquote(match["host"]), match["port"], match["start"]))
+    return group, server, int(match["number"])
+
+
+def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
+    """List every WAL file of user tables below `root`, each once, ordered by group and number.
+
+    Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once;
+    where it is seen twice, its later place counts. Raises TransientError when folders keep moving away.
+    """
+    for _ in range(_LISTING_ATTEMPTS):
+        try:
+            found = _list_live(file_system, f"{root}/WALs")
+        except FileNotFoundError:
+            continue  # a folder was renamed to -splitting or removed between the two listings
+        found.update(_list_archive(file_system, f"{root}/oldWALs"))
+        return sorted(found.values(), key=lambda file: (file.group, file.number))
+    raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)
+
+
+def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
+    """Look a file up again after it moved; None when it is nowhere any more."""
+    server_folder = f"{root}/WALs/{file.server}"
+    for folder, place in (
+        (server_folder, Place.LIVE),
+        (f"{server_folder}-splitting", Place.SPLITTING),
+        (f"{root}/oldWALs", Place.ARCHIVED),
+        (f"{root}/oldWALs/{file.server}", Place.ARCHIVED),
+    ):
+        status = file_system.status(f"{folder}/{file.name}")
+        if status is not None:
+            return _wal(status, place)
+    return None
+
+
+def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
+    found: dict[str, WalFile] = {}
+    for server in file_system.list(folder):
+        if server.is_dir:
+            place = Place.SPLITTING if server.path.endswith("-splitting") else Place.LIVE
+            _collect(found, file_system.list(server.path), place)
+    return found
+
+
+def _list_archive(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
+    found: dict[str, WalFile] = {}
+    try:
+        entries = file_system.list(folder)
+    except FileNotFoundError:
+        return found
+    _collect(found, entries, Place.ARCHIVED)
+    for entry in entries:
+        if entry.is_dir:
+            try:
+                _collect(found, file_system.list(entry.path), Place.ARCHIVED)
+            except FileNotFoundError:
+                continue  # the cleaner removes a server's folder once it is empty
+    return found
+
+
+def _collect(found: dict[str, WalFile], entries: Iterable[FileStatus], place: Place) -> None:
+    for entry in entries:
+        file = None if entry.is_dir else _wal(entry, place)
+        if file is not None:
+            found[file.name] = file
+
+
+def _wal(status: FileStatus, place: Place) -> WalFile | None:
+    name = basename(status.path)
+    parsed = parse_wal_name(name)
+    if parsed is None:
+        return None
+    group, server, number = parsed
+    return WalFile(name, group, server, number, status.path, place, status.length)

@@ -1,0 +1,21 @@
+"""Every promise of tests/unit/ledger, kept by a real PostgreSQL."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from unit.ledger.test_ledger import *  # noqa: F403
+from walferry.ledger import Ledger
+
+pytestmark = pytest.mark.cluster
+
+
+def test_the_audit_trail_cannot_be_truncated(ledger: Ledger, ledger_url: str) -> None:
+    ledger.audit("alice", "look", None, {}, "seen")
+    engine = create_engine(ledger_url)
+    with pytest.raises(DBAPIError, match="never changed or removed"), engine.begin() as connection:
+        connection.execute(text("TRUNCATE audit"))
+    engine.dispose()
+    assert ledger.audit_head().sequence == 1

@@ -1,0 +1,196 @@
+"""WebHDFS of a real HDFS, with a real HBase writing to it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from walferry.embedded.cluster import Cluster
+from walferry.errors import TransientError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
+from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def files(source: Cluster) -> WebHdfs:
+    return WebHdfs(str(source.address.webhdfs), source.address.user)
+
+
+@pytest.fixture
+def folder(files: WebHdfs) -> Iterator[str]:
+    path = f"/tmp/{uuid4().hex}"
+    files.mkdirs(path)
+    yield path
+    files.delete(path, recursive=True)
+
+
+def test_a_written_file_reads_back_from_any_offset(files: WebHdfs, folder: str) -> None:
+    path, content = f"{folder}/deep/h%2C1%2C2 with space.3", bytes(range(256)) * 20_000
+    files.write(path, [content[:1000], b"", content[1000:]])
+    status = files.status(path)
+    assert status is not None
+    assert (status.length, status.is_dir, status.name) == (len(content), False, "h%2C1%2C2 with space.3")
+    assert b"".join(files.read(path)) == content
+    assert b"".join(files.read(path, 4_000_000, 1234)) == content[4_000_000:4_001_234]
+    assert b"".join(files.read(path, len(content) - 3)) == content[-3:]
+    assert list(files.read(path, len(content))) == []
+    assert list(files.read(path, len(content) + 5)) == []
+    assert [one.path for one in files.list(f"{folder}/deep")] == [path]
+    assert str(files.checksum(path)).startswith("MD5-of-0MD5-of-512CRC32C:")
+
+
+def test_equal_files_have_equal_checksums_and_others_do_not(files: WebHdfs, folder: str) -> None:
+    for name, content in (("a", b"same"), ("b", b"same"), ("c", b"else")):
+        files.write(f"{folder}/{name}", [content])
+    assert files.checksum(f"{folder}/a") == files.checksum(f"{folder}/b") != files.checksum(f"{folder}/c")
+
+
+def test_the_open_wal_is_read_to_its_real_end_whatever_length_is_listed(files: WebHdfs, source: Cluster) -> None:
+    name = f"t{uuid4().hex[:8]}"
+    with HBaseClient(source.address) as client:
+        client.create_table(name, {"f": {}})
+        server = client.regions(name)[0].server
+        assert server is not None
+        client.roll_wal(server)
+        time.sleep(1)
+        wals = files.list(f"{source.address.root_path}/WALs/{server.name}")
+        wal = max((one for one in wals if not one.name.endswith(".meta")), key=lambda one: one.name)
+        seen = sum(len(chunk) for chunk in files.read(wal.path))
+        for n in range(3):
+            marker = uuid4().bytes
+            client.put(name, [Cell(b"r%d" % n, b"f", b"q", marker)])
+            tail = b"".join(files.read(wal.path, seen))
+            assert marker in tail
+            seen += len(tail)
+        assert list(files.read(wal.path, seen)) == []
+        status = files.status(wal.path)
+        assert status is not None
+        assert status.length < seen
+        client.disable_table(name)
+        client.delete_table(name)
+
+
+def test_an_open_file_is_read_behind_its_listed_blocks(files: WebHdfs, folder: str) -> None:
+    """Behind a full block the name node lists a length, and refuses offsets behind that."""
+    path, block = f"{folder}/open", 1 << 20
+
+    def grow() -> Iterator[bytes]:
+        yield b"a" * block
+        yield b"b" * 700_000
+        deadline = time.monotonic() + 30
+        while True:  # the data node's pipeline is slower than our chunks
+            status = files.status(path)
+            if status is not None and status.length == block:
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        listed.append(b"".join(files.read(path, block - 10, 10)))
+        behind.append(b"".join(files.read(path, block + 5)))
+
+    listed: list[bytes] = []
+    behind: list[bytes] = []
+    files.write(path, grow(), block_size=block)
+    assert listed == [b"a" * 10]
+    assert set(behind[0]) <= {ord("b")}
+    assert b"".join(files.read(path, block + 5)) == b"b" * (700_000 - 5)
+
+
+def test_what_is_missing_is_none_or_an_error(files: WebHdfs, folder: str) -> None:
+    missing = f"{folder}/missing"
+    assert files.status(missing) is None
+    assert files.delete(missing) is False
+    assert files.list(folder) == []
+    for ask in (
+        lambda: files.list(missing),
+        lambda: next(files.read(missing)),
+        lambda: files.rename(missing, f"{folder}/x"),
+        lambda: files.checksum(missing),
+        lambda: files.write(f"{folder}/copy", files.read(missing)),
+    ):
+        with pytest.raises(FileNotFoundError, match=missing):
+            ask()
+
+
+def test_a_file_is_no_folder(files: WebHdfs, folder: str) -> None:
+    files.write(f"{folder}/file", [b"x"])
+    with pytest.raises(NotADirectoryError):
+        files.list(f"{folder}/file")
+
+
+def test_nothing_is_overwritten_unless_asked(files: WebHdfs, folder: str) -> None:
+    path, other = f"{folder}/file", f"{folder}/other"
+    files.write(path, [b"old"])
+    files.write(other, [b"other"])
+    with pytest.raises(FileExistsError):
+        files.write(path, [b"new"])
+    with pytest.raises(FileExistsError):
+        files.rename(other, path)
+    assert b"".join(files.read(path)) == b"old"
+    files.write(path, [b"new"], overwrite=True)
+    files.rename(path, f"{folder}/renamed")
+    assert b"".join(files.read(f"{folder}/renamed")) == b"new"
+    assert files.status(path) is None
+    with pytest.raises(WalferryError, match="did not rename"):
+        files.rename(other, f"{folder}/no/such/folder")
+
+
+def test_a_folder_goes_with_all_it_holds_only_when_asked(files: WebHdfs, folder: str) -> None:
+    files.write(f"{folder}/d/f", [b""])
+    with pytest.raises(WalferryError, match="not empty"):
+        files.delete(f"{folder}/d")
+    assert files.delete(f"{folder}/d", recursive=True) is True
+
+
+def test_a_refused_user_is_named_with_the_path(files: WebHdfs, folder: str, source: Cluster) -> None:
+    files._client.set_permission(folder, "700")
+    stranger, _ = open_file_system(f"webhdfs://mallory@{str(source.address.webhdfs).removeprefix('http://')}/")
+    for ask in (
+        lambda: stranger.list(folder),
+        lambda: stranger.status(f"{folder}/x"),
+        lambda: next(stranger.read(f"{folder}/x")),
+        lambda: stranger.write(f"{folder}/x", [b""]),
+    ):
+        with pytest.raises(PermissionDeniedError, match=f"{folder}.* as user mallory"):
+            ask()
+
+
+def test_a_used_up_quota_is_told_with_the_path(files: WebHdfs, folder: str) -> None:
+    response = files._client._session.put(
+        f"{files.url}/webhdfs/v1{folder}",
+        params={"op": "SETQUOTA", "namespacequota": 2, "user.name": files.user},
+        timeout=10,
+    )
+    response.raise_for_status()
+    files.write(f"{folder}/1", [b""])
+    with pytest.raises(QuotaExceededError, match=f"{folder}/2"):
+        files.write(f"{folder}/2", [b""])
+
+
+def test_a_dead_port_is_one_clear_transient_error_behind_bounded_attempts(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    dead = WebHdfs(url, "alice")
+    with caplog.at_level(logging.WARNING, "walferry"), pytest.raises(TransientError) as raised:
+        dead.status("/x")
+    assert (
+        str(raised.value)
+        == f"WebHDFS at {url} does not answer (status of /x): [Errno 111] Connection refused; is it up?"
+    )
+    assert len(caplog.records) == 3
+
+
+def test_a_name_node_that_hangs_is_left_at_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        hanging = WebHdfs(f"http://127.0.0.1:{listening.getsockname()[1]}", "alice", timeout_s=0.2)
+        began = time.monotonic()
+        with pytest.raises(TransientError, match="timed out"):
+            hanging.write("/x", [b""])
+        assert time.monotonic() - began < 5

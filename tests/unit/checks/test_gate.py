@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from walferry.checks.gate import GateResult, require, validate
+from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
+from walferry.errors import UsageError, WalferryError
+
+
+def copied() -> pd.DataFrame:
+    """Two regions of a file each, copied well; what a kind of row lacks stays null."""
+    rows: list[dict[str, Any]] = [{"kind": "schema", "region": "", "source_schema": "cf", "target_schema": "cf"}]
+    for region, start, end in (("r1", "", "6d"), ("r2", "6d", "")):
+        rows.append(
+            {
+                "kind": "region",
+                "region": region,
+                "source_start": start,
+                "target_start": start,
+                "source_end": end,
+                "target_end": end,
+            }
+        )
+        rows.append(
+            {
+                "kind": "file",
+                "region": region,
+                "name": f"{region}/hfile",
+                "source_bytes": 10,
+                "target_bytes": 10,
+                "source_checksum": f"crc-{region}",
+                "target_checksum": f"crc-{region}",
+            }
+        )
+    frame = pd.DataFrame(rows, columns=list(COPY_COLUMNS))
+    return frame.assign(table="shop:orders")
+
+
+def drained() -> pd.DataFrame:
+    rows = [("shop:orders", region, 5, 5, 9, 9, f"{region}ff", f"{region}ff", 0, 0) for region in ("r1", "r2")]
+    return pd.DataFrame(rows, columns=list(DRAIN_COLUMNS))
+
+
+def changed(frame: pd.DataFrame, kind: str | None, column: str, value: object) -> pd.DataFrame:
+    """`frame` with one value of region r2 (of the rows of `kind`) replaced."""
+    rows = frame["region"] == "r2"
+    if kind is not None:
+        rows &= frame["kind"] == kind
+    assert rows.sum() == 1
+    frame[column] = frame[column].astype(object)
+    frame.loc[rows, column] = value
+    return frame
+
+
+def gate(suite: str, frame: pd.DataFrame, docs: Path) -> GateResult:
+    return validate(suite, frame, docs=docs, run_name="move-1")
+
+
+@pytest.mark.parametrize(("suite", "frame"), [("after_copy", copied()), ("after_drain", drained())])
+def test_equal_sides_open_the_gate_and_data_docs_name_the_run(suite: str, frame: pd.DataFrame, tmp_path: Path) -> None:
+    result = gate(suite, frame, tmp_path)
+    require(result)
+    assert result.passed
+    assert result.failures == []
+    assert tmp_path / "move-1" in result.docs_index.parents
+    assert "move-1" in result.docs_index.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        ("file", "target_bytes", 9),
+        ("file", "target_bytes", None),
+        ("file", "target_checksum", "crc-other"),
+        ("file", "target_checksum", None),
+        ("file", "source_checksum", None),
+        ("region", "target_start", "6e"),
+        ("region", "target_end", "ff"),
+        ("region", "target_end", None),
+    ],
+)
+def test_one_wrong_value_of_a_copied_region_shuts_the_gate_and_names_the_region(
+    kind: str, column: str, value: object, tmp_path: Path
+) -> None:
+    result = gate("after_copy", changed(copied(), kind, column, value), tmp_path)
+    assert not result.passed
+    assert {region for failure in result.failures for region in failure.regions} == {"shop:orders r2"}
+    with pytest.raises(WalferryError, match=r"after_copy of move-1 failed in shop:orders r2") as caught:
+        require(result)
+    assert caught.value.regions == ["shop:orders r2"]
+
+
+def test_files_without_any_checksum_shut_the_gate(tmp_path: Path) -> None:
+    assert not gate("after_copy", copied().assign(source_checksum=None, target_checksum=None), tmp_path).passed
+
+
+def test_another_schema_shuts_the_gate_and_names_the_table(tmp_path: Path) -> None:
+    frame = copied()
+    frame.loc[frame["kind"] == "schema", "target_schema"] = "other"
+    with pytest.raises(WalferryError, match="shop:orders"):
+        require(gate("after_copy", frame, tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["region", "schema"])
+def test_a_copy_that_shows_no_region_or_no_schema_shuts_the_gate(kind: str, tmp_path: Path) -> None:
+    frame = copied()
+    assert not gate("after_copy", frame[frame["kind"] != kind].reset_index(drop=True), tmp_path).passed
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("target_rows", 4), ("target_cells", 10), ("target_digest", "00"), ("target_digest", None), ("unexplained", 1)],
+)
+def test_one_wrong_value_after_the_drain_shuts_the_gate_and_names_the_region(
+    column: str, value: object, tmp_path: Path
+) -> None:
+    result = gate("after_drain", changed(drained(), None, column, value), tmp_path)
+    assert not result.passed
+    assert {region for failure in result.failures for region in failure.regions} == {"shop:orders r2"}
+
+
+def test_a_difference_of_a_named_class_is_a_warning_that_names_the_region(tmp_path: Path) -> None:
+    frame = changed(changed(drained(), None, "target_digest", "00"), None, "explained", 1)
+    result = gate("after_drain", frame, tmp_path)
+    require(result)
+    assert [(failure.severity, failure.regions) for failure in result.failures] == [("warning", ["shop:orders r2"])]
+
+
+def test_an_explained_row_does_not_cover_an_unexplained_one(tmp_path: Path) -> None:
+    frame = changed(changed(drained(), None, "explained", 1), None, "unexplained", 1)
+    assert not gate("after_drain", frame, tmp_path).passed
+
+
+def test_an_empty_comparison_shuts_the_gate(tmp_path: Path) -> None:
+    assert not gate("after_drain", drained().iloc[:0], tmp_path).passed
+
+
+@pytest.mark.parametrize(("suite", "frame"), [("after_copy", copied()), ("after_drain", drained())])
+def test_a_frame_without_a_column_to_compare_shuts_the_gate(suite: str, frame: pd.DataFrame, tmp_path: Path) -> None:
+    missing = "target_digest" if suite == "after_drain" else "target_checksum"
+    result = gate(suite, frame.drop(columns=missing), tmp_path)
+    assert not result.passed
+
+
+def test_a_repeated_gate_of_the_same_run_counts_anew(tmp_path: Path) -> None:
+    assert not gate("after_drain", changed(drained(), None, "target_rows", 4), tmp_path).passed
+    assert gate("after_drain", drained(), tmp_path).passed
+
+
+def test_an_unknown_suite_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="after_copy, after_drain"):
+        gate("before_lunch", drained(), tmp_path)

@@ -1,0 +1,365 @@
+"""The WAL reader, on built files and on those of a real HBase."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
+from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
+from walferry.formats.cells import encode_cell, entry_cells
+from walferry.formats.proto import hbase_pb2
+from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
+CLOSED = (FIXTURES / "closed.wal").read_bytes()
+KILLED = (FIXTURES / "killed.wal").read_bytes()
+TAG = (8, (86_400_000).to_bytes(8, "big"))
+
+
+def cell(i: int = 0, **fields: Any) -> bytes:
+    known = {
+        "row": b"r%d" % i,
+        "family": b"f",
+        "qualifier": b"q",
+        "timestamp": 1000 + i,
+        "type": 4,
+        "value": b"v%d" % i,
+    }
+    return encode_cell(**(known | fields))
+
+
+ENTRIES = [entry([cell(i), cell(i + 1, tags=[TAG])], sequence_number=i + 1) for i in range(6)]
+SMALL = header() + b"".join(ENTRIES)
+STARTS = list(itertools.accumulate((len(one) for one in ENTRIES), initial=len(header())))
+
+
+def chunks(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[i : i + size] for i in range(0, len(data), size))
+
+
+class Outcome:
+    """What reading a file came to: its entries as (offset, bytes), its ending, its error."""
+
+    def __init__(self, data: bytes, size: int = 1 << 20, batch_bytes: int = 1 << 20, offset: int = 0) -> None:
+        self.entries: list[tuple[int, bytes]] = []
+        self.ending: Ending | None = None
+        self.error: DamagedInputError | UnfinishedInputError | None = None
+        try:
+            reader = WalReader(chunks(data[offset:], size), "some.wal", batch_bytes=batch_bytes, offset=offset)
+            for batch in reader:
+                self._add(batch)
+                assert reader.end == batch.base + batch.end[-1]
+        except (DamagedInputError, UnfinishedInputError) as error:
+            self.error = error
+        else:
+            self.ending = reader.ending
+            self.end = reader.end
+            assert reader.length == len(data)
+
+    def _add(self, batch: EntryBatch) -> None:
+        for start, end in zip(batch.start, batch.end, strict=True):
+            self.entries.append((batch.base + int(start), batch.buffer[start:end].tobytes()))
+
+
+def expected(count: int) -> list[tuple[int, bytes]]:
+    return list(zip(STARTS, ENTRIES, strict=False))[:count]
+
+
+def test_a_closed_file_is_whole_and_gives_every_entry_with_its_key() -> None:
+    uuid = hbase_pb2.UUID(least_sig_bits=2**64 - 1, most_sig_bits=1)
+    fields: dict[str, Any] = {
+        "table_name": b"ns:t",
+        "cluster_ids": [uuid, uuid],
+        "nonceGroup": 2**64 - 1,
+        "scopes": [hbase_pb2.FamilyScope(family=b"f", scope_type=1)],
+    }
+    data = header() + ENTRIES[0] + entry([cell()], 7, **fields) + TRAILER
+    reader = WalReader([data], "some.wal")
+    (batch,) = reader
+    assert reader.ending is Ending.WHOLE
+    assert (reader.end, reader.length) == (len(data) - 8, len(data))
+    assert [batch.tables[code] for code in batch.table] == [b"t1", b"ns:t"]
+    assert [batch.regions[code] for code in batch.region] == [REGION, REGION]
+    assert batch.sequence_number.tolist() == [1, 7]
+    assert batch.write_time.tolist() == [1700000000000] * 2
+    assert batch.cell_count.tolist() == [2, 1]
+    raw = b"".join(b"\x42" + bytes([uuid.ByteSize()]) + uuid.SerializeToString() for _ in range(2))
+    assert [batch.cluster_lists[code] for code in batch.clusters] == [b"", raw]
+    key = hbase_pb2.WALKey.FromString(batch.buffer[batch.key_start[1] : batch.key_end[1]].tobytes())
+    assert list(key.cluster_ids) == [uuid, uuid]
+    assert batch.buffer[batch.cells_start[0] : batch.end[0]].tobytes() == cell(0) + cell(1, tags=[TAG])
+
+
+def test_the_header_says_who_wrote_the_file_and_where_entries_begin() -> None:
+    known = WalReader([header()], "some.wal").header
+    assert known is not None
+    assert (known.writer, known.codec, known.size) == ("ProtobufLogWriter", CODEC, 85)
+    of_1_7 = {"has_value_compression": None, "has_tag_compression": None}
+    assert WalReader([header(**of_1_7)], "some.wal").header.size == 81  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"has_compression": True}, "compressed WAL"),
+        ({"encryption_key": b"k"}, "encrypted WAL"),
+        ({"cell_codec_cls_name": "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"}, "encrypted WAL"),
+        ({"cell_codec_cls_name": "org.example.IndexedWALEditCodec"}, "org.example.IndexedWALEditCodec"),
+        ({"writer_cls_name": "OtherWriter"}, "OtherWriter"),
+        ({"has_value_compression": True, "value_compression_algorithm": 1}, "compressed WAL"),
+    ],
+)
+def test_what_cannot_be_read_yet_is_refused_by_its_name(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnreadableInputError, match=named) as raised:
+        WalReader([header(**fields) + ENTRIES[0]], "some.wal")
+    assert raised.value.file == "some.wal"
+    assert raised.value.exit_code == 4
+
+
+@pytest.mark.parametrize("data", [CLOSED, KILLED], ids=["closed", "killed"])
+@pytest.mark.parametrize(("size", "batch_bytes"), [(1, 64), (7, 300), (4096, 1000), (1 << 20, 1 << 20)])
+def test_chunks_and_batches_of_any_size_give_the_same_entries(data: bytes, size: int, batch_bytes: int) -> None:
+    whole = Outcome(data)
+    assert len(whole.entries) > 50
+    outcome = Outcome(data, size, batch_bytes)
+    assert outcome.entries == whole.entries
+    assert outcome.ending is whole.ending
+
+
+def test_a_file_cut_anywhere_is_unfinished_and_gives_the_whole_entries_before_the_cut() -> None:
+    data = SMALL + TRAILER
+    for cut in range(len(data)):
+        outcome = Outcome(data[:cut])
+        whole = sum(end <= cut for end in STARTS[1:])
+        assert outcome.entries == expected(whole), cut
+        if cut < STARTS[0]:
+            assert isinstance(outcome.error, UnfinishedInputError), cut
+        else:
+            assert outcome.ending is Ending.UNFINISHED, (cut, outcome.error)
+            assert outcome.end == STARTS[whole], cut
+
+
+def test_a_real_file_cut_anywhere_is_unfinished_and_gives_the_whole_entries_before_the_cut() -> None:
+    whole = Outcome(CLOSED)
+    assert whole.ending is Ending.WHOLE
+    ends = [offset + len(data) for offset, data in whole.entries]
+    for cut in range(len(CLOSED) - 1, 0, -31):
+        outcome = Outcome(CLOSED[:cut])
+        assert outcome.entries == whole.entries[: sum(end <= cut for end in ends)], cut
+        assert outcome.ending is Ending.UNFINISHED or isinstance(outcome.error, UnfinishedInputError), outcome.error
+
+
+def test_a_flipped_byte_never_crashes_and_never_touches_the_entries_before_it() -> None:
+    data = SMALL + TRAILER
+    for at in range(len(data)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[at] ^= flip
+            for batch_bytes in (200, 1 << 20):
+                outcome = Outcome(bytes(damaged), batch_bytes=batch_bytes)
+                before = sum(end <= at for end in STARTS[1:])
+                assert outcome.entries[:before] == expected(before), (at, flip)
+                if at >= STARTS[0]:
+                    # A closed file that lost nothing but bits is never taken for one that was cut off,
+                    # unless the bits are those of the trailer's own magic.
+                    assert outcome.ending is Ending.WHOLE or isinstance(outcome.error, DamagedInputError), (at, flip)
+
+
+def test_a_flipped_length_in_a_file_without_trailer_is_damage_if_entries_follow_it() -> None:
+    first_cell = STARTS[1] + len(ENTRIES[1]) - len(cell(1)) - len(cell(2, tags=[TAG]))
+    for at in [*STARTS[:-2], *range(first_cell, first_cell + 12)]:
+        for flip in (0x01, 0x10, 0x40, 0x80):
+            damaged = bytearray(SMALL)
+            damaged[at] ^= flip
+            outcome = Outcome(bytes(damaged))
+            assert isinstance(outcome.error, DamagedInputError), (at, flip)
+            assert outcome.error.offset in STARTS, (at, flip)
+
+
+def test_an_entry_that_claims_more_than_the_file_holds_is_damage_when_whole_entries_lie_within_it() -> None:
+    # Lengths that agree with each other: only the entries behind can tell that the value does not go on.
+    lying = bytearray(cell(0))
+    lying[0:4] = (int.from_bytes(lying[0:4], "big") + 10_000).to_bytes(4, "big")
+    lying[8:12] = (int.from_bytes(lying[8:12], "big") + 10_000).to_bytes(4, "big")
+    data = header() + ENTRIES[0] + entry([bytes(lying)], 2) + b"".join(ENTRIES[2:])
+    outcome = Outcome(data)
+    assert outcome.entries == expected(1)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[1]
+    torn = Outcome(header() + ENTRIES[0] + entry([bytes(lying)], 2))
+    assert torn.ending is Ending.UNFINISHED
+
+
+def test_entries_that_run_into_the_trailer_are_damage_at_the_entry() -> None:
+    outcome = Outcome(SMALL[:-3] + TRAILER)
+    assert outcome.entries == expected(5)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[5]
+
+
+@pytest.mark.parametrize("size", [1, 100, 2**31 - 1, -1])
+def test_a_trailer_with_a_wrong_size_is_damage_behind_all_entries(size: int) -> None:
+    outcome = Outcome(SMALL + size.to_bytes(4, "big", signed=True) + b"LAWP")
+    assert outcome.entries == expected(6)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[6]
+
+
+def test_a_trailer_that_holds_a_message_is_whole() -> None:
+    message = b"\x0a\x05hello"
+    outcome = Outcome(SMALL + message + len(message).to_bytes(4, "big") + b"LAWP")
+    assert (outcome.entries, outcome.ending) == (expected(6), Ending.WHOLE)
+
+
+@pytest.mark.parametrize("missing", ["encoded_region_name", "table_name", "log_sequence_number", "write_time"])
+def test_a_key_without_a_required_field_is_damage(missing: str) -> None:
+    key = hbase_pb2.WALKey.FromString(ENTRIES[0][1 : 1 + ENTRIES[0][0]])
+    key.ClearField(missing)
+    message = key.SerializePartialToString()
+    outcome = Outcome(header() + ENTRIES[0] + bytes([len(message)]) + message + cell() + cell() + TRAILER)
+    assert outcome.entries == expected(1)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert "required field" in outcome.error.reason
+
+
+def test_an_unknown_field_of_a_key_is_skipped() -> None:
+    key = hbase_pb2.WALKey.FromString(ENTRIES[0][1 : 1 + ENTRIES[0][0]]).SerializeToString()
+    later = key + b"\x98\x06\x05" + b"\xa5\x06abcd" + b"\xa9\x06abcdefgh" + b"\xaa\x06\x02hi"
+    data = header() + bytes([len(later)]) + later + cell(0) + cell(1, tags=[TAG]) + TRAILER
+    assert len(Outcome(data).entries) == 1
+    assert Outcome(data).ending is Ending.WHOLE
+
+
+def test_something_else_than_a_wal_is_damage_at_its_first_byte() -> None:
+    outcome = Outcome(b"PAR1 is another kind of file")
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == 0
+
+
+def test_reading_goes_on_at_the_end_of_an_entry() -> None:
+    whole = Outcome(CLOSED)
+    offset, _ = whole.entries[17]
+    resumed = Outcome(CLOSED, offset=offset)
+    assert resumed.entries == whole.entries[17:]
+    assert resumed.ending is Ending.WHOLE
+    behind_all = Outcome(CLOSED, offset=len(CLOSED) - 8)
+    assert (behind_all.entries, behind_all.ending) == ([], Ending.WHOLE)
+
+
+def test_a_damaged_length_does_not_make_the_reader_take_in_the_rest_of_the_file() -> None:
+    damaged = bytearray(ENTRIES[1])
+    first_cell = len(ENTRIES[1]) - len(cell(1)) - len(cell(2, tags=[TAG]))
+    damaged[first_cell] = 0x30  # total length: 800 MB
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        yield header() + ENTRIES[0] + bytes(damaged)
+        for _ in range(1000):
+            taken += 1
+            yield bytes(1 << 16)
+
+    reader = WalReader(endless(), "some.wal", batch_bytes=1 << 16)
+    batches = iter(reader)
+    assert len(next(batches)) == 1
+    assert taken == 1  # found out after one window, not after 800 MB
+    with pytest.raises(DamagedInputError, match="lengths of a cell contradict"):
+        next(batches)
+    assert len(reader._window.data) <= 1 << 17
+
+
+def test_an_entry_larger_than_a_batch_is_read_whole() -> None:
+    large = entry([cell(value=bytes(100_000))])
+    outcome = Outcome(header() + large + ENTRIES[0] + TRAILER, size=1000, batch_bytes=5000)
+    assert [data for _, data in outcome.entries] == [large, ENTRIES[0]]
+    assert outcome.ending is Ending.WHOLE
+
+
+@pytest.mark.parametrize(
+    ("qualifier", "value", "marker"),
+    [
+        (b"HBASE::FLUSH", b"", Marker.FLUSH),
+        (b"HBASE::COMPACTION", b"", Marker.COMPACTION),
+        (b"HBASE::REGION_EVENT::REGION_OPEN", b"", Marker.REGION_OPEN),
+        (b"HBASE::REGION_EVENT::REGION_CLOSE", b"", Marker.REGION_CLOSE),
+        (b"HBASE::REGION_EVENT", b"\x08\x00\x12\x01t", Marker.REGION_OPEN),
+        (b"HBASE::REGION_EVENT", b"\x08\x01\x12\x01t", Marker.REGION_CLOSE),
+        (b"HBASE::REGION_EVENT", b"\xff", Marker.UNKNOWN),
+        (b"HBASE::BULK_LOAD", b"", Marker.BULK_LOAD),
+        (b"HBASE::REPLICATION_MARKER", b"", Marker.REPLICATION),
+        (b"HBASE::NEWS", b"", Marker.UNKNOWN),
+    ],
+)
+def test_a_marker_is_known_by_its_qualifier(qualifier: bytes, value: bytes, marker: Marker) -> None:
+    data = header() + entry([cell(family=b"METAFAMILY", qualifier=qualifier, value=value)]) + ENTRIES[0] + TRAILER
+    (batch,) = WalReader([data], "some.wal")
+    assert batch.marker.tolist() == [marker, Marker.NONE]
+
+
+def test_a_mutation_is_a_run_of_cells_of_one_row_and_type() -> None:
+    put, delete, other = cell(1), cell(1, type=12, value=b""), cell(2)
+    runs = [[put, put], [put, delete, put], [put, other, other, delete], []]
+    (batch,) = WalReader([header() + b"".join(entry(run) for run in runs) + TRAILER], "some.wal")
+    assert batch.mutation_count.tolist() == [1, 3, 3, 0]
+
+
+def test_dictionary_codes_hold_across_the_batches_of_a_reader() -> None:
+    names = [b"t%d" % (i * i % 7) for i in range(40)]
+    data = header() + b"".join(entry([cell()], table_name=name) for name in names) + TRAILER
+    reader = WalReader([data], "some.wal", batch_bytes=400)
+    batches = list(reader)
+    assert len(batches) > 5
+    assert [batch.tables[code] for batch in batches for code in batch.table] == names
+    assert all(batch.tables is batches[0].tables for batch in batches)
+
+
+def test_the_cells_of_chosen_entries_become_rows_with_the_entry_they_belong_to() -> None:
+    (batch,) = WalReader([SMALL + TRAILER], "some.wal")
+    select = np.array([False, True, False, False, False, True])
+    rows = entry_cells(batch, "some.wal", select).to_pylist()
+    assert [(row["sequence_number"], row["index"], row["offset"]) for row in rows] == [
+        (2, 0, STARTS[1]), (2, 1, STARTS[1]), (6, 0, STARTS[5]), (6, 1, STARTS[5]),
+    ]  # fmt: skip
+    assert rows[1] == {
+        "table": "t1",
+        "region": REGION.decode(),
+        "sequence_number": 2,
+        "index": 1,
+        "write_time": 1700000000000,
+        "row": b"r2",
+        "family": b"f",
+        "qualifier": b"q",
+        "timestamp": 1002,
+        "type": 4,
+        "value": b"v2",
+        "tags": bytes([0, 9, 8]) + TAG[1],
+        "file": "some.wal",
+        "offset": STARTS[1],
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_random_damage_never_raises_anything_but_the_defined_errors(data: st.DataObject) -> None:
+    base = bytearray(data.draw(st.sampled_from([SMALL, SMALL + TRAILER, CLOSED[:3000]])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(len(header()), len(base) - 1))
+        kind = data.draw(st.sampled_from(["overwrite", "insert", "remove"]))
+        piece = data.draw(st.binary(min_size=1, max_size=12))
+        if kind == "overwrite":
+            base[at : at + len(piece)] = piece
+        elif kind == "insert":
+            base[at:at] = piece
+        else:
+            del base[at : at + len(piece)]
+        if len(base) <= len(header()):
+            return
+    Outcome(bytes(base), batch_bytes=data.draw(st.sampled_from([64, 500, 1 << 20])))

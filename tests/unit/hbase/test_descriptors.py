@@ -1,0 +1,55 @@
+"""Names, tables and regions."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import Region, new_table, table_name, table_text
+
+
+@pytest.mark.parametrize("name", ["t", "ns:t", "ns:t.with-signs_1"])
+def test_a_tables_name_reads_back_as_it_was_written(name: str) -> None:
+    assert table_text(table_name(name)) == name
+
+
+def test_the_default_namespace_is_not_written() -> None:
+    assert table_text(table_name("default:t")) == "t"
+
+
+def test_a_familys_attributes_are_read_with_hbases_units_and_defaults() -> None:
+    table = new_table("ns:t", {"a": {"VERSIONS": "7", "TTL": "10", "IS_MOB": "true"}, "b": {"TTL": "2147483647"}})
+    a, b = table.families["a"], table.families["b"]
+    assert (a.max_versions, a.ttl_ms, a.is_mob) == (7, 10_000, True)
+    assert (b.max_versions, b.ttl_ms, b.is_mob, b.min_versions) == (1, None, False, 0)
+    assert (b.keep_deleted_cells, b.new_version_behavior, b.replication_scope) == ("FALSE", False, 0)
+
+
+def test_an_attribute_is_replaced_and_the_original_is_left_alone() -> None:
+    table = new_table("t", {"f": {}})
+    closed = table.with_attribute("READONLY", "true")
+    opened = closed.with_attribute("READONLY", "false")
+    assert [one.read_only for one in (table, closed, opened)] == [False, True, False]
+    assert len(opened.schema.attributes) == 1
+    assert closed.families == table.families
+
+
+def test_a_region_holds_its_start_row_and_not_its_end_row() -> None:
+    region = Region(b"t,b,1.x.", "x", "t", b"b", b"d", None, 1)
+    assert [region.holds(row) for row in (b"a", b"b", b"c\xff", b"d")] == [False, True, True, False]
+    last = Region(b"t,d,1.y.", "y", "t", b"d", b"", None, 1)
+    assert last.holds(b"\xff" * 9)
+
+
+def test_an_address_travels_between_processes() -> None:
+    address = ClusterAddress("h:2181", rootdir="hdfs://h:8020/data/hbase/")
+    assert pickle.loads(pickle.dumps(address)) == address
+    assert address.root_path == "/data/hbase"
+
+
+def test_an_address_without_rootdir_says_so() -> None:
+    with pytest.raises(UsageError, match="rootdir"):
+        _ = ClusterAddress("h:2181").root_path

@@ -1,0 +1,270 @@
+"""Frames and connections, against bytes recorded from a real HBase 2.6.3 and real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, TableNotFoundError
+from walferry.hbase.rpc import ConnectionPool, RpcConnection, decode_delimited, encode_request
+
+VERSION_REQUEST = "0000001e1a08111a10476574436c7573746572537461747573200138e0d403020800"
+VERSION_ANSWER = "00000019020811150a130a0f0a0d322e362e332d6861646f6f70335000"
+SCAN_ANSWER = (
+    "000000400608011a02081e1a0801109c808080e08dfad00f180120e0d40330003800400058040000001a"
+    "0000001000000002000272310166710000018bcfe56800047631"
+)
+NOT_FOUND = "org.apache.hadoop.hbase.TableNotFoundException"
+VERSION = pb.GetClusterStatusRequest(options=[0])
+
+
+def frame(*parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return len(body).to_bytes(4, "big") + body
+
+
+def delimited(message: pb.ResponseHeader | pb.GetClusterStatusResponse) -> bytes:
+    content = message.SerializeToString()
+    assert len(content) < 128
+    return bytes([len(content)]) + content
+
+
+def receive(peer: socket.socket, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (more := peer.recv(length - len(data))):
+        data += more
+    return data
+
+
+def read_request(peer: socket.socket) -> bytes:
+    length = receive(peer, 4)
+    return length + receive(peer, int.from_bytes(length, "big"))
+
+
+def read_handshake(peer: socket.socket) -> tuple[bytes, pb.ConnectionHeader]:
+    preamble = receive(peer, 6)
+    return preamble, pb.ConnectionHeader.FromString(read_request(peer)[4:])
+
+
+@contextmanager
+def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A socket that treats every connection as `serve` says, one after the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            while True:
+                try:
+                    peer, _ = listening.accept()
+                except OSError:
+                    return
+                with peer:
+                    serve(peer)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_a_request_is_framed_as_hbase_accepted_it() -> None:
+    assert encode_request(17, "GetClusterStatus", VERSION, [], 60_000, 0).hex() == VERSION_REQUEST
+
+
+def test_a_cell_block_follows_its_request_and_its_length_stands_in_the_header() -> None:
+    plain = encode_request(1, "Scan", VERSION, [], 1000, 0)
+    cells = encode_request(1, "Scan", VERSION, [b"abc", memoryview(b"defg")], 1000, 0)
+    header, _ = decode_delimited(memoryview(cells), 4, pb.RequestHeader)
+    assert cells.endswith(b"abcdefg")
+    assert header.cell_block_meta.length == 7
+    assert int.from_bytes(cells[:4], "big") == len(cells) - 4
+    assert int.from_bytes(plain[:4], "big") == len(plain) - 4
+
+
+def test_a_call_says_who_it_is_and_returns_what_the_server_recorded() -> None:
+    seen: list[bytes | pb.ConnectionHeader] = []
+
+    def serve(peer: socket.socket) -> None:
+        seen.extend(read_handshake(peer))
+        seen.append(read_request(peer))
+        peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
+
+    with server(serve) as address:
+        connection = RpcConnection(address, "MasterService", None, "alice")
+        answer, block = connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
+        connection.close()
+    preamble, header, _ = seen
+    assert preamble == b"HBas\x00\x50"
+    assert (header.user_info.effective_user, header.service_name) == ("alice", "MasterService")  # type: ignore[union-attr]
+    assert answer.cluster_status.hbase_version.version == "2.6.3-hadoop3"
+    assert block == b""
+
+
+def test_an_answers_cell_block_is_returned_as_it_came() -> None:
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+        peer.sendall(bytes.fromhex(SCAN_ANSWER))
+
+    with server(serve) as address:
+        connection = RpcConnection(address, "ClientService")
+        answer, block = connection.call("Scan", pb.ScanRequest(), pb.ScanResponse)
+        connection.close()
+    assert list(answer.cells_per_result) == [1]
+    assert block.hex() == "0000001a0000001000000002000272310166710000018bcfe56800047631"
+
+
+def test_an_exception_of_the_server_is_raised_as_the_class_it_names() -> None:
+    failure = pb.ExceptionResponse(exception_class_name=NOT_FOUND, stack_trace=f"{NOT_FOUND}: nope\n\tat x")
+
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+        peer.sendall(frame(delimited(pb.ResponseHeader(call_id=1, exception=failure))))
+
+    with server(serve) as address, pytest.raises(TableNotFoundError) as raised:
+        RpcConnection(address, "MasterService").call("GetTableState", VERSION, pb.GetClusterStatusResponse)
+    assert raised.value.exception_class == NOT_FOUND
+    assert raised.value.server == address
+    assert raised.value.method == "MasterService.GetTableState"
+    assert raised.value.reason == f"{NOT_FOUND}: nope"
+
+
+def test_a_server_that_hangs_is_left_at_the_deadline_and_named() -> None:
+    done = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        done.wait(10)
+
+    with server(serve) as address:
+        began = time.monotonic()
+        with pytest.raises(RequestTimeoutError) as raised:
+            RpcConnection(address, "MasterService").call(
+                "Snapshot", VERSION, pb.GetClusterStatusResponse, timeout_s=0.2
+            )
+        took = time.monotonic() - began
+        done.set()
+    assert 0.2 <= took < 2
+    assert raised.value.sent
+    assert all(part in str(raised.value) for part in (address, "MasterService.Snapshot", "0.2 s", "not known"))
+
+
+def test_a_trickle_of_bytes_does_not_move_the_deadline() -> None:
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+        try:
+            for _ in range(100):
+                peer.sendall(b"\0")
+                time.sleep(0.05)
+        except OSError:
+            pass
+
+    with server(serve) as address, pytest.raises((RequestTimeoutError, ConnectionFailedError)):
+        RpcConnection(address, "MasterService").call("Snapshot", VERSION, pb.GetClusterStatusResponse, timeout_s=0.15)
+
+
+def test_a_late_answer_is_never_taken_for_the_next_calls() -> None:
+    release = threading.Event()
+    connections: list[int] = []
+
+    def serve(peer: socket.socket) -> None:
+        connections.append(1)
+        read_handshake(peer)
+        call, _ = decode_delimited(memoryview(read_request(peer)), 4, pb.RequestHeader)
+        if len(connections) == 1:
+            release.wait(5)
+        version = f"call {call.call_id}"
+        status = pb.ClusterStatus(hbase_version=pb.HBaseVersionFileContent(version=version))
+        answer = pb.GetClusterStatusResponse(cluster_status=status)
+        with suppress(OSError):
+            peer.sendall(frame(delimited(pb.ResponseHeader(call_id=call.call_id)), delimited(answer)))
+
+    with server(serve) as address:
+        connection = RpcConnection(address, "MasterService")
+        with pytest.raises(RequestTimeoutError):
+            connection.call("First", VERSION, pb.GetClusterStatusResponse, timeout_s=0.1)
+        release.set()
+        answer, _ = connection.call("Second", VERSION, pb.GetClusterStatusResponse, timeout_s=5)
+        connection.close()
+    assert answer.cluster_status.hbase_version.version == "call 2"
+    assert len(connections) == 2
+
+
+def test_a_closed_port_tells_that_nothing_was_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+    with pytest.raises(ConnectionFailedError) as raised:
+        RpcConnection(address, "MasterService").call("Snapshot", VERSION, pb.GetClusterStatusResponse)
+    assert raised.value.sent is False
+    assert address in str(raised.value)
+
+
+def test_a_connection_that_breaks_behind_the_request_leaves_the_outcome_open() -> None:
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+
+    with server(serve) as address, pytest.raises(ConnectionFailedError) as raised:
+        RpcConnection(address, "MasterService").call("Snapshot", VERSION, pb.GetClusterStatusResponse)
+    assert raised.value.sent is True
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        frame(b"\xff\xff\xff\xff\xff\xff"),  # a length without end
+        frame(b"\x7f\x08"),  # a header longer than its frame
+        frame(delimited(pb.ResponseHeader(call_id=99))),  # another call's answer
+        frame(delimited(pb.ResponseHeader(call_id=1))),  # no result behind the header
+    ],
+)
+def test_an_answer_that_is_none_ends_the_connection_instead_of_the_program(answer: bytes) -> None:
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+        peer.sendall(answer)
+
+    with server(serve) as address, pytest.raises(ConnectionFailedError):
+        RpcConnection(address, "MasterService").call("X", VERSION, pb.GetClusterStatusResponse, timeout_s=2)
+
+
+def test_the_pool_replaces_a_connection_that_the_server_closed_while_idle() -> None:
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        read_request(peer)
+        peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "0801", 1)))
+
+    with server(serve) as address:
+        pool = ConnectionPool("alice")
+        for _ in range(2):
+            connection_answer, _ = pool.call(
+                address, "MasterService", "GetClusterStatus", VERSION, pb.GetClusterStatusResponse
+            )
+            assert connection_answer.cluster_status.hbase_version.version == "2.6.3-hadoop3"
+            pool_idle = pool._idle[(address, "MasterService", None)][0]
+            pool_idle._call_id = 0
+            deadline = time.monotonic() + 5
+            while pool_idle.usable() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        pool.close()
+
+
+@given(st.binary(max_size=40))
+def test_decoding_never_reads_beyond_the_frame(data: bytes) -> None:
+    try:
+        _, position = decode_delimited(memoryview(data), 0, pb.ResponseHeader)
+    except DecodeError:
+        return
+    assert 0 < position <= len(data)

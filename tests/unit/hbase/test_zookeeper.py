@@ -1,0 +1,71 @@
+"""Values of znodes, recorded from a real HBase 2.6.3, and what is made of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from walferry.errors import DamagedInputError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.zookeeper import Server, _first_server, _position, parse_znode, unwrap
+
+WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
+MASTER = WRAPPER + "504255460a160a093132372e302e302e311090cb0118b3f19ae29f34100018ffffffff0f"
+META = WRAPPER + "504255460a160a093132372e302e302e3110b38d0218b1959be29f3410001803"
+
+
+def test_the_masters_znode_names_the_master() -> None:
+    found = Server.of(parse_znode(bytes.fromhex(MASTER), pb.Master).master)
+    assert found.name == "127.0.0.1,26000,1795233855667"
+    assert found.address == "127.0.0.1:26000"
+
+
+def test_the_meta_znode_names_the_server_of_hbase_meta() -> None:
+    found = parse_znode(bytes.fromhex(META), pb.MetaRegionServer)
+    assert (found.server.host_name, found.server.port) == ("127.0.0.1", 34483)
+
+
+def test_a_value_without_the_wrapper_reads_the_same() -> None:
+    bare = bytes.fromhex(MASTER.removeprefix(WRAPPER))
+    assert unwrap(bytes.fromhex(MASTER)) == bare
+    assert parse_znode(bare, pb.Master) == parse_znode(bytes.fromhex(MASTER), pb.Master)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 20])
+def test_a_value_cut_inside_its_wrapper_is_damaged(cut: int) -> None:
+    with pytest.raises(DamagedInputError):
+        unwrap(bytes.fromhex(MASTER)[:cut])
+
+
+@pytest.mark.parametrize("value", [b"", b"PBU", b"no message", b"PBUF\x0a\xff"])
+def test_a_value_that_holds_no_message_is_damaged(value: bytes) -> None:
+    with pytest.raises(DamagedInputError):
+        parse_znode(value, pb.Master)
+
+
+def test_a_server_name_reads_back_as_it_was_written() -> None:
+    name = "rs-1.example.org,16020,1700000000000"
+    assert Server.parse(name) == Server("rs-1.example.org", 16020, 1700000000000)
+    assert Server.parse(name).name == name
+
+
+@pytest.mark.parametrize("name", ["", "host,1", "host,port,1", "host,1,2,3"])
+def test_a_name_that_is_no_servers_is_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        Server.parse(name)
+
+
+def test_the_position_of_a_queued_wal_is_a_message_or_nothing() -> None:
+    assert _position(bytes.fromhex("5042554608fe01")) == 254
+    assert _position(b"") == 0
+
+
+@pytest.mark.parametrize(
+    ("dead", "first"),
+    [
+        ("h,1,22", "h,1,22"),
+        ("rs-1.a-b.org,16020,1700000000000", "rs-1.a-b.org,16020,1700000000000"),
+        ("rs-1.a-b.org,16020,17-rs-2.a-b.org,16020,18", "rs-1.a-b.org,16020,17"),
+    ],
+)
+def test_a_claimed_queue_belongs_to_the_server_that_it_began_on(dead: str, first: str) -> None:
+    assert _first_server(dead) == first

@@ -1,0 +1,73 @@
+"""The local file system keeps the promises of the interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from walferry.storage import Local
+
+
+@pytest.fixture
+def files() -> Local:
+    return Local()
+
+
+def test_a_written_file_reads_back_from_any_offset(files: Local, tmp_path: Path) -> None:
+    path = str(tmp_path / "deep" / "er" / "file")
+    files.write(path, [b"0123", b"", b"456789"])
+    assert b"".join(files.read(path)) == b"0123456789"
+    assert b"".join(files.read(path, 3, 4)) == b"3456"
+    assert b"".join(files.read(path, 8, 100)) == b"89"
+    assert list(files.read(path, 10)) == []
+    assert list(files.read(path, 99)) == []
+    assert list(files.read(path, 3, 0)) == []
+
+
+def test_a_folder_lists_its_entries_by_name(files: Local, tmp_path: Path) -> None:
+    files.write(str(tmp_path / "b%2Cx"), [b"12"])
+    files.mkdirs(str(tmp_path / "a"))
+    listed = files.list(str(tmp_path))
+    assert [(one.name, one.is_dir, one.length) for one in listed if not one.is_dir] == [("b%2Cx", False, 2)]
+    assert [one.name for one in listed] == ["a", "b%2Cx"]
+    assert files.list(str(tmp_path / "a")) == []
+
+
+def test_what_is_missing_is_none_or_an_error(files: Local, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    assert files.status(missing) is None
+    assert files.delete(missing) is False
+    with pytest.raises(FileNotFoundError):
+        files.list(missing)
+    with pytest.raises(FileNotFoundError):
+        next(files.read(missing))
+    with pytest.raises(FileNotFoundError):
+        files.rename(missing, str(tmp_path / "x"))
+
+
+def test_a_file_is_no_folder(files: Local, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        files.list(str(tmp_path / "file"))
+
+
+def test_nothing_is_overwritten_unless_asked(files: Local, tmp_path: Path) -> None:
+    path, other = str(tmp_path / "file"), str(tmp_path / "other")
+    files.write(path, [b"old"])
+    files.write(other, [b"other"])
+    with pytest.raises(FileExistsError):
+        files.write(path, [b"new"])
+    with pytest.raises(FileExistsError):
+        files.rename(other, path)
+    assert b"".join(files.read(path)) == b"old"
+    files.write(path, [b"new"], overwrite=True)
+    assert b"".join(files.read(path)) == b"new"
+
+
+def test_a_folder_goes_with_all_it_holds_only_when_asked(files: Local, tmp_path: Path) -> None:
+    files.write(str(tmp_path / "d" / "f"), [b""])
+    with pytest.raises(OSError, match="not empty"):
+        files.delete(str(tmp_path / "d"))
+    assert files.delete(str(tmp_path / "d"), recursive=True) is True
+    assert files.status(str(tmp_path / "d")) is None

@@ -1,0 +1,42 @@
+"""URLs of files."""
+
+from __future__ import annotations
+
+import getpass
+
+import pytest
+
+from walferry.errors import UsageError
+from walferry.storage import Local, WebHdfs, open_file_system
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [("/a/b c", "/a/b c"), ("relative", "relative"), ("file:///a/b%20c", "/a/b c")],
+)
+def test_a_local_path_is_local(url: str, path: str) -> None:
+    files, found = open_file_system(url)
+    assert isinstance(files, Local)
+    assert found == path
+
+
+def test_a_webhdfs_url_names_server_user_and_path() -> None:
+    files, path = open_file_system("webhdfs://alice@nn:9870/hbase/oldWALs/h%2C1%2C2.3")
+    assert isinstance(files, WebHdfs)
+    assert (files.url, files.user) == ("http://nn:9870", "alice")
+    assert path == "/hbase/oldWALs/h%2C1%2C2.3"
+
+
+def test_the_user_is_the_one_asked_for_or_the_one_who_runs() -> None:
+    for files, user in (
+        (open_file_system("swebhdfs://nn:9870/x", user="bob")[0], "bob"),
+        (open_file_system("swebhdfs://nn:9870/x")[0], getpass.getuser()),
+    ):
+        assert isinstance(files, WebHdfs)
+        assert (files.url, files.user) == ("https://nn:9870", user)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "hdfs://nn:8020/x", "webhdfs://nn/x", "webhdfs:///x"])
+def test_any_other_url_is_refused_with_what_to_use(url: str) -> None:
+    with pytest.raises(UsageError, match="webhdfs://host:port/path"):
+        open_file_system(url)

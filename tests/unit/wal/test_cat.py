@@ -1,0 +1,121 @@
+"""`walferry wal cat` on real and on broken files."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.formats.cells import encode_cell
+from walferry.formats.wal import WalReader
+from walferry.wal.cat import cat
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
+CLOSED = FIXTURES / "closed.wal"
+KILLED = FIXTURES / "killed.wal"
+
+
+def run(*paths: Path | str) -> tuple[int, list[dict], list[str]]:
+    """Exit code, cells and lines of errors."""
+    out, err = io.StringIO(), io.StringIO()
+    code = cat([str(path) for path in paths], out, err)
+    return code, [json.loads(line) for line in out.getvalue().splitlines()], err.getvalue().splitlines()
+
+
+def test_a_cell_is_one_line_of_json_with_all_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "one.wal"
+    cell = encode_cell(b"r\0\xff", b"f", b"", 5, 12, b"v", [(8, bytes(8)), (70, b"")])
+    path.write_bytes(header() + entry([cell], 7, table_name=b"ns:t") + TRAILER)
+    out, err = io.StringIO(), io.StringIO()
+    assert cat([str(path)], out, err) == 0
+    assert out.getvalue() == (
+        '{"region": "0123456789abcdef0123456789abcdef", "table": "ns:t", "seq": 7, "write_time": 1700000000000, '
+        '"row": "7200ff", "family": "66", "qualifier": "", "timestamp": 5, "type": 12, "value": "76", '
+        '"tags": [[8, "0000000000000000"], [70, ""]]}\n'
+    )
+    assert err.getvalue() == ""
+
+
+def test_a_whole_file_of_a_real_server_prints_all_it_holds() -> None:
+    code, cells, errors = run(CLOSED)
+    assert (code, len(cells), errors) == (0, 177, [])
+    assert {cell["type"] for cell in cells} == {4, 8, 10, 12, 14}
+    assert {cell["table"] for cell in cells} == {"hbase:namespace", "shop:orders", "plain"}
+    assert [[8, "0000000005265c00"]] in [cell["tags"] for cell in cells]
+    markers = {bytes.fromhex(c["qualifier"]) for c in cells if bytes.fromhex(c["family"]) == b"METAFAMILY"}
+    assert markers == {b"HBASE::FLUSH", b"HBASE::REGION_EVENT::REGION_OPEN"}
+    counters = [
+        bytes.fromhex(c["value"]) for c in cells if bytes.fromhex(c["qualifier"]) == b"counter" and c["type"] == 4
+    ]
+    assert counters[:2] == [(5).to_bytes(8, "big"), (7).to_bytes(8, "big")]
+
+
+def test_the_file_of_a_killed_server_is_unfinished_but_printed() -> None:
+    code, cells, errors = run(KILLED)
+    assert (code, len(cells)) == (3, 200)
+    assert len(errors) == 1
+    assert str(KILLED) in errors[0]
+    assert str(KILLED.stat().st_size) in errors[0]
+
+
+def test_a_damaged_file_is_printed_up_to_the_damage_which_is_named(tmp_path: Path) -> None:
+    data = CLOSED.read_bytes()
+    (first,) = WalReader([data], "closed")
+    offset = int(first.start[20])
+    path = tmp_path / "bad.wal"
+    path.write_bytes(data[:offset] + b"\0" + data[offset + 1 :])
+    code, cells, errors = run(path)
+    assert (code, len(cells)) == (4, int(first.cell_count[:20].sum()))
+    assert errors == [f"error: {path} is damaged at byte {offset}: an empty WALKey (at byte {offset})"]
+
+
+def test_the_worst_of_several_files_decides_the_exit_code(tmp_path: Path) -> None:
+    no_wal = tmp_path / "no.wal"
+    no_wal.write_bytes(b"something else")
+    empty = tmp_path / "empty.wal"
+    empty.write_bytes(b"")
+    assert run(CLOSED, KILLED)[0] == 3
+    assert run(empty)[0] == 3
+    code, cells, errors = run(no_wal, CLOSED, KILLED)
+    assert (code, len(cells), len(errors)) == (4, 377, 2)
+
+
+@pytest.mark.parametrize("path", ["/no/such/file.wal", str(FIXTURES), "ftp://host/file"])
+def test_what_cannot_be_opened_is_one_line(path: str) -> None:
+    code, cells, errors = run(path)
+    assert code in (1, 2)
+    assert (cells, len(errors)) == ([], 1)
+    assert path in errors[0]
+
+
+def test_a_reader_that_goes_away_early_ends_it_quietly(tmp_path: Path) -> None:
+    path = tmp_path / "long.wal"
+    path.write_bytes(header() + entry([encode_cell(b"r", b"f", b"q", 1, 4, b"v")]) * 20_000 + TRAILER)
+    program = "import sys; from walferry.wal.cat import cat; sys.exit(cat(sys.argv[1:], sys.stdout, sys.stderr))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout
+    assert process.stderr
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+
+
+def test_a_hundred_thousand_cells_take_seconds(tmp_path: Path) -> None:
+    cells = [encode_cell(b"row%06d" % i, b"f", b"q", i, 4, b"v" * 50) for i in range(1000)]
+    path = tmp_path / "long.wal"
+    path.write_bytes(header() + entry(cells) * 100 + TRAILER)
+    out = io.StringIO()
+    begun = time.monotonic()
+    assert cat([str(path)], out, io.StringIO()) == 0
+    assert time.monotonic() - begun < 10
+    assert out.getvalue().count("\n") == 100_000
