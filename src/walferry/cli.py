@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from dataclasses import asdict
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +44,7 @@ LedgerUrl = Annotated[
 REPORTS = Path(".run/reports")
 
 
-class Resolution(str, Enum):
+class Resolution(StrEnum):
     """Ways out of the quarantine."""
 
     retry = "retry"

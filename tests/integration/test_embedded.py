@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import happybase
@@ -17,8 +18,10 @@ import pytest
 import requests
 
 from walferry.embedded import tools
-from walferry.embedded.cluster import Cluster
+from walferry.embedded.cluster import Cluster, Ports
+from walferry.embedded.writer import TABLES, Writer, read_count
 from walferry.errors import WalferryError
+from walferry.hbase.client import HBaseClient
 
 pytestmark = pytest.mark.cluster
 
@@ -34,22 +37,63 @@ def list_folder(cluster: Cluster, path: str) -> list[dict[str, object]]:
     return list(answer.json()["FileStatuses"]["FileStatus"])
 
 
+def closed_logs(cluster: Cluster) -> list[str]:
+    """Roll the logs of all region servers and return the files that hold what was written before."""
+    before = {path for folder in list_folder(cluster, "/hbase/WALs") for path in logs_of(cluster, folder)}
+    with HBaseClient(cluster.address) as client:
+        for server in client.servers():
+            client.roll_wal(server)
+    archived = {str(status["pathSuffix"]): status for status in list_folder(cluster, "/hbase/oldWALs")}
+    return [f"/hbase/oldWALs/{Path(path).name}" if Path(path).name in archived else path for path in sorted(before)]
+
+
+def logs_of(cluster: Cluster, folder: dict[str, object]) -> list[str]:
+    parent = f"/hbase/WALs/{folder['pathSuffix']}"
+    names = [str(status["pathSuffix"]) for status in list_folder(cluster, parent)]
+    return [f"{parent}/{name}" for name in names if ".meta" not in name]
+
+
+def logged_actions(cluster: Cluster, table: str) -> list[dict[str, str]]:
+    """What HBase's own printer finds about a table in the logs written so far."""
+    entries = [entry for file in closed_logs(cluster) for entry in json.loads(tools.print_wal(cluster, file))]
+    return [action for entry in entries if entry["table"] == table for action in entry["actions"]]
+
+
 def test_what_thrift_writes_stands_in_a_log_that_hbases_own_printer_reads(source: Cluster) -> None:
     connection = connect(source)
     connection.create_table("embedded_log", {"f": {"max_versions": 3}})
     connection.table("embedded_log").put(b"row-1", {b"f:q": b"value"})
     assert connection.table("embedded_log").row(b"row-1") == {b"f:q": b"value"}
+    assert "row-1" in {action["row"] for action in logged_actions(source, "embedded_log")}
 
-    servers = [str(status["pathSuffix"]) for status in list_folder(source, "/hbase/WALs")]
-    files = [
-        f"/hbase/WALs/{server}/{status['pathSuffix']}"
-        for server in servers
-        for status in list_folder(source, f"/hbase/WALs/{server}")
-        if ".meta" not in str(status["pathSuffix"])
-    ]
-    entries = [entry for file in files for entry in json.loads(tools.print_wal(source, file))]
-    rows = {action["row"] for entry in entries for action in entry["actions"] if entry["table"] == "embedded_log"}
-    assert "row-1" in rows
+
+def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse_writes(
+    source: Cluster, tmp_path: Path
+) -> None:
+    status = tmp_path / "writer.json"
+    with HBaseClient(source.address) as client:
+        writer = Writer(client, source.address, status)
+        writer.create_tables()
+        writer.load(2_000)
+        assert len(client.regions("shop:orders")) == 4
+        assert sum(1 for _ in connect(source).table("customers").scan()) == 1_000
+
+        def freeze() -> None:
+            deadline = time.monotonic() + 60
+            while read_count(status).cells_written < 4_000 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            with HBaseClient(source.address) as other:
+                for table in TABLES:
+                    other.set_read_only(table, True)
+
+        with ThreadPoolExecutor(1) as pool:
+            frozen = pool.submit(freeze)
+            writer.run(2_000, stop=lambda: False)
+            frozen.result()
+    assert read_count(status).state == "stopped: every table is read-only"
+    assert read_count(status).cells_written >= 4_000
+    kinds = {action["type"] for table in TABLES for action in logged_actions(source, table) if "type" in action}
+    assert kinds >= {"Put", "Delete", "DeleteColumn", "DeleteFamily", "DeleteFamilyVersion"}
 
 
 def test_source_and_target_are_two_clusters(source: Cluster, target: Cluster) -> None:
@@ -63,42 +107,40 @@ def test_the_source_has_as_many_region_servers_as_asked_for(source: Cluster) -> 
     assert folders == {f"127.0.0.1,{port}" for port in source.ports.region_servers}
 
 
-def test_a_cluster_started_again_in_its_folder_has_its_data_and_no_server_outlives_kill_9_of_its_parent(
-    tmp_path: Path,
-) -> None:
-    # One boot for both: a program of its own boots a cluster, writes and is killed; then we start there again.
+def test_no_server_outlives_kill_9_of_its_parent_and_the_next_start_finds_the_data(tmp_path: Path) -> None:
+    # HDFS alone, for speed: a program of its own boots it, writes a file and is killed.
     program = textwrap.dedent(
         """
         import sys, time
         from pathlib import Path
-        import happybase
-        from walferry.embedded.cluster import Cluster
-        cluster = Cluster.start(Path(sys.argv[1]))
-        host, port = cluster.address.thrift.split(":")
-        connection = happybase.Connection(host, int(port))
-        connection.create_table("kept", {"f": {}})
-        connection.table("kept").put(b"r", {b"f:q": b"v"})
+        import requests
+        from walferry.embedded.cluster import Cluster, Ports
+        cluster = Cluster(Path(sys.argv[1]), Ports.free())
+        cluster.start_hdfs()
+        cluster.await_ready("hdfs")
+        requests.put(f"{cluster.address.webhdfs}/webhdfs/v1/kept?op=CREATE&user.name={cluster.address.user}", b"v")
         print(*cluster.pids.values(), flush=True)
         time.sleep(600)
         """
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "cluster")], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    command = [sys.executable, "-c", program, str(tmp_path / "cluster")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 3
-        assert all(psutil.pid_exists(pid) for pid in pids)
+        (pid,) = (int(pid) for pid in parent.stdout.readline().split())
+        assert is_running(pid)
         os.kill(parent.pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not [pid for pid in pids if is_running(pid)]
+    assert not is_running(pid)
 
-    with Cluster.start(tmp_path / "cluster") as cluster:
-        assert connect(cluster).table("kept").row(b"r") == {b"f:q": b"v"}
-        pids = list(cluster.pids.values())
-    assert not [pid for pid in pids if is_running(pid)]
+    with Cluster(tmp_path / "cluster", Ports.free()) as cluster:
+        cluster.start_hdfs()
+        cluster.await_ready("hdfs")
+        answer = requests.get(f"{cluster.address.webhdfs}/webhdfs/v1/kept?op=OPEN", timeout=30)
+        assert answer.content == b"v"
+        (pid,) = cluster.pids.values()
+    assert not is_running(pid)
 
 
 def is_running(pid: int) -> bool:
@@ -109,5 +151,5 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_server_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
-    with pytest.raises(WalferryError, match=r"(?s)hdfs ended .*hdfs\.log.*fs-limits"):
+    with pytest.raises(WalferryError, match=r"(?s)hdfs ended .*hdfs\.log.*Invalid size prefix"):
         Cluster.start(tmp_path / "cluster", hdfs_site={"dfs.namenode.fs-limits.max-component-length": "many"})

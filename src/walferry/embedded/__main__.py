@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import typer
 
 from walferry.embedded import environment, jars
 from walferry.errors import WalferryError
+from walferry.hbase.address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -29,6 +32,23 @@ def up() -> None:
 def down() -> None:
     """Stop what `up` has started."""
     environment.down()
+
+
+@app.command()
+def writer(
+    endpoints: Path = environment.RUN / "endpoints.json",
+    status: Path = environment.RUN / "writer.json",
+    stop_file: Path = environment.RUN / "writer.stop",
+    rows: int = 200_000,
+    cells_per_second: int = 2_000,
+) -> None:
+    """Load the demo's two tables on the source, then write until the stop file appears or writes are refused."""
+    from walferry.embedded.writer import write
+
+    source = json.loads(endpoints.read_text())["source"]
+    fields = {key: source[key] for key in ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")}
+    count = write(ClusterAddress(**fields), status, stop_file, rows=rows, cells_per_second=cells_per_second)
+    typer.echo(f"{count.state}; {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
 
 
 def main() -> int:

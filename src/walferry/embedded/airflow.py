@@ -143,13 +143,12 @@ class Airflow:
         while unhealthy:
             for server in self.servers.values():
                 if not server.is_alive():
-                    raise WalferryError(
-                        f"{server.name} ended while it was starting; the end of {server.log}:\n{server.tail()}"
-                    )
+                    end = f"the end of {server.log}:\n{server.tail()}"
+                    raise WalferryError(f"{server.name} ended while it was starting; {end}")
             if time.monotonic() > deadline:
-                raise TransientError(
-                    f"Airflow is not ready in time: {', '.join(unhealthy)}; see {self.directory / 'logs'}"
-                )
+                late = ", ".join(unhealthy)
+                raise TransientError(f"Airflow is not ready in time: {late}; see {self.directory / 'logs'}")
+
             time.sleep(0.5)
             with contextlib.suppress(httpx.TransportError):
                 health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=10)

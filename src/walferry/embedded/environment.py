@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from rich.console import Console
 
 from walferry.embedded import processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
@@ -158,12 +157,8 @@ def down(directory: Path = RUN) -> None:
 
 
 def _print_addresses(environment: Environment, directory: Path) -> None:
-    console = Console()
     for name, cluster in (("source", environment.source), ("target", environment.target)):
         address = cluster.address
-        console.print(f"[bold]{name}[/]  ZooKeeper {address.zookeeper}  Thrift {address.thrift}  {address.webhdfs}")
-    console.print(f"[bold]Airflow[/] {environment.airflow.url}  user {USERNAME}, password in {_relative(directory)}")
-
-
-def _relative(directory: Path) -> str:
-    return os.path.relpath(directory / "endpoints.json")
+        print(f"{name:8} ZooKeeper {address.zookeeper}  Thrift {address.thrift}  WebHDFS {address.webhdfs}")
+    print(f"{'Airflow':8} {environment.airflow.url}  user {USERNAME}")
+    print(f"the password and all addresses: {os.path.relpath(directory / 'endpoints.json')}; to stop: make down")

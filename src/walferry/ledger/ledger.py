@@ -347,16 +347,6 @@ class Ledger:
         with self._database.read() as connection:
             return self._fence(connection, run_id, kind) or None
 
-    def withdraw_end_fence(self, run_id: str, reason: str) -> None:
-        """Edits came behind the end fence: it is set anew. The positions it had stay in the audit trail."""
-        fences = self._table("fences")
-        with self._database.write() as connection:
-            recorded = self._fence(connection, run_id, "end")
-            if recorded:
-                connection.execute(delete(fences).where(fences.c.run_id == run_id, fences.c.kind == "end"))
-                inputs = {"positions": {p.group: f"{p.file}@{p.offset}" for p in recorded}}
-                self._note(connection, "withdraw end fence", run_id, inputs, reason)
-
     def _fence(self, connection: Connection, run_id: str, kind: FenceKind) -> list[Position]:
         fences = self._table("fences")
         same = (fences.c.run_id == run_id, fences.c.kind == kind)

@@ -60,9 +60,9 @@ class Pipe:
         source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
         return Sender(shared_client(self.target), source_id, self.guard, self.limits)
 
-    def file_system(self) -> FileSystem:
-        """The source's file system, as this process sees it."""
-        return shared_files(self.source)
+    def open(self, file: WalFile) -> SealedWal:
+        """A sealed file of the source, to be read in this process."""
+        return SealedWal(shared_files(self.source), self.root, file)
 
 
 @dataclass(frozen=True)
@@ -126,45 +126,59 @@ class FileReport:
 # ------------------------------------------------------------------ reading one sealed file
 
 
-def open_sealed(file_system: FileSystem, root: str, file: WalFile) -> Iterator[tuple[WalReader, EntryBatch]]:
-    """Read a file that its server has left, wherever it moved meanwhile, to its true end.
+class SealedWal:
+    """The entries of a file that its server has left, wherever it moved meanwhile, to its true end.
 
-    A live file whose writer has not closed it yet is awaited for a while, then TransientError. GapError when
-    the file is nowhere any more. An archived file without a trailer is a killed server's: its end is final.
+    Iterating raises TransientError when a live file's writer does not close it within `CLOSE_SECONDS`, GapError
+    when the file is nowhere any more, DamagedInputError behind what precedes damage. An archived file without a
+    trailer is a killed server's: its end is final.
     """
-    deadline = time.monotonic() + CLOSE_SECONDS
-    offset = 0
-    while True:
-        now = find_wal(file_system, root, file)
-        if now is None:
-            raise GapError(
-                f"WAL file {file.name} is gone from WALs, -splitting and oldWALs; it was last seen at {file.path}",
-                file=file.name, start=offset, end=None,
-            )  # fmt: skip
-        try:
-            chunks = file_system.read(now.path, offset)
-            reader = WalReader.resume(chunks, file.name, offset) if offset else WalReader(chunks, file.name)
-            for batch in reader:
-                yield reader, batch
-            offset, ended = reader.end, reader.ending is Ending.WHOLE
-        except FileNotFoundError:
-            continue  # moved between the look and the read
-        except UnfinishedInputError:
-            ended = False  # no complete header yet: a server that died at once leaves such files
-        if ended or now.place is Place.ARCHIVED:
-            return
-        if time.monotonic() > deadline:
-            raise TransientError(
-                f"WAL file {file.name} is not closed yet ({now.place.value}); it is tried again in the next round",
-                file=file.name,
-            )
-        time.sleep(0.5)
+
+    def __init__(self, file_system: FileSystem, root: str, file: WalFile) -> None:
+        self._file_system = file_system
+        self._root = root
+        self._file = file
+        self.length = 0
+        """bytes in the file, known behind the last entry"""
+
+    def __iter__(self) -> Iterator[EntryBatch]:
+        name = self._file.name
+        deadline = time.monotonic() + CLOSE_SECONDS
+        offset = 0
+        while True:
+            now = find_wal(self._file_system, self._root, self._file)
+            if now is None:
+                raise GapError(
+                    f"WAL file {name} is gone from WALs, -splitting and oldWALs; last seen at {self._file.path}",
+                    file=name,
+                    start=offset,
+                    end=None,
+                )
+            ended = False
+            try:
+                chunks = self._file_system.read(now.path, offset)
+                reader = WalReader.resume(chunks, name, offset) if offset else WalReader(chunks, name)
+                yield from reader
+                self.length, offset = reader.length, reader.end
+                ended = reader.ending is Ending.WHOLE
+            except FileNotFoundError:
+                continue  # moved between the look and the read
+            except UnfinishedInputError:
+                pass  # no complete header yet: a server that died at once leaves such files
+            if ended or now.place is Place.ARCHIVED:
+                return
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"WAL file {name} is not closed yet ({now.place.value}); it is tried again in the next round",
+                    file=name,
+                )
+            time.sleep(0.5)
 
 
 def table_cells(file_system: FileSystem, root: str, file: WalFile, table: str) -> Iterator[pa.RecordBatch]:
     """The cells of one table in a sealed file, markers left out (WAL_CELL_SCHEMA); what precedes damage."""
     try:
-        for _, batch in open_sealed(file_system, root, file):
+        for batch in SealedWal(file_system, root, file):
             wanted = np.array([name.decode() == table for name in batch.tables] or [False])
             yield entry_cells(batch, file.name, wanted[batch.table] & (batch.marker == Marker.NONE))
     except DamagedInputError:
@@ -202,20 +216,19 @@ def apply_group(task: GroupTask) -> list[FileReport]:
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
     tally = _Tally(task.pipe.tables)
     refusals: list[Refusal] = []
-    length = 0
+    wal = task.pipe.open(file)
     try:
-        for reader, batch in open_sealed(task.pipe.file_system(), task.pipe.root, file):
+        for batch in wal:
             selected = tally.add(batch)
             for refusal in unreadable_markers(batch, file.name, task.pipe.tables):
                 refusals.append(refusal)
                 lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
-            length = reader.length
     except DamagedInputError as error:
         damage = Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b"")
-        return FileReport(file.name, length, False, damage.start, tally.rows(), (*refusals, damage), ())
-    return FileReport(file.name, length, True, length, tally.rows(), tuple(refusals), ())
+        return FileReport(file.name, file.length, False, damage.start, tally.rows(), (*refusals, damage), ())
+    return FileReport(file.name, wal.length, True, wal.length, tally.rows(), tuple(refusals), ())
 
 
 def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> list[Refusal]:
@@ -505,9 +518,9 @@ def index_file(pipe: Pipe, file: WalFile) -> FileIndex:
     regions: set[tuple[str, str]] = set()
     events: list[RegionEvent] = []
     refusals: list[Refusal] = []
-    length, complete = 0, True
+    wal, complete = pipe.open(file), True
     try:
-        for reader, batch in open_sealed(pipe.file_system(), pipe.root, file):
+        for batch in wal:
             selected = tally.add(batch)
             refusals += unreadable_markers(batch, file.name, pipe.tables)
             edits = selected & (batch.marker == Marker.NONE)
@@ -515,11 +528,12 @@ def index_file(pipe: Pipe, file: WalFile) -> FileIndex:
             regions |= {(batch.tables[t].decode(), batch.regions[r].decode()) for t, r in pairs.T}
             opened = (batch.marker == Marker.REGION_OPEN) | (batch.marker == Marker.REGION_CLOSE)
             events += [_event(file, batch, int(i)) for i in np.flatnonzero(selected & opened)]
-            length = reader.length
     except DamagedInputError as error:
         refusals.append(Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""))
         complete = False
-    report = FileReport(file.name, length, complete, 0, tally.rows(), tuple(refusals), ())
+    report = FileReport(
+        file.name, wal.length if complete else file.length, complete, 0, tally.rows(), tuple(refusals), ()
+    )
     return FileIndex(file.group, report, frozenset(regions), tuple(events))
 
 
@@ -617,7 +631,7 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
     end = task.cut_off.get(file.name)
     try:
-        for _, entries in open_sealed(task.pipe.file_system(), task.pipe.root, file):
+        for entries in task.pipe.open(file):
             yield from row_cells(entries, file.name, _chosen(task, file.name, entries))
     except DamagedInputError as error:
         if end is None or error.facts["offset"] < end:
@@ -674,6 +688,8 @@ def row_cells(batch: EntryBatch, file: str, picked: np.ndarray) -> Iterator[pa.R
             named(batch.region, batch.regions, pa.string()),
             named(batch.clusters, batch.cluster_lists, pa.binary()),
             pa.array(batch.write_time[entry], pa.int64()),
+            pa.array([file]).take(pa.array(np.zeros(len(entry), np.int64))),
+            pa.array(batch.base + batch.start[entry], pa.int64()),
             pa.Array.from_buffers(pa.binary(), len(entry), [None, pa.py_buffer(borders), pa.py_buffer(buffer)]),
         ],
         schema=_ROW_SCHEMA,

@@ -204,17 +204,16 @@ class TestFences:
         assert ledger.fence(run.run_id, "start") == first
         assert ledger.fence(run.run_id, "end") is None
 
-    def test_only_a_withdrawn_end_fence_is_set_anew_and_the_trail_keeps_the_old_one(
-        self, ledger: Ledger, run: Run
-    ) -> None:
-        late = [Position("rs1", "rs1.12", 12, 0)]
+    def test_an_end_fence_moves_forward_only_and_the_trail_keeps_each(self, ledger: Ledger, run: Run) -> None:
+        early, late = [Position("rs1", "rs1.10", 10, 0)], [Position("rs1", "rs1.12", 12, 0)]
         ledger.set_fence(run.run_id, "start", [Position("rs1", "rs1.9", 9, 0)])
-        ledger.set_fence(run.run_id, "end", [Position("rs1", "rs1.10", 10, 0)])
-        ledger.withdraw_end_fence(run.run_id, "a writer went on")
+        ledger.set_fence(run.run_id, "end", early)
         assert ledger.set_fence(run.run_id, "end", late) == late
+        with pytest.raises(WalferryError, match="cannot move back"):
+            ledger.set_fence(run.run_id, "end", early)
         assert ledger.fence(run.run_id, "start") == [Position("rs1", "rs1.9", 9, 0)]
-        told = [line for line in ledger.audit_trail(run.run_id) if line.action == "withdraw end fence"]
-        assert [line.inputs for line in told] == [{"positions": {"rs1": "rs1.10@0"}}]
+        told = [line.inputs["positions"] for line in ledger.audit_trail(run.run_id) if line.action == "set end fence"]
+        assert told == [{"rs1": "rs1.10@0"}, {"rs1": "rs1.12@0"}]
 
     def test_a_group_has_one_position(self, ledger: Ledger, run: Run) -> None:
         with pytest.raises(WalferryError, match="two positions"):
