@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import happybase
 import psutil
@@ -53,9 +53,9 @@ def logs_of(cluster: Cluster, folder: dict[str, object]) -> list[str]:
     return [f"{parent}/{name}" for name in names if ".meta" not in name]
 
 
-def logged_actions(cluster: Cluster, table: str) -> list[dict[str, str]]:
+def logged_actions(cluster: Cluster, table: str) -> list[dict[str, Any]]:
     """What HBase's own printer finds about a table in the logs written so far."""
-    entries = [entry for file in closed_logs(cluster) for entry in json.loads(tools.print_wal(cluster, file))]
+    entries = [entry for file in closed_logs(cluster) for entry in tools.print_wal(cluster, file)]
     return [action for entry in entries if entry["table"] == table for action in entry["actions"]]
 
 
@@ -92,7 +92,9 @@ def test_the_writer_logs_every_kind_of_mutation_and_stops_when_its_tables_refuse
             frozen.result()
     assert read_count(status).state == "stopped: every table is read-only"
     assert read_count(status).cells_written >= 4_000
-    kinds = {action["type"] for table in TABLES for action in logged_actions(source, table) if "type" in action}
+    actions = logged_actions(source, "customers") + logged_actions(source, "shop:orders")
+    print(actions[:3])
+    kinds = {action["type"] for action in actions if "type" in action}
     assert kinds >= {"Put", "Delete", "DeleteColumn", "DeleteFamily", "DeleteFamilyVersion"}
 
 

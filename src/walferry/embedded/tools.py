@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 from walferry.embedded import jars
 from walferry.embedded.cluster import JVM_FLAGS, Cluster
@@ -29,6 +32,9 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
     return answer.stdout
 
 
-def print_wal(cluster: Cluster, path: str) -> str:
-    """The WAL file as HBase's WALPrettyPrinter prints it, in its JSON form."""
-    return run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
+def print_wal(cluster: Cluster, path: str) -> list[dict[str, Any]]:
+    """The entries of a closed WAL file as HBase's WALPrettyPrinter prints them in JSON."""
+    output = run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
+    # What it calls JSON has plain lines between the entries; each entry begins a line, but for a comma.
+    decoder = json.JSONDecoder()
+    return [decoder.raw_decode(output, start.end())[0] for start in re.finditer(r"^,?(?=\{)", output, re.MULTILINE)]

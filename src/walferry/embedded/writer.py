@@ -195,7 +195,10 @@ def read_count(status: Path) -> Count:
 
 
 def write(address: ClusterAddress, status: Path, stop_file: Path, *, rows: int, cells_per_second: int) -> Count:
-    """Create and load the tables, then write until `stop_file` exists, SIGTERM or SIGINT comes, or writes are refused."""
+    """Create and load the tables, then write until asked to stop, or until writes are refused.
+
+    Asked by `stop_file`, SIGTERM or SIGINT; this must be the process's main thread, for it sets their handlers.
+    """
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked.append(received))

@@ -147,6 +147,13 @@ def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
     return tags
 
 
+def gather(buffer: Bytes, starts: Int64s, ends: Int64s) -> Bytes:
+    """The ranges `buffer[start:end]`, one behind the other, as one new array."""
+    _, data = kernels.gather(buffer, starts, ends - starts)
+    copied: Bytes = data
+    return copied
+
+
 def binary_column(buffer: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     """The slices `buffer[starts:starts+lengths]` as an Arrow binary array. Raises OverflowError beyond 2 GiB."""
     offsets, data = kernels.gather(buffer, starts, lengths)

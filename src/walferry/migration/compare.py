@@ -24,9 +24,9 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
 from walferry.migration.context import Migration
 from walferry.migration.cut import fingerprint
-from walferry.spark.apply import table_cells
 from walferry.spark.clients import shared_files
 from walferry.spark.digest import Span, SpanDigest, differing_rows, digest_spans
+from walferry.spark.sealed import table_cells
 from walferry.wal.files import Place, WalFile
 
 log = logging.getLogger(__name__)

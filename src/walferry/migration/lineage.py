@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from walferry.formats.wal import Marker
 from walferry.hbase.errors import TableNotFoundError
 from walferry.migration.context import Migration
-from walferry.spark.apply import Refusal, RegionEvent
+from walferry.spark.sealed import Refusal, RegionEvent
 
 log = logging.getLogger(__name__)
 

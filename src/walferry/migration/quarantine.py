@@ -19,8 +19,10 @@ from walferry.ledger import Hold, Quarantined, QuarantineItem, WalRange
 from walferry.ledger.rows import Resolution
 from walferry.migration.context import Migration
 from walferry.migration.lineage import LINEAGE
-from walferry.spark.apply import EVERY_REGION, FileReport, Pipe, Refusal, RowTask, TableTally, apply_by_row
+from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row
+from walferry.spark.pipe import Pipe
 from walferry.spark.reread import reread_rows
+from walferry.spark.sealed import FileReport, Refusal, TableTally
 from walferry.wal.files import Place, WalFile
 
 log = logging.getLogger(__name__)

@@ -26,18 +26,11 @@ from walferry.migration.cut import Cut, cut_log, fingerprint, see
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
-from walferry.spark.apply import (
-    EVERY_REGION,
-    FileReport,
-    GroupTask,
-    Pipe,
-    RowTask,
-    Withheld,
-    apply_by_row,
-    apply_groups,
-    index_files,
-)
+from walferry.spark.by_group import GroupTask, apply_groups
+from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
 from walferry.spark.clients import shared_client
+from walferry.spark.pipe import Pipe
+from walferry.spark.sealed import FileReport, Withheld
 from walferry.spark.sender import Limits
 from walferry.wal.files import Place, WalFile, list_wals
 

@@ -8,9 +8,9 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.formats.cells import index_cells
-from walferry.spark.apply import Pipe
 from walferry.spark.clients import shared_client
 from walferry.spark.items import map_items
+from walferry.spark.pipe import Pipe
 from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, Run
 
 

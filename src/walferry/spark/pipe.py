@@ -1,0 +1,39 @@
+"""From where to where edits go, and under which guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.address import ClusterAddress
+from walferry.spark.clients import shared_client, shared_files
+from walferry.spark.sealed import SealedWal
+from walferry.spark.sender import Limits, Sender
+from walferry.wal.files import WalFile
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """Where edits come from and go to, and under which guard. Travels to the executors."""
+
+    source: ClusterAddress
+    root: str
+    """HBase's root folder on the source's file system"""
+    source_id: tuple[int, int]
+    """the source's cluster id: least, most significant bits"""
+    target: ClusterAddress
+    tables: dict[str, str]
+    """source table to target table"""
+    guard: Callable[[], None]
+    limits: Limits = field(default_factory=Limits)
+
+    def sender(self) -> Sender:
+        """A sender of this process to the target."""
+        least, most = self.source_id
+        source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
+        return Sender(shared_client(self.target), source_id, self.guard, self.limits)
+
+    def open(self, file: WalFile) -> SealedWal:
+        """A sealed file of the source, to be read in this process."""
+        return SealedWal(shared_files(self.source), self.root, file)
