@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from walferry.checks.phases import check_copy, check_drain
 from walferry.errors import TransientError
 from walferry.migration import copy, cut, cutover, protect, report
-from walferry.migration.compare import TableComparison, compare
+from walferry.migration.compare import last_comparison
 from walferry.migration.context import Migration
 from walferry.migration.plan import plan_run
 from walferry.migration.replay import drain, replay, wait_while_paused
@@ -58,7 +58,7 @@ def follow(migration: Migration, spark: SparkSession, approve: Callable[[str], b
             wait_while_paused(migration)
 
     migration.once("replay", work)
-    migration.once("approve", lambda: {"by": migration.actor})
+    cutover.approve(migration)
 
 
 def finish(migration: Migration, spark: SparkSession, docs: Path) -> None:
@@ -66,19 +66,9 @@ def finish(migration: Migration, spark: SparkSession, docs: Path) -> None:
     cut.end_fence(migration)
     retried(lambda: drain(migration, spark))
     for pair in migration.tables:
-        compare_table(migration, spark, pair.source)
+        last_comparison(migration, spark, pair.source)
     check_drain(migration, docs)
     release(migration)
-
-
-def compare_table(migration: Migration, spark: SparkSession, table: str) -> None:
-    """The last comparison of a table, as a phase."""
-
-    def work() -> dict[str, object]:
-        result: TableComparison = compare(migration, spark, table, attempt=1)
-        return {"regions": len(result.ranges), "rows": result.differing_rows, "unexplained": result.unexplained}
-
-    migration.once("compare", work, table)
 
 
 def release(migration: Migration) -> None:

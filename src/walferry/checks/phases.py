@@ -12,7 +12,7 @@ from walferry.errors import SidesDifferError
 from walferry.migration.compare import UNEXPLAINED
 from walferry.migration.context import Migration
 from walferry.migration.copy import check_rows
-from walferry.migration.cutover import gate, require_silence
+from walferry.migration.cutover import GateShutError, gate, require_silence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,11 +55,16 @@ def check_drain(migration: Migration, docs: Path) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         require_silence(migration)
-        gate(migration, drained=True)
+        try:
+            gate(migration, drained=True)
+        except GateShutError:
+            _again(migration, "drain")  # what the quarantine held back is applied when it is released
+            raise
         result = validate(
             "after_drain", _frame(drain_rows(migration), DRAIN_COLUMNS), docs=docs, run_name=migration.run_id
         )
         if not result.passed:
+            _again(migration)
             regions = sorted({region for failure in result.failures for region in failure.regions})
             raise SidesDifferError(
                 f"source and target differ without an explanation in {', '.join(regions[:10])}; "
@@ -70,6 +75,14 @@ def check_drain(migration: Migration, docs: Path) -> dict[str, Any]:
         return {"data_docs": str(result.docs_index)}
 
     return migration.once("check_drain", work)
+
+
+def _again(migration: Migration, *phases: str) -> None:
+    """Let the next attempt do these phases anew, and in any case the comparisons."""
+    for phase in phases:
+        migration.ledger.reopen_phase(migration.run_id, phase)
+    for pair in migration.tables:
+        migration.ledger.reopen_phase(migration.run_id, "compare", pair.source)
 
 
 def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -87,6 +88,16 @@ def compare(migration: Migration, spark: SparkSession, table: str, attempt: int)
         sum(r.source_cells for r in ranges), count, result.unexplained,
     )  # fmt: skip
     return result
+
+
+def last_comparison(migration: Migration, spark: SparkSession, table: str) -> None:
+    """The comparison after the drain, as the phase `compare`. Differences are for the gate that follows."""
+
+    def work() -> dict[str, Any]:
+        result = compare(migration, spark, table, attempt=1)
+        return {"regions": len(result.ranges), "rows": result.differing_rows, "unexplained": result.unexplained}
+
+    migration.once("compare", work, table)
 
 
 def equal(r: RangeComparison) -> bool:

@@ -73,6 +73,16 @@ def gate(migration: Migration, *, drained: bool) -> None:
         raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
 
 
+def approve(migration: Migration) -> dict[str, Any]:
+    """Record a person's approval of the cutover; the gate must be open at this moment."""
+
+    def work() -> dict[str, Any]:
+        gate(migration, drained=False)
+        return {"by": migration.actor}
+
+    return migration.once("approve", work)
+
+
 def schema_differences(migration: Migration) -> list[str]:
     """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
     differences = []

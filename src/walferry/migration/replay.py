@@ -66,6 +66,29 @@ def replay(migration: Migration, spark: SparkSession, *, until: Callable[[], boo
             time.sleep(pause_seconds)
 
 
+def follow(migration: Migration, spark: SparkSession) -> None:
+    """The phase `replay`: follow the log until the phase `write_stop` is done.
+
+    When the phase is started once more elsewhere (a task that was given up and repeated), the older one ends.
+    """
+
+    def attempts() -> int:
+        return max(p.attempts for p in migration.ledger.phases(migration.run_id) if p.phase == "replay")
+
+    def work() -> dict[str, Any]:
+        mine = attempts()
+
+        def stopped() -> bool:
+            if attempts() != mine:
+                raise RunEndedError(f"the replay of {migration.run_id} was taken over by a newer attempt")
+            return migration.ledger.phase_facts(migration.run_id, "write_stop") is not None
+
+        replay(migration, spark, until=stopped)
+        return {}
+
+    migration.once("replay", work)
+
+
 class applying:
     """Hold the leases of all target tables and make the pipe that the executors use under them."""
 

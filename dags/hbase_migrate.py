@@ -1,0 +1,223 @@
+"""Move live HBase tables to another cluster: plan, protect, fence, snapshot, copy, replay, cut over, prove.
+
+Trigger it with the form. Two steps wait for a person: `approve_cutover`, and `confirm_writes_stopped` unless walferry
+stops the writes itself (write_stop: readonly). Every task may be killed, retried or cleared at any time: what is done
+stands in walferry's ledger, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Param, dag, get_current_context, task
+
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+
+log = logging.getLogger(__name__)
+
+TABLE = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+PARAMS = {
+    "name": Param("move", type="string", pattern=r"^[a-z][a-z0-9_]{0,39}$", title="Name",
+                  description="Prefix of every object that the run makes on the clusters."),
+    "source": Param("hbase_source", type="string", title="Source", description="Airflow connection of type hbase."),
+    "target": Param("hbase_target", type="string", title="Target", description="Airflow connection of type hbase."),
+    "tables": Param(
+        [], type="array", title="Tables", minItems=1,
+        items={"anyOf": [
+            {"type": "string", "pattern": TABLE},
+            {"type": "object", "additionalProperties": False, "required": ["source", "target"], "properties": {
+                "source": {"type": "string", "pattern": TABLE}, "target": {"type": "string", "pattern": TABLE}}},
+        ]},
+        description='As JSON: "ns:table" keeps its name, {"source": "ns:a", "target": "other:b"} maps it to another.',
+    ),
+    "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
+    "protect": Param("peer", type="string", enum=["peer"], title="What keeps the source's WALs"),
+    "write_stop": Param("confirm", type="string", enum=["confirm", "readonly"], title="How writes stop",
+                        description="confirm: you stop the writers and say so. readonly: the tables become READONLY."),
+    "max_lag": Param(30, type="integer", minimum=1, title="Largest lag before cutover, in seconds"),
+}  # fmt: skip
+
+
+@dag(
+    dag_id="hbase_migrate",
+    schedule=None,
+    catchup=False,
+    params=PARAMS,
+    tags=["walferry", "hbase"],
+    doc_md=__doc__,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+)
+def hbase_migrate() -> None:
+    @task
+    def plan() -> str:
+        """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
+        from walferry.airflow.hook import airflow_connection
+        from walferry.migration.plan import plan_run
+        from walferry.migration.start import start_run
+
+        context = get_current_context()
+        with final_errors():
+            run_id = start_run(dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+        with step(run_id) as migration:
+            plan_run(migration)
+        return run_id
+
+    @task
+    def protect(run: str) -> None:
+        """Add the replication peer that keeps the source's WALs."""
+        from walferry.migration.protect import protect
+
+        with step(run) as migration:
+            protect(migration)
+
+    @task
+    def fence(run: str) -> list[str]:
+        """Roll the WALs: the place from which replay begins. Returns the source tables."""
+        from walferry.migration.cut import start_fence
+
+        with step(run) as migration:
+            start_fence(migration)
+            return [pair.source for pair in migration.tables]
+
+    @task(map_index_template="{{ table }}")
+    def snapshot(run: str, table: str) -> str:
+        """Take the FLUSH snapshot of a table."""
+        from walferry.migration.copy import snapshot
+
+        get_current_context()["table"] = table  # type: ignore[typeddict-unknown-key]
+        with step(run) as migration:
+            snapshot(migration, table)
+        return table
+
+    @task(map_index_template="{{ table }}")
+    def clone(run: str, table: str) -> None:
+        """Create the target table from the copied files."""
+        from walferry.migration.copy import clone
+
+        get_current_context()["table"] = table  # type: ignore[typeddict-unknown-key]
+        with step(run) as migration:
+            clone(migration, table)
+
+    @task
+    def check_copy(run: str) -> str:
+        """Great Expectations: files, bytes, checksums, region borders, schema."""
+        from walferry.checks.phases import check_copy
+        from walferry.process import reports_folder
+
+        with step(run) as migration:
+            return str(check_copy(migration, reports_folder() / "data_docs")["data_docs"])
+
+    @task.sensor(poke_interval=5, timeout=timedelta(days=14).total_seconds(), mode="reschedule")
+    def wait_until_ready(run: str) -> bool:
+        """Wait until the lag is small, the quarantine is empty and the schemas agree."""
+        from walferry.migration.cutover import GateShutError, gate
+
+        with step(run) as migration:
+            try:
+                gate(migration, drained=False)
+            except GateShutError as shut:
+                log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
+                return False
+            return True
+
+    @task.branch
+    def how_to_stop_writes(run: str) -> str:
+        """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
+        from walferry.migration.cutover import approve
+
+        with step(run) as migration:
+            approve(migration)
+            return "stop_writes" if migration.spec.write_stop == "readonly" else "confirm_writes_stopped"
+
+    @task(trigger_rule="none_failed_min_one_success")
+    def stop_writes(run: str) -> None:
+        """Writes have stopped, or are refused from here on."""
+        from walferry.migration.cutover import stop_writes
+
+        with step(run) as migration:
+            stop_writes(migration)
+
+    @task
+    def end_fence(run: str) -> None:
+        """Roll the WALs once more: the place at which replay ends."""
+        from walferry.migration.cut import end_fence
+
+        with step(run) as migration:
+            end_fence(migration)
+
+    @task
+    def check_drain(run: str) -> str:
+        """Great Expectations: rows, cells and digests by region; nothing unexplained, no gap, no late edit."""
+        from walferry.checks.phases import check_drain
+        from walferry.process import reports_folder
+
+        with step(run) as migration:
+            return str(check_drain(migration, reports_folder() / "data_docs")["data_docs"])
+
+    @task
+    def release(run: str) -> None:
+        """Remove peer and snapshots; the run is done."""
+        from walferry.engine import release
+
+        with step(run) as migration:
+            release(migration)
+
+    @task
+    def report(run: str) -> str:
+        """Write the report and print it into this log."""
+        from walferry.engine import write_report
+        from walferry.process import reports_folder
+
+        with step(run) as migration:
+            path = write_report(migration, reports_folder())
+        log.info("\n%s", path.read_text())
+        return str(path)
+
+    def waits_for_a_person(task_id: str, subject: str, body: str) -> Any:
+        # A rejection fails the task and asks again; a failure of Airflow's own between answer and run heals likewise.
+        return ApprovalOperator(
+            task_id=task_id, subject=subject, body=body, fail_on_reject=True, retries=5, trigger_rule="none_failed"
+        )
+
+    run: Any = plan()
+    protected = protect(run)
+    tables: Any = fence(run)
+    snapshots = snapshot.partial(run=run).expand(table=tables)
+    copies = WalferrySparkOperator.partial(
+        task_id="copy", app="copy_snapshot.py", run=run, phase="copy", map_index_template="{{ task.table }}"
+    ).expand(table=tables)
+    clones = clone.partial(run=run).expand(table=tables)
+    copy_checked = check_copy(run)
+    replay = WalferrySparkOperator(task_id="replay", app="replay_wal.py", run=run, phase="replay")
+    ready = wait_until_ready(run)
+    approved = waits_for_a_person(
+        "approve_cutover",
+        "Cut over {{ params.name }}?",
+        "The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
+        "sides are compared. Reject: replay goes on, and you are asked again.",
+    )
+    branch = how_to_stop_writes(run)
+    confirmed = waits_for_a_person(
+        "confirm_writes_stopped",
+        "Have all writers to {{ params.name }} stopped?",
+        "Approve once no client writes to the source tables any more. A later edit shuts the gate again.",
+    )
+    stopped = stop_writes(run)
+    ended = end_fence(run)
+    drain = WalferrySparkOperator(task_id="drain", app="drain_wal.py", run=run, phase="drain")
+    compared = WalferrySparkOperator.partial(
+        task_id="compare", app="compare_table.py", run=run, phase="compare", map_index_template="{{ task.table }}"
+    ).expand(table=tables)
+    drain_checked = check_drain(run)
+    released = release(run)
+
+    run >> protected >> tables >> snapshots >> copies >> clones >> copy_checked >> [replay, ready]
+    ready >> approved >> branch >> [confirmed, stopped]
+    confirmed >> stopped
+    [replay, stopped] >> ended >> drain >> compared >> drain_checked >> released >> report(run)
+
+
+hbase_migrate()

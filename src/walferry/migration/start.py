@@ -1,0 +1,16 @@
+"""Begin a run: validate what was given and open it in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from walferry.ledger import Ledger
+from walferry.migration.spec import Connections, parse_spec, resolve
+
+
+def start_run(params: Mapping[str, Any], connections: Connections, owner: str) -> str:
+    """Open the run of a spec given as a mapping, or find the owner's unfinished one again; its id."""
+    spec = resolve(parse_spec(params, origin="params"), connections)
+    with Ledger.open() as ledger:
+        return ledger.open_run(spec.name, owner, spec.model_dump(), owner).run_id

@@ -1,0 +1,76 @@
+"""What every process of walferry does at its start and its end: logs, the run it works for, errors as one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from walferry.errors import WalferryError
+from walferry.ledger import Ledger
+from walferry.migration.context import Migration
+
+QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
+
+
+def set_up_logging() -> None:
+    """One line an event on stderr; libraries speak up from WARNING on."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    quiet_libraries()
+
+
+def quiet_libraries() -> None:
+    """Let libraries speak up from WARNING on."""
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def reports_folder() -> Path:
+    """Where reports and Data Docs go: $WALFERRY_REPORTS, else `.run/reports` of the working directory."""
+    return Path(os.environ.get("WALFERRY_REPORTS", ".run/reports"))
+
+
+@contextmanager
+def opened(run_id: str, actor: str | None = None) -> Iterator[Migration]:
+    """The run of the ledger at $WALFERRY_LEDGER, closed again at the end."""
+    with Ledger.open() as ledger, Migration(ledger, run_id, actor) as migration:
+        yield migration
+
+
+def run_app(work: Callable[[Migration], None], run_id: str, parent: int | None) -> NoReturn:
+    """The body of a Spark app: do the work for a run, leave with the error's exit code.
+
+    `parent` is the process that submitted the app: when it is gone (kill -9), the app ends itself, so that nobody
+    goes on with a task that Airflow has given up.
+    """
+    set_up_logging()
+    if parent is not None:
+        threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    code = 0
+    try:
+        with opened(run_id) as migration:
+            work(migration)
+    except WalferryError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _die_with(parent: int) -> None:
+    while True:
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:
+            print(f"process {parent}, which submitted this app, is gone: the app ends", file=sys.stderr, flush=True)
+            java = os.getppid()
+            if java > 1:
+                os.kill(java, signal.SIGKILL)
+            os._exit(1)
+        time.sleep(1.0)
