@@ -58,6 +58,7 @@ $(BIN)/.lock-installed: requirements.lock | $(BIN)/pip
 
 $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --no-build-isolation -e .
+	$(BIN)/python -m walferry.formats # compiles the numba kernels into their cache
 	@touch $@
 
 jars: $(BIN)/.walferry

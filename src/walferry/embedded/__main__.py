@@ -35,6 +35,14 @@ def down() -> None:
 
 
 @app.command()
+def demo() -> None:
+    """Move two live tables between two real clusters, and show the report; leaves nothing running."""
+    from walferry.embedded.demo import demo
+
+    demo()
+
+
+@app.command()
 def writer(
     endpoints: Path = environment.RUN / "endpoints.json",
     status: Path = environment.RUN / "writer.json",

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Self
 from xml.sax.saxutils import escape
 
+import requests
+
 from walferry.embedded import jars, processes
 from walferry.embedded.processes import Server
 from walferry.errors import WalferryError
@@ -190,12 +192,29 @@ class Cluster:
 
         `deadline` is a time of time.monotonic().
         """
-        ready = {
+        deadline = deadline or time.monotonic() + BOOT_DEADLINE_S
+        self.await_started(name, deadline)
+        if name == "hdfs":
+            self._await_webhdfs(deadline)
+
+    def await_started(self, name: str, deadline: float) -> None:
+        """Wait until the server `name` says so in its log. For `hdfs` that is enough for HBase, not for WebHDFS."""
+        said = {
             "hdfs": r"Started MiniDFSCluster",
             "hbase": r"Master has completed initialization",
             "thrift": r"(?i)starting .*server.* on .*:\d+|Starting HBase ThreadPool Thrift server",
         }.get(name, r"Serving as ")
-        self.servers[name].await_line(ready, deadline or time.monotonic() + BOOT_DEADLINE_S)
+        self.servers[name].await_line(said, deadline)
+
+    def _await_webhdfs(self, deadline: float) -> None:
+        """The first request makes the name node load its REST classes: seconds, half a minute on a busy machine."""
+        patience = max(1.0, deadline - time.monotonic())
+        url = f"http://{HOST}:{self.ports.webhdfs}/webhdfs/v1/?op=LISTSTATUS"
+        try:
+            requests.get(url, timeout=patience).raise_for_status()
+        except requests.RequestException as error:
+            log = self.servers["hdfs"].log
+            raise WalferryError(f"WebHDFS at {url} is not ready ({error}); see {log}") from error
 
     def kill(self, name: str) -> None:
         """kill -9 the server `name` (see `pids`)."""
@@ -275,7 +294,7 @@ def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
         for cluster in clusters:
             cluster.start_hdfs()
         for cluster in clusters:
-            cluster.await_ready("hdfs", deadline)
+            cluster.await_started("hdfs", deadline)
             cluster.start_hbase()
             if cluster.with_thrift:
                 cluster.start_thrift()

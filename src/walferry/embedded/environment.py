@@ -44,6 +44,7 @@ class Environment:
     target: Cluster
     airflow: Airflow
     ledger: str
+    reports: Path
     spark: str
 
     @classmethod
@@ -63,10 +64,12 @@ class Environment:
             dags=dags,
             plugins=CHECKOUT / "plugins",
             port=port,
-            environment={"WALFERRY_LEDGER": ledger},
+            environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
         )
         clusters = Cluster(directory / "source", source), Cluster(directory / "target", target)
-        return cls(*clusters, airflow=airflow, ledger=ledger, spark=settings.spark_master)
+        return cls(
+            *clusters, airflow=airflow, ledger=ledger, reports=directory / "reports", spark=settings.spark_master
+        )
 
     def start(self) -> None:
         """Boot the clusters, then Airflow; what was started is stopped again when something fails."""

@@ -25,8 +25,8 @@ class Cluster(BaseModel):
 
     zookeeper: str = Field(description="ZooKeeper quorum, host:port[,host:port…]")
     znode: str = Field(default="/hbase", description="zookeeper.znode.parent")
-    webhdfs: str = Field(description="WebHDFS of the NameNode, http://host:port")
-    rootdir: str = Field(description="hbase.rootdir, for example hdfs://host:8020/hbase")
+    webhdfs: str = Field(pattern=r"^https?://", description="WebHDFS of the NameNode, http://host:port")
+    rootdir: str = Field(pattern=r"^([a-z0-9]+:/)?/", description="hbase.rootdir, for example hdfs://host:8020/hbase")
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
     user: str | None = Field(default=None, description="user name for HBase and HDFS; the OS user if not given")
 
@@ -87,14 +87,14 @@ class Spec(BaseModel):
     @classmethod
     def _known_way(cls, way: str) -> str:
         if way in ("bulk", "thrift"):
-            raise ValueError(f"apply: {way} is not built yet; use auto or rpc")
+            raise ValueError(f"{way} is not built yet; use auto or rpc")
         return way
 
     @field_validator("protect")
     @classmethod
     def _known_protection(cls, way: str) -> str:
         if way == "stage":
-            raise ValueError("protect: stage is not built yet; use peer")
+            raise ValueError("stage is not built yet; use peer")
         return way
 
 
@@ -111,11 +111,17 @@ Connections = Callable[[str], Cluster]
 def load_spec(path: Path) -> Spec:
     """Read a spec from YAML; UsageError names the file, the key and what is wrong with it."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the spec {path}: {error.strerror}", file=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 at byte {error.start}", file=str(path)) from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}", file=str(path)) from error
+        # Not its whole text, which quotes the file.
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or "unreadable"
+        raise UsageError(f"{path} is not YAML{where}: {what}", file=str(path)) from error
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no mapping of keys; see migration.example.yaml", file=str(path))
     return parse_spec(content, origin=str(path))
@@ -132,9 +138,14 @@ def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
 def describe_faults(error: ValidationError) -> str:
     """Put pydantic's findings into one line, without the values that were given (they may be secrets)."""
     faults = []
-    for fault in error.errors(include_url=False, include_input=False):
+    for fault in error.errors(include_url=False):
+        if fault["loc"][-1:] == ("str",) and isinstance(fault["input"], dict):
+            continue  # a cluster written out: that it is no connection id is not what is wrong with it
         place = ".".join(str(part) for part in fault["loc"] if part not in ("Cluster", "str")) or "spec"
-        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "model_type":
+            message = "give a mapping of keys"
+        else:
+            message = fault["msg"].removeprefix("Value error, ")
         faults.append(f"{place}: {'unknown key' if fault['type'] == 'extra_forbidden' else message}")
     return "; ".join(dict.fromkeys(faults))
 
@@ -175,19 +186,39 @@ def environment_connection(connection_id: str) -> Cluster:
             f"connection {connection_id} is not known: set {variable}, or write the cluster into the spec",
             connection=connection_id,
         )
-    if text.lstrip().startswith("{"):
-        try:
-            fields = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{variable} is not JSON: {error.msg}", connection=connection_id) from error
-        extra = fields.get("extra") or {}
-        if isinstance(extra, str):
-            extra = json.loads(extra)
-        return cluster_from_connection(
-            connection_id, fields.get("host"), fields.get("port"), extra, fields.get("login")
-        )
+    try:
+        host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
+    except (ValueError, TypeError, AttributeError):
+        # Not the error's own text, which may quote the value and with it a password.
+        raise UsageError(
+            f"{variable} can be read neither as Airflow's JSON nor as its URI", connection=connection_id
+        ) from None
+    return cluster_from_connection(connection_id, host, port, extra, login)
+
+
+Connection = tuple[str | None, int | None, str | None, Mapping[str, Any]]
+"""host, port, login, extra"""
+
+
+def _json_connection(text: str) -> Connection:
+    fields = json.loads(text)
+    extra = fields.get("extra") or {}
+    port = fields.get("port")
+    return (
+        fields.get("host"),
+        int(port) if port else None,
+        fields.get("login"),
+        dict(json.loads(extra) if isinstance(extra, str) else extra),
+    )
+
+
+def _uri_connection(text: str) -> Connection:
+    """`hbase://login@host:port/?key=value`, each part percent-encoded; several hosts are one encoded part."""
     parts = urlsplit(text)
-    host = unquote(parts.netloc.rpartition("@")[2])
-    name, _, port = host.partition(":") if host.count(":") == 1 and "," not in host else (host, "", "")
+    credentials, _, place = parts.netloc.rpartition("@")
+    host, _, port = (place, "", "") if "," in place else place.partition(":")
     extra = dict(parse_qsl(parts.query))
-    return cluster_from_connection(connection_id, name, int(port) if port else None, extra)
+    if "__extra__" in extra:  # how Airflow writes extras that a query cannot hold
+        extra = json.loads(extra["__extra__"])
+    login = unquote(credentials.partition(":")[0])
+    return unquote(host), int(port) if port else None, login or None, extra

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,12 +71,15 @@ class SealedWal:
 
 def table_cells(file_system: FileSystem, root: str, file: WalFile, table: str) -> Iterator[pa.RecordBatch]:
     """The cells of one table in a sealed file, markers left out (WAL_CELL_SCHEMA); what precedes damage."""
-    try:
-        for batch in SealedWal(file_system, root, file):
-            wanted = np.array([name.decode() == table for name in batch.tables] or [False])
-            yield entry_cells(batch, file.name, wanted[batch.table] & (batch.marker == Marker.NONE))
-    except DamagedInputError:
-        return
+    with suppress(DamagedInputError):
+        yield from cells_of(SealedWal(file_system, root, file), file.name, table)
+
+
+def cells_of(batches: Iterable[EntryBatch], file: str, table: str) -> Iterator[pa.RecordBatch]:
+    """The cells of one table in a file's entries, markers left out (WAL_CELL_SCHEMA)."""
+    for batch in batches:
+        wanted = np.array([name == table.encode() for name in batch.tables] or [False])
+        yield entry_cells(batch, file, wanted[batch.table] & (batch.marker == Marker.NONE))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,132 @@
+"""`make demo`: move two live tables between two real clusters by the DAG `hbase_migrate`, and show what it proves.
+
+A person's part is played from outside: approvals go through Airflow's API, and the writer (an ordinary client of the
+source) goes on until the confirmation that writes have stopped is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from walferry.embedded import processes
+from walferry.embedded.airflow import write_private
+from walferry.embedded.cluster import boot
+from walferry.embedded.dag_run import ENDED, DagRun
+from walferry.embedded.environment import RUN, Environment, Settings
+from walferry.embedded.processes import Server
+from walferry.embedded.writer import TABLES, read_count
+from walferry.errors import SidesDifferError, TransientError, WalferryError
+from walferry.ledger import Ledger
+from walferry.migration.report import status, status_line, summary
+
+ROWS = 200_000
+CELLS_PER_SECOND = 2_000
+LOAD_SECONDS = 180.0
+RUN_SECONDS = 1_800.0
+LINE_SECONDS = 5.0
+NAME = "demo"
+
+
+def demo(directory: Path = RUN / "demo") -> None:
+    """Boot everything in `directory`, run the migration, print the report; nothing is left running.
+
+    Raises SidesDifferError when a difference is unexplained, WalferryError when the run fails.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    began = time.monotonic()
+    environment = Environment.lay_out(directory, Settings())
+    with ExitStack() as undo:
+        undo.callback(environment.stop)
+        _say("booting source and target: HDFS, HBase, Thrift each")
+        boot(environment.source, environment.target)
+        write_private(directory / "endpoints.json", json.dumps(environment.endpoints()))
+        writer = _start_writer(directory)
+        undo.callback(lambda: processes.stop([writer]))
+        _say(f"writer started: {ROWS} rows, then {CELLS_PER_SECOND} cells a second until writes stop at cutover")
+        _say("booting Airflow: scheduler, DAG processor, API server, triggerer")
+        environment.airflow.start(environment.connections())
+        environment.airflow.unpause("hbase_migrate")
+        _await_load(directory, writer)
+        _say(f"set-up took {time.monotonic() - began:.0f} s; triggering hbase_migrate")
+        with environment.airflow.client() as client:
+            run = DagRun.trigger(client, "hbase_migrate", {"name": NAME, "tables": list(TABLES)})
+            _follow(run, environment, directory, writer)
+        _tell_outcome(run, environment, directory)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _start_writer(directory: Path) -> Server:
+    command = [
+        sys.executable, "-m", "walferry.embedded", "writer", "--endpoints", "endpoints.json",
+        "--status", "writer.json", "--stop-file", "writer.stop", "--rows", str(ROWS),
+        "--cells-per-second", str(CELLS_PER_SECOND),
+    ]  # fmt: skip
+    return processes.start("writer", command, directory / "writer.log", folder=directory)
+
+
+def _await_load(directory: Path, writer: Server) -> None:
+    deadline = time.monotonic() + LOAD_SECONDS
+    while read_count(directory / "writer.json").state == "loading":
+        if not writer.is_alive():
+            raise WalferryError(f"the writer ended early:\n{writer.tail()}")
+        if time.monotonic() > deadline:
+            raise TransientError(f"the writer has not loaded its {ROWS} rows in {LOAD_SECONDS:.0f} s")
+        time.sleep(0.5)
+
+
+def _follow(run: DagRun, environment: Environment, directory: Path, writer: Server) -> None:
+    """Show a status line and answer what waits for a person, until the DAG run has ended."""
+    deadline = time.monotonic() + RUN_SECONDS
+    next_line = 0.0
+    with Ledger.open(environment.ledger) as ledger:
+        while run.state() not in ENDED:
+            if time.monotonic() > deadline:
+                raise TransientError(f"the DAG run {run.run_id} has not ended in {RUN_SECONDS:.0f} s")
+            if time.monotonic() >= next_line and ledger.runs():
+                _say(status_line(status(ledger, ledger.find(NAME))))
+                next_line = time.monotonic() + LINE_SECONDS
+            for task in run.tasks():
+                if task.state == "awaiting_input":
+                    if task.task_id == "confirm_writes_stopped":
+                        _stop_writer(directory, writer)
+                    _say(f"answering {task.task_id}: Approve")
+                    run.answer(task.task_id)
+            time.sleep(1.0)
+
+
+def _stop_writer(directory: Path, writer: Server) -> None:
+    if not writer.is_alive():
+        return
+    (directory / "writer.stop").touch()
+    while writer.is_alive():
+        time.sleep(0.2)
+    count = read_count(directory / "writer.json")
+    _say(f"the writer has stopped: {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
+
+
+def _tell_outcome(run: DagRun, environment: Environment, directory: Path) -> None:
+    report = environment.reports / f"{NAME}-1" / "report.txt"
+    if report.exists():
+        _say("\n" + report.read_text())
+    if run.state() != "success":
+        failed = [task for task in run.tasks() if task.state == "failed"]
+        for task in failed:
+            _say(f"{task.task_id} failed:\n" + run.log(task.task_id, task.map_index, task.try_number)[-3000:])
+        raise WalferryError(
+            f"the DAG run failed in {', '.join(t.task_id for t in failed) or 'no task'}; see {directory}"
+        )
+    with Ledger.open(environment.ledger) as ledger:
+        facts = summary(ledger, ledger.find(NAME))
+    unequal = [t for t, row in facts["tables"].items() if row["equal_regions"] < row["regions"]]
+    if facts["unexplained"] or len(facts["tables"]) < len(TABLES):
+        raise SidesDifferError(f"{facts['unexplained']} rows differ without an explanation in {', '.join(unequal)}")
+    _say(f"nothing is unexplained; everything of this demo stays in {directory}")

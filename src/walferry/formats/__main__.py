@@ -1,0 +1,37 @@
+"""`python -m walferry.formats`: compile the numba kernels into their cache, so that no first run waits for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, entry_cells, gather, index_cells
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.resolve import FamilyRules, Fate, digest, resolve, row_digests
+from walferry.formats.wal import WalReader
+
+
+def _message(message: bytes) -> bytes:
+    assert len(message) < 128  # one byte of varint
+    return bytes([len(message)]) + message
+
+
+def main() -> None:
+    """Send one small log and one cell through every kernel."""
+    cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
+    key = pb.WALKey(
+        encoded_region_name=b"0" * 32, table_name=b"t", log_sequence_number=1, write_time=1, following_kv_count=1
+    )
+    header = pb.WALHeader(writer_cls_name="ProtobufLogWriter")
+    log = b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + bytes(4) + b"LAWP"
+    for batch in WalReader([log], "warm-up"):
+        entry_cells(batch, "warm-up", np.ones(len(batch), np.bool_))
+        gather(batch.buffer, batch.cells_start, batch.end)
+    cells = index_cells(np.frombuffer(cell, np.uint8))
+    cells_to_arrow(cells)
+    fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
+    digest(cells, fates == Fate.VISIBLE)
+    row_digests(cells, fates == Fate.VISIBLE)
+
+
+if __name__ == "__main__":
+    main()
