@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from walferry.errors import UnfinishedInputError, UnreadableInputError, UsageError
+from walferry.errors import UnfinishedInputError, UnreadableInputError, UsageError, WalferryError
 from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
@@ -171,4 +171,8 @@ def plan_run(migration: Migration) -> dict[str, object]:
         require(plan)
         return asdict(plan)
 
-    return migration.once("plan", work)
+    try:
+        return migration.once("plan", work)
+    except WalferryError as error:  # nothing was changed yet: a corrected spec may take the name
+        migration.ledger.end_run(migration.run_id, "failed", migration.actor, str(error))
+        raise

@@ -1,0 +1,196 @@
+"""The DAG in a real Airflow, driven through its API while an ordinary client writes; compared by happybase's scans."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import happybase
+import psutil
+import pytest
+
+from walferry.embedded.dag_run import ENDED, DagRun
+from walferry.embedded.environment import Environment
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.thrift import connect
+from walferry.ledger import Ledger
+
+pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
+
+FAMILIES = {"d": {"VERSIONS": "3"}, "e": {"VERSIONS": "1"}}
+MAPPED, PLAIN = "e2e:ledger", "visits"
+
+
+class Traffic:
+    """Puts, deletes and overwrites by happybase, until told to stop."""
+
+    def __init__(self, address: ClusterAddress, tables: list[str]) -> None:
+        self._address = address
+        self._tables = tables
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.writes = 0
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End after the present batch."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        dice = random.Random(7)
+        try:
+            connection = connect(self._address)
+            while not self._stop.wait(0.05):
+                for name in self._tables:
+                    with connection.table(name).batch() as batch:
+                        for _ in range(30):
+                            row = b"%04d\x00%d" % (dice.randrange(1000), dice.randrange(3))
+                            kind = dice.random()
+                            if kind < 0.1:
+                                batch.delete(row)
+                            elif kind < 0.2:
+                                batch.delete(row, [b"d:q"])
+                            else:
+                                batch.put(row, {b"d:q": dice.randbytes(8), b"d:": b"empty", b"e:n": dice.randbytes(4)})
+                            self.writes += 1
+        except Exception as error:
+            self.error = error
+
+
+def content(address: ClusterAddress, table: str) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
+    """Every visible cell with its timestamp, as Thrift's scanner gives it."""
+    connection: happybase.Connection = connect(address)
+    return dict(connection.table(table).scan(include_timestamp=True))
+
+
+def versions(address: ClusterAddress, table: str, rows: list[bytes]) -> list[list[tuple[bytes, int]]]:
+    """All versions of d:q of some rows."""
+    reader = connect(address).table(table)
+    return [reader.cells(row, b"d:q", versions=10, include_timestamp=True) for row in rows]
+
+
+def wait_for(what: Callable[[], object], seconds: float, message: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {message}"
+        time.sleep(0.5)
+
+
+def states(run: DagRun) -> dict[str, set[str | None]]:
+    found: dict[str, set[str | None]] = {}
+    for task in run.tasks():
+        found.setdefault(task.task_id, set()).add(task.state)
+    return found
+
+
+def processes(*words: str) -> list[psutil.Process]:
+    """Processes whose command line (or title) holds all the words."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if all(word in line for word in words):
+            found.append(process)
+    return found
+
+
+def kill_all(victims: list[psutil.Process]) -> None:
+    assert victims, "there is nothing to kill"
+    for victim in victims:
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+@contextmanager
+def clients(environment: Environment) -> Iterator[tuple[HBaseClient, HBaseClient]]:
+    with HBaseClient(environment.source.address) as source, HBaseClient(environment.target.address) as target:
+        yield source, target
+
+
+@pytest.mark.timeout(900)
+def test_a_live_migration_survives_kills_and_clears_and_ends_equal(environment: Environment) -> None:
+    with clients(environment) as (source, target), environment.airflow.client() as airflow:
+        source.create_namespace("e2e")
+        for table in (MAPPED, PLAIN):
+            source.create_table(table, FAMILIES, [b"0300", b"0600"])
+        with Traffic(environment.source.address, [MAPPED, PLAIN]) as traffic:
+            wait_for(lambda: traffic.writes > 1000, 60, "writes before the snapshot")
+            tables = [{"source": MAPPED, "target": "moved:ledger"}, PLAIN]
+            run = DagRun.trigger(airflow, "hbase_migrate", {"name": "e2e", "tables": tables, "max_lag": 60})
+
+            wait_for(lambda: processes("copy_snapshot.py", "e2e-1"), 240, "the copy runs")
+            kill_all(processes("copy_snapshot.py", "e2e-1"))  # kill -9 of the drivers
+
+            with Ledger.open(environment.ledger) as ledger:
+                wait_for(lambda: ledger.rounds("e2e-1"), 300, "a replay round")
+                kill_all(processes("replay_wal.py", "e2e-1", "java"))
+                rounds = len(ledger.rounds("e2e-1"))
+                wait_for(
+                    lambda: len(ledger.rounds("e2e-1")) > rounds, 240, "replay goes on after its driver was killed"
+                )
+                environment.airflow.kill("scheduler")  # and with it the running tasks
+                environment.airflow.start_component("scheduler")
+                rounds = len(ledger.rounds("e2e-1"))
+                wait_for(
+                    lambda: len(ledger.rounds("e2e-1")) > rounds, 300, "replay goes on after the scheduler was killed"
+                )
+
+            run.clear("fence")
+            run.clear("snapshot")
+            wait_for(lambda: states(run)["approve_cutover"] == {"awaiting_input"}, 240, "the approval is asked for")
+            wait_for(
+                lambda: states(run)["snapshot"] == states(run)["fence"] == {"success"}, 120, "cleared tasks are done"
+            )
+            run.answer("approve_cutover")
+            wait_for(
+                lambda: states(run)["confirm_writes_stopped"] == {"awaiting_input"}, 120, "the confirmation is asked"
+            )
+            traffic.stop()
+            run.answer("confirm_writes_stopped")
+            wait_for(lambda: run.state() in ENDED, 400, "the run ends")
+        assert run.state() == "success", {k: v for k, v in states(run).items() if v != {"success"}}
+        assert traffic.error is None
+
+        for table, moved in ((MAPPED, "moved:ledger"), (PLAIN, PLAIN)):
+            before, after = content(environment.source.address, table), content(environment.target.address, moved)
+            assert len(before) > 500
+            assert after == before
+            rows = sorted(before)[::7]
+            assert versions(environment.target.address, moved, rows) == versions(
+                environment.source.address, table, rows
+            )
+        for client in (source, target):
+            assert not client.peers()
+            assert not client.snapshots()
+        with Ledger.open(environment.ledger) as ledger:
+            assert ledger.run("e2e-1").state == "done"
+            assert not ledger.gaps("e2e-1")
+            ledger.verify_audit()
+        assert (environment.reports / "e2e-1" / "report.txt").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_missing_table_fails_the_plan_in_one_line_and_changes_nothing(environment: Environment) -> None:
+    with clients(environment) as (source, _), environment.airflow.client() as airflow:
+        run = DagRun.trigger(airflow, "hbase_migrate", {"name": "absent", "tables": ["nowhere"]})
+        wait_for(lambda: run.state() in ENDED, 120, "the run ends")
+        assert run.state() == "failed"
+        assert states(run)["plan"] == {"failed"}
+        assert "nowhere: there is no such table at the source" in run.log("plan")
+        assert not source.peers()
+        assert not source.snapshots()
