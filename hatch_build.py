@@ -21,7 +21,7 @@ def compile_protos(source: Path) -> None:
             raise RuntimeError(f"protoc could not compile {proto}")
 
 
-class ProtoBuildHook(BuildHookInterface):  # type: ignore[misc, unused-ignore]
+class ProtoBuildHook(BuildHookInterface[Any]):
     """Runs protoc before the wheel, editable or not, is put together."""
 
     PLUGIN_NAME = "custom"

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unfinished input, 4 damaged input, 5 si
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from rich.table import Table
 from walferry.errors import SidesDifferError, UsageError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, resolve
+from walferry.process import set_up_logging
 
 app = typer.Typer(
     help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
@@ -54,9 +54,7 @@ class Resolution(StrEnum):
 
 def main() -> None:
     """Run the command; every error that the user can mend is one line on stderr."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    for noisy in ("kazoo", "py4j", "great_expectations", "hdfs", "numba"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    set_up_logging()
     try:
         app()
     except WalferryError as error:

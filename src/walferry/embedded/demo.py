@@ -57,7 +57,7 @@ def demo(directory: Path = RUN / "demo") -> None:
         with environment.airflow.client() as client:
             run = DagRun.trigger(client, "hbase_migrate", {"name": NAME, "tables": list(TABLES)})
             _follow(run, environment, directory, writer)
-        _tell_outcome(run, environment, directory)
+            _tell_outcome(run, environment, directory)
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,53 @@
+"""A ledger filled by hand: a run in the middle of its replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from walferry.ledger import (
+    Difference,
+    Ledger,
+    Position,
+    QuarantineItem,
+    RangeComparison,
+    Round,
+    SeenFile,
+    WalRange,
+)
+
+CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
+SPEC: dict[str, Any] = {
+    "name": "move",
+    "source": CLUSTER,
+    "target": CLUSTER,
+    "tables": [{"source": "shop:orders", "target": "shop:orders"}],
+}
+GROUP = "rs%2C1%2C2"
+FILE = f"{GROUP}.10"
+
+
+def filled(ledger: Ledger) -> str:
+    """Open the run `move-1` and record what a run has after one round and one comparison; its id."""
+    run = ledger.open_run("move", "tester", SPEC, "tester").run_id
+    for phase, subject in (("plan", ""), ("protect", ""), ("fence", ""), ("snapshot", "shop:orders")):
+        ledger.start_phase(run, phase, subject)
+        ledger.finish_phase(run, phase, {}, subject)
+    ledger.start_phase(run, "replay")
+    ledger.plan_object(run, "source", "peer", "walferry_move_1")
+    ledger.object_made(run, "source", "peer", "walferry_move_1")
+    ledger.set_fence(run, "start", [Position(GROUP, FILE, 10, 0)])
+    ledger.see_files(run, [SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
+    ledger.set_ranges(run, [WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "sealed")])
+    ledger.mark_applied(run, [FILE])
+    ledger.record_round(run, Round(1, 100, 5_100, 1, 1_000, 3, 7, 5_000, 0))
+    ledger.quarantine(run, [QuarantineItem(FILE, 5, 7, "shop:orders", "r1", 4, "damaged cell", b"\x00\xff")])
+    ledger.record_comparison(
+        run,
+        1,
+        [
+            RangeComparison("shop:orders", "r1", b"", b"m", 2, 4, "01", 2, 4, "01", {"source": {"expired": 1}}),
+            RangeComparison("shop:orders", "r2", b"m", b"", 1, 1, "f" * 32, 1, 2, "02", {"source": {"expired": 2}}),
+        ],
+        [Difference("shop:orders", b"x", "in flight", "d"), Difference("shop:orders", b"y", "unexplained", "d")],
+    )
+    return run

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unit.migration.filled_ledger import FILE, filled
+from walferry.ledger import Ledger
+from walferry.migration.report import render, status, status_line, summary, write
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester")
+    filled(ledger)
+    return ledger
+
+
+def test_the_summary_adds_up_the_regions_of_a_table(book: Ledger) -> None:
+    facts = summary(book, book.run("move-1"))
+    table = facts["tables"]["shop:orders"]
+    assert (table["regions"], table["equal_regions"]) == (2, 1)
+    assert (table["source_rows"], table["target_rows"]) == (3, 3)
+    assert (table["source_cells"], table["target_cells"]) == (5, 6)
+    assert table["source_digest"] == f"{0:032x}"  # modulo 2**128
+    assert table["target_digest"] == f"{3:032x}"
+    assert table["dropped"] == {"source expired": 3}
+    assert table["differences"] == {"in flight": 1, "unexplained": 1}
+    assert facts["unexplained"] == 1
+
+
+def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger) -> None:
+    facts = summary(book, book.run("move-1"))
+    assert (facts["rounds"], facts["edits_applied"], facts["log_bytes"]) == (1, 7, 1_000)
+    assert facts["longest_lag_seconds"] == 5.0
+    assert facts["quarantine"] == 1
+    assert facts["gaps"] is None
+    assert facts["write_stop_seconds"] is None
+    assert facts["coverage"] == [
+        {"group": FILE.rpartition(".")[0], "table": "shop:orders", "seen": 0, "sealed": 0, "applied": 1_000,
+         "verified": 0}
+    ]  # fmt: skip
+
+
+def test_writes_were_stopped_until_the_last_check(book: Ledger) -> None:
+    book.start_phase("move-1", "write_stop")
+    book.finish_phase("move-1", "write_stop", {"at_ms": book.run("move-1").created_ms, "how": "confirm"})
+    assert summary(book, book.run("move-1"))["write_stop_seconds"] is None
+    book.start_phase("move-1", "check_drain")
+    book.finish_phase("move-1", "check_drain", {"data_docs": "docs/index.html"})
+    facts = summary(book, book.run("move-1"))
+    assert 0 <= facts["write_stop_seconds"] < 60
+    assert facts["data_docs"] == "docs/index.html"
+
+
+def test_the_report_for_people_names_tables_phases_and_the_audit_head(book: Ledger) -> None:
+    text = render(summary(book, book.run("move-1")))
+    assert "shop:orders: differs (1 of 2 regions)" in text
+    assert "differences: 1 in flight, 1 unexplained" in text
+    assert "snapshot shop:orders" in text
+    assert "quarantine: 1" in text
+    assert "gaps: not known yet" in text
+    assert book.audit_head().hash in text
+
+
+def test_the_report_of_a_run_that_has_just_begun_can_be_written(tmp_path: Path) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'new.db'}", actor="tester") as book:
+        run = book.open_run("move", "tester", {"tables": ["a"]}, "tester")
+        path = write(book, run, tmp_path / "out")
+        assert path.read_text().startswith("Run move-1: running\n")
+        assert status_line(status(book, run)).startswith("not started: 0.0%; Applied: 0; Backlog: 0.0MB; ")
+
+
+def test_the_audit_head_lies_beside_the_report_and_proves_the_trail(book: Ledger, tmp_path: Path) -> None:
+    write(book, book.run("move-1"), tmp_path / "out")
+    head = json.loads((tmp_path / "out" / "audit-head.json").read_text())
+    assert head == json.loads((tmp_path / "out" / "report.json").read_text())["audit_head"]
+    assert head["sequence"] == len(book.audit_trail("move-1"))
+    assert head["hash"] == book.audit_trail("move-1")[-1].hash
+
+
+def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
+    facts = status(book, book.run("move-1"))
+    assert (facts["phase"], facts["phase_state"], facts["state"]) == ("replay", "running", "running")
+    assert facts["percent"] == pytest.approx(100 * 4 / 15, abs=0.1)
+    assert facts["edits_applied"] == 7
+    assert facts["backlog_bytes"] == 0
+    assert facts["lag_seconds"] > 5
+    assert facts["error"] is None
+    line = status_line(facts)
+    assert line.startswith("replay: 26.7%; Applied: 7; Backlog: 0.0MB; Time: ")
+    assert "State: running; ETA: " in line
+
+
+def test_the_status_of_a_paused_run_promises_no_end(book: Ledger) -> None:
+    book.set_paused("move-1", True, "tester")
+    facts = status(book, book.run("move-1"))
+    assert facts["state"] == "paused"
+    assert status_line(facts).endswith("State: paused; ETA: N/A")
+
+
+def test_the_status_tells_the_last_error(book: Ledger) -> None:
+    book.fail_phase("move-1", "replay", "GapError: gone")
+    assert status(book, book.run("move-1"))["error"] == "GapError: gone"
+
+
+def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:
+    book.end_run("move-1", "aborted", "tester", "enough")
+    run = book.run("move-1")
+    facts = status(book, run)
+    assert run.ended_ms is not None
+    assert facts["elapsed_seconds"] == round((run.ended_ms - run.created_ms) / 1000, 1)
+    assert status_line(facts).endswith("State: aborted; ETA: N/A")
+    assert render(summary(book, run)).startswith("Run move-1: aborted: enough\n")

@@ -1,0 +1,208 @@
+"""The command as its users meet it: what it prints, its exit code, one line for each error."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from unit.migration.filled_ledger import filled
+from walferry.cli import main
+from walferry.ledger import Ledger
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
+UNREACHABLE = "{zookeeper: '127.0.0.1:1', webhdfs: 'http://127.0.0.1:1', rootdir: 'hdfs://127.0.0.1:1/hbase'}"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """A ledger with one run, `move-1`."""
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}", actor="tester") as book:
+        filled(book)
+    return path
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run of the command gave."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def walferry(folder: Path, *arguments: str) -> Answer:
+    """Run the command in `folder`, with the ledger that lies there, in this process (a start takes seconds)."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["walferry", *arguments])
+        patch.setenv("WALFERRY_LEDGER", f"sqlite:///{folder / 'ledger.db'}")
+        for side in ("SOURCE", "TARGET"):
+            patch.delenv(f"AIRFLOW_CONN_HBASE_{side}", raising=False)
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return Answer(code, out.getvalue(), err.getvalue())
+
+
+def refused(answer: Answer, code: int) -> str:
+    """The one line of an error; fails for a traceback, for more lines, and for another exit code."""
+    assert answer.returncode == code, answer.stderr
+    assert answer.stdout == ""
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def spec(folder: Path, text: str) -> str:
+    path = folder / "move.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_missing_spec_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "walferry.cli", "plan", "nowhere.yaml"]
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    line = refused(Answer(process.returncode, process.stdout, process.stderr), 2)
+    assert line == "cannot read the spec nowhere.yaml: No such file or directory"
+
+
+def test_a_spec_that_is_no_yaml_is_one_line(tmp_path: Path) -> None:
+    assert "is not YAML in line 1" in refused(walferry(tmp_path, "start", spec(tmp_path, "name: [a")), 2)
+
+
+def test_a_spec_with_faults_is_one_line(tmp_path: Path) -> None:
+    line = refused(walferry(tmp_path, "plan", spec(tmp_path, "name: move\ntables: [a]\nspeed: 3")), 2)
+    assert line.endswith("move.yaml: speed: unknown key")
+
+
+def test_a_connection_that_is_not_there_is_one_line_that_says_how_to_give_it(tmp_path: Path) -> None:
+    line = refused(walferry(tmp_path, "plan", spec(tmp_path, "name: move\ntables: [a]")), 2)
+    assert "set AIRFLOW_CONN_HBASE_SOURCE" in line
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_that_names_it(tmp_path: Path) -> None:
+    text = f"name: move\ntables: [a]\nsource: {UNREACHABLE}\ntarget: {UNREACHABLE}"
+    answer = walferry(tmp_path, "plan", spec(tmp_path, text))
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.splitlines()[-1].startswith("error: WebHDFS at http://127.0.0.1:1 does not answer")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", "other"),
+        ("report", "other"),
+        ("verify", "other"),
+        ("replay", "other"),
+        ("pause", "other"),
+        ("resume", "other"),
+        ("abort", "other", "--reason", "r"),
+        ("quarantine", "list", "other"),
+        ("quarantine", "show", "other", "1"),
+        ("quarantine", "release", "other", "1", "--how", "accept", "--reason", "r"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_run_is_one_line(command: tuple[str, ...], tmp_path: Path, ledger: Path) -> None:
+    assert "knows no run 'other'" in refused(walferry(tmp_path, *command), 2)
+
+
+def test_an_unknown_quarantine_item_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    assert refused(walferry(tmp_path, "quarantine", "show", "move", "77"), 2) == "run move has no quarantine item 77"
+    release = ("quarantine", "release", "move", "77", "--how", "accept", "--reason", "r")
+    assert "knows no quarantine item 77" in refused(walferry(tmp_path, *release), 2)
+
+
+def test_a_ledger_of_a_newer_walferry_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    with sqlite3.connect(ledger) as connection:
+        connection.execute("INSERT INTO schema_versions SELECT version + 1000, name, applied_ms FROM schema_versions")
+    assert "install the newer walferry" in refused(walferry(tmp_path, "status", "move"), 2)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", "move"),
+        ("report", "move"),
+        ("quarantine", "list", "move"),
+    ],
+    ids=" ".join,
+)
+def test_json_is_json_and_nothing_else(command: tuple[str, ...], tmp_path: Path, ledger: Path) -> None:
+    answer = walferry(tmp_path, *command, "--json")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert json.loads(answer.stdout)
+
+
+def test_a_quarantine_item_is_shown_with_its_bytes(tmp_path: Path, ledger: Path) -> None:
+    answer = walferry(tmp_path, "quarantine", "show", "move", "1")
+    item = json.loads(answer.stdout)
+    assert (item["id"], item["state"], item["data"]) == (1, "held", "00ff")
+
+
+def test_the_quarantine_is_listed_for_people(tmp_path: Path, ledger: Path) -> None:
+    assert "damaged" in walferry(tmp_path, "quarantine", "list", "move").stdout
+
+
+def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(tmp_path: Path, ledger: Path) -> None:
+    def state() -> str:
+        return str(json.loads(walferry(tmp_path, "status", "move", "--json").stdout)["state"])
+
+    assert walferry(tmp_path, "pause", "move", "--dry-run").stdout == "would pause move-1 (running now)\n"
+    assert state() == "running"
+    assert walferry(tmp_path, "pause", "move", "--reason", "lunch").returncode == 0
+    assert state() == "paused"
+    assert walferry(tmp_path, "resume", "move", "--dry-run").stdout.startswith("would resume move-1 (paused now")
+    assert state() == "paused"
+
+
+def test_a_dry_run_of_abort_names_what_it_would_remove(tmp_path: Path, ledger: Path) -> None:
+    answer = walferry(tmp_path, "abort", "move", "--reason", "r", "--dry-run")
+    assert answer.stdout == "would abort move-1 and remove: source peer walferry_move_1\n"
+
+
+def test_the_report_is_printed_and_written_beside_the_audit_head(tmp_path: Path, ledger: Path) -> None:
+    answer = walferry(tmp_path, "report", "move", "--reports", "reports")
+    folder = tmp_path / "reports" / "move-1"
+    assert (folder / "report.txt").read_text() == answer.stdout
+    head = json.loads((folder / "audit-head.json").read_text())
+    assert json.loads((folder / "report.json").read_text())["audit_head"] == head
+    with Ledger.open(f"sqlite:///{ledger}") as book:
+        kept = book.audit_head()
+    assert head == {"sequence": kept.sequence, "hash": kept.hash}
+
+
+@pytest.mark.parametrize("command", ["report", "verify"])
+def test_a_trail_that_was_tampered_with_is_one_line(command: str, tmp_path: Path, ledger: Path) -> None:
+    with sqlite3.connect(ledger) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("UPDATE audit SET actor = 'nobody' WHERE sequence = 2")
+    assert "the audit trail is broken: line 2" in refused(walferry(tmp_path, command, "move"), 1)
+
+
+def test_the_log_reader_tells_unfinished_and_damaged_files_by_its_exit_code(tmp_path: Path) -> None:
+    assert walferry(tmp_path, "wal", "cat", str(FIXTURES / "closed.wal")).returncode == 0
+    assert walferry(tmp_path, "wal", "cat", str(FIXTURES / "killed.wal")).returncode == 3
+    (tmp_path / "damaged.wal").write_bytes(b"this is no WAL at all, of whatever length")
+    assert walferry(tmp_path, "wal", "cat", "damaged.wal").returncode == 4
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("plan",), ("abort", "move"), ("status", "move", "--colour")])
+def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    answer = walferry(tmp_path, *arguments)
+    assert answer.returncode == 2
+    assert "Traceback" not in answer.stderr

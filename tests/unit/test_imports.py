@@ -1,0 +1,86 @@
+"""Rooms import downwards only: the order is the one of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "walferry"
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "formats": {"errors"},
+    "storage": {"errors"},
+    "ledger": {"errors"},
+    "hbase": {"errors", "formats"},
+    "wal": {"errors", "formats", "storage", "hbase"},
+    "spark": {"errors", "formats", "storage", "hbase", "wal", "ledger"},
+    "migration": {"errors", "formats", "storage", "hbase", "wal", "ledger", "spark"},
+    "checks": {"errors", "migration"},
+    "process": {"errors", "ledger", "migration"},
+    "airflow": {"__init__", "errors", "hbase", "migration", "checks", "process"},
+    "embedded": {"errors", "formats", "storage", "hbase"},
+    "engine": {"errors", "migration", "checks", "spark"},
+    "cli": {"errors", "ledger", "wal", "spark", "migration", "process", "engine"},
+    "__init__": set(),
+}
+"""Of each room and each module beside the rooms: what of walferry it may import."""
+FRAMEWORKS = {"pyspark": {"spark", "migration", "engine"}, "airflow": {"airflow"}, "great_expectations": {"checks"}}
+"""Which rooms may import what the package can be installed without. (embedded drives Airflow from outside.)"""
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, inside functions and for type checks too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "walferry":
+            found |= {f"walferry.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found.add(str(node.module))
+    return found
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    assert {room(path) for path in modules()} == MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_module_imports_only_from_rooms_below_its_own(path: Path) -> None:
+    own = room(path)
+    rooms = {(name.split(".") + ["__init__"])[1] for name in imports(path) if name.split(".")[0] == "walferry"}
+    assert rooms - {own} <= MAY_IMPORT[own]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_framework_is_imported_in_its_own_rooms_only(path: Path) -> None:
+    roots = {name.split(".")[0] for name in imports(path)}
+    assert [name for name, rooms in FRAMEWORKS.items() if name in roots and room(path) not in rooms] == []
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "import walferry.cli",
+        "from walferry.wal.cat import cat; cat([{wal!r}], sys.stdout, sys.stderr)",
+        "import walferry.hbase.client, walferry.ledger, walferry.migration.spec",
+    ],
+)
+def test_the_client_and_the_log_reader_start_without_the_frameworks(run: str) -> None:
+    wal = SOURCE.parents[1] / "tests" / "fixtures" / "wal" / "closed.wal"
+    script = run.format(wal=str(wal)) + f"\nprint(sorted({set(FRAMEWORKS)!r} & sys.modules.keys()))"
+    answer = subprocess.run([sys.executable, "-c", f"import sys; {script}"], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
