@@ -201,6 +201,7 @@ def resume(
         elif was_paused and _at_work(book, run.run_id):
             print(f"{run.run_id} goes on in the process that runs it")
         else:
+            book.adopt_run(run.run_id, _owner(), _owner())
             _go(book, run.run_id, yes, reports)
 
 
@@ -267,8 +268,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         book.verify_audit()
         with Migration(book, run.run_id) as migration:
             spark = open_session(f"{run.run_id} verify")
-            attempt = _next_attempt(book, run.run_id)
-            results = [compare(migration, spark, pair.source, attempt) for pair in migration.tables]
+            results = [compare(migration, spark, pair.source) for pair in migration.tables]
     facts = [
         {"table": r.table, "regions": len(r.ranges), "differing_rows": r.differing_rows, "unexplained": r.unexplained}
         for r in results
@@ -281,10 +281,6 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
                   f"{fact['unexplained']} unexplained")  # fmt: skip
     if any(r.unexplained for r in results):
         raise SidesDifferError(f"run {run.run_id}: source and target differ; `walferry report {run.name}` shows where")
-
-
-def _next_attempt(book: Ledger, run_id: str) -> int:
-    return 2 + sum(1 for line in book.audit_trail(run_id) if line.action == "record comparison")
 
 
 @app.command()

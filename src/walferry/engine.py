@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -29,17 +30,17 @@ def migrate(migration: Migration, approve: Callable[[str], bool], docs: Path) ->
     Transient failures are repeated a bounded number of times, each from what the ledger says.
     """
     plan_run(migration)
-    protect.protect(migration)
-    cut.start_fence(migration)
+    retried(lambda: protect.protect(migration))
+    retried(lambda: cut.start_fence(migration))
     for pair in migration.tables:
-        copy.snapshot(migration, pair.source)
+        retried(partial(copy.snapshot, migration, pair.source))
     spark = open_session(f"walferry {migration.run_id}")
     for pair in migration.tables:
-        retried(lambda table=pair.source: copy.copy(migration, spark, table))  # type: ignore[misc]
-        copy.clone(migration, pair.source)
+        retried(partial(copy.copy, migration, spark, pair.source))
+        retried(partial(copy.clone, migration, pair.source))
     check_copy(migration, docs)
     follow(migration, spark, approve)
-    cutover.stop_writes(migration)
+    retried(lambda: cutover.stop_writes(migration))
     finish(migration, spark, docs)
 
 
@@ -54,19 +55,21 @@ def follow(migration: Migration, spark: SparkSession, approve: Callable[[str], b
             if approve(question) and (
                 migration.spec.write_stop == "readonly" or approve("Have all writes to the source stopped?")
             ):
+                # The answers may have taken their time, and replay waited for them.
+                retried(lambda: replay(migration, spark, until=lambda: cutover.caught_up(migration)))
+                cutover.approve(migration, migration.actor)
                 return {}
             wait_while_paused(migration)
 
     migration.once("replay", work)
-    cutover.approve(migration)
 
 
 def finish(migration: Migration, spark: SparkSession, docs: Path) -> None:
     """End fence, drain, last comparison, gate, release, report."""
-    cut.end_fence(migration)
+    retried(lambda: cut.end_fence(migration))
     retried(lambda: drain(migration, spark))
     for pair in migration.tables:
-        last_comparison(migration, spark, pair.source)
+        retried(partial(last_comparison, migration, spark, pair.source))
     check_drain(migration, docs)
     release(migration)
 
@@ -80,7 +83,7 @@ def release(migration: Migration) -> None:
 def abort(migration: Migration, reason: str) -> None:
     """End the run as aborted and remove what it made on the clusters; target tables stay as they are."""
     migration.ledger.end_run(migration.run_id, "aborted", migration.actor, reason)
-    protect.release(migration)
+    protect.release(migration, aborted=True)
 
 
 def retried(work: Callable[[], object]) -> None:

@@ -52,7 +52,7 @@ class WalferrySparkOperator(SparkSubmitOperator):
     def __init__(self, *, app: str, run: str, phase: str, table: str = "", **kwargs: Any) -> None:
         super().__init__(
             application=str(SPARK_APPS / app),
-            conf={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"} | kwargs.pop("conf", {}),
+            conf={"spark.ui.enabled": "false"} | kwargs.pop("conf", {}),
             name=f"walferry {phase}",
             **kwargs,
         )

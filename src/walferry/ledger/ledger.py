@@ -630,6 +630,13 @@ class Ledger:
             }
             self._note(connection, "compare", run_id, inputs, f"{unequal} of {len(rows)} ranges differ")
 
+    def last_comparison(self, run_id: str) -> int:
+        """The highest attempt recorded for any table of the run; 0 before the first."""
+        comparisons = self._table("comparisons")
+        with self._database.read() as connection:
+            query = select(func.max(comparisons.c.attempt)).where(comparisons.c.run_id == run_id)
+            return connection.execute(query).scalar_one() or 0
+
     def comparison(self, run_id: str, attempt: int | None = None) -> list[RangeComparison]:
         """Ranges by table and start row, of `attempt` or of each table's newest."""
         table = self._table("comparisons")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from walferry.errors import DamagedInputError, UnfinishedInputError
+from walferry.errors import DamagedInputError, TransientError, UnfinishedInputError
 from walferry.formats.cells import CellType, cells_to_arrow, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.formats.wal import WalReader
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 HORIZON_MS = 10 * 60 * 1000
 SHOWN_ROWS = 200
+ATTEMPTS = 5
 
 IN_FLIGHT = "in flight"
 NOT_IN_LOG = "not in the log"
@@ -60,10 +61,13 @@ class TableComparison:
         return self.differing_rows - sum(1 for difference in self.differences if difference.kind != UNEXPLAINED)
 
 
-def compare(migration: Migration, spark: SparkSession, table: str, attempt: int) -> TableComparison:
-    """Compare one table, region by region of the source, and record the outcome in the ledger."""
+def compare(migration: Migration, spark: SparkSession, table: str) -> TableComparison:
+    """Compare one table, region by region of the source, and record the outcome as the newest in the ledger.
+
+    Raises TransientError when the source's regions move, or the time runs out, in each of ATTEMPTS tries.
+    """
     pair = migration.pair(table)
-    while True:
+    for _ in range(ATTEMPTS):
         now_ms = time.time_ns() // 1_000_000 + HORIZON_MS
         before = fingerprint(migration.source, table)
         spans = _spans(migration, table, now_ms)
@@ -74,6 +78,8 @@ def compare(migration: Migration, spark: SparkSession, table: str, attempt: int)
         if fingerprint(migration.source, table) == before:
             break
         log.info("regions of %s moved during the comparison; comparing again", table)
+    else:
+        raise TransientError(f"{table} could not be compared in {ATTEMPTS} attempts; try again later", table=table)
     ranges = _ranges(table, digests)
     unequal = [span for r in ranges if not equal(r) for span in spans[r.start]]
     count, rows = differing_rows(spark, unequal, SHOWN_ROWS) if unequal else (0, [])
@@ -83,6 +89,7 @@ def compare(migration: Migration, spark: SparkSession, table: str, attempt: int)
         message = f"{count - len(rows)} more rows from here on differ"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     result = TableComparison(table, ranges, differences, count)
+    attempt = migration.ledger.last_comparison(migration.run_id) + 1
     migration.ledger.record_comparison(migration.run_id, attempt, ranges, differences)
     if not result.unexplained:
         migration.ledger.mark_verified(migration.run_id, table)
@@ -98,7 +105,7 @@ def last_comparison(migration: Migration, spark: SparkSession, table: str) -> No
     """The comparison after the drain, as the phase `compare`. Differences are for the gate that follows."""
 
     def work() -> dict[str, Any]:
-        result = compare(migration, spark, table, attempt=1)
+        result = compare(migration, spark, table)
         return {"regions": len(result.ranges), "rows": result.differing_rows, "unexplained": result.unexplained}
 
     migration.once("compare", work, table)

@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +23,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration import lease
 from walferry.migration.context import Migration, archive_folder, data_folder
 from walferry.spark.copy import FileCopied, FileCopy, copy_files
+from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ _LINK = re.compile(
     r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
 )
 _WAVE = 64
+_ASKING = 8
+"""requests for checksums at a time"""
 
 
 def snapshot(migration: Migration, table: str) -> dict[str, Any]:
@@ -184,10 +188,14 @@ def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
     pair = migration.pair(table)
     manifest = read_manifest(migration, table)
     rows: list[dict[str, Any]] = []
-    for file in migration.done("copy", table)["copied"]:
+    copied = migration.done("copy", table)["copied"]
+    with ThreadPoolExecutor(_ASKING) as threads:
+        now = list(threads.map(lambda file: _as_it_lies(migration.target_files, file["target"]), copied))
+    for file, (length, checksum) in zip(copied, now, strict=True):
         rows.append(
-            {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2]}
-            | {k: file[k] for k in ("region", "source_bytes", "target_bytes", "source_checksum", "target_checksum")}
+            {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2], "region": file["region"]}
+            | {"source_bytes": file["source_bytes"], "source_checksum": file["source_checksum"]}
+            | {"target_bytes": length, "target_checksum": checksum}
         )
     source = {start: (name, end) for name, start, end in borders(manifest)}
     target = {region.start: region for region in migration.target.regions(pair.target)}
@@ -211,6 +219,15 @@ def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
         }
     )  # fmt: skip
     return rows
+
+
+def _as_it_lies(files: FileSystem, path: str) -> tuple[int | None, str | None]:
+    """Length and checksum of a file now, None for one that is gone."""
+    try:
+        status = files.status(path)
+        return (None, None) if status is None else (status.length, files.checksum(path))
+    except FileNotFoundError:
+        return None, None
 
 
 def _schema_text(descriptor: TableDescriptor) -> str:

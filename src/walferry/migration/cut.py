@@ -17,6 +17,8 @@ from typing import Any
 
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.migration.context import Migration
 from walferry.wal.files import Place, WalFile, list_wals
@@ -55,9 +57,17 @@ class Cut:
 
 def fingerprint(client: HBaseClient, table: str) -> str:
     """Digest over the table's regions: encoded name, server with its start code, open sequence number."""
-    regions = client.regions(table)
+    regions = regions_of(client, table)
     lines = sorted(f"{r.encoded} {r.server.name if r.server else '-'} {r.open_sequence}" for r in regions)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def regions_of(client: HBaseClient, table: str) -> list[Region]:
+    """The table's regions; none when somebody dropped it (the gate tells: `cutover.gate`)."""
+    try:
+        return client.regions(table)
+    except TableNotFoundError:
+        return []
 
 
 def cut_log(migration: Migration) -> Cut:
@@ -148,7 +158,7 @@ def end_fence(migration: Migration) -> dict[str, Any]:
         first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
         positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
         migration.ledger.set_fence(migration.run_id, "end", positions)
-        return {"groups": len(positions), "at_ms": cut.started_ms}
+        return {"groups": len(positions), "before": cut.before, "at_ms": cut.started_ms}
 
     return migration.once("end_fence", work)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from walferry.errors import UnfinishedInputError, WalferryError
-from walferry.formats.wal import Marker, WalReader
+from walferry.formats.wal import EntryBatch, Marker, WalReader
 from walferry.migration.context import Migration
 from walferry.migration.lineage import missing_tables
 from walferry.wal.files import WalFile, find_wal, list_wals
@@ -43,9 +43,9 @@ def lag(migration: Migration) -> Lag:
 
 
 def caught_up(migration: Migration) -> bool:
-    """Whether the newest round ended within the lag that the spec allows."""
-    rounds = migration.ledger.rounds(migration.run_id)
-    return bool(rounds) and rounds[-1].lag_ms <= migration.spec.max_lag * 1000
+    """Whether the target is behind by no more than the spec allows, at this moment: a replay that stands falls back."""
+    seconds = lag(migration).seconds
+    return seconds is not None and seconds <= migration.spec.max_lag
 
 
 def gate(migration: Migration, *, drained: bool) -> None:
@@ -73,12 +73,13 @@ def gate(migration: Migration, *, drained: bool) -> None:
         raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
 
 
-def approve(migration: Migration) -> dict[str, Any]:
-    """Record a person's approval of the cutover; the gate must be open at this moment."""
+def approve(migration: Migration, by: str) -> dict[str, Any]:
+    """Record the approval of the cutover by a person; the gate must be open at this moment."""
 
     def work() -> dict[str, Any]:
         gate(migration, drained=False)
-        return {"by": migration.actor}
+        migration.ledger.audit(by, "approve cutover", migration.run_id, {})
+        return {"by": by}
 
     return migration.once("approve", work)
 
@@ -138,7 +139,7 @@ def _edits(migration: Migration, file: WalFile, tables: set[bytes]) -> list[str]
         found = []
         try:
             for batch in WalReader(migration.source_files.read(now.path), file.name):
-                for i in np.flatnonzero((batch.marker == Marker.NONE) & (batch.cell_count > 0)):
+                for i in np.flatnonzero(_is_data(batch)):
                     table = batch.tables[batch.table[i]]
                     if table in tables:
                         found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
@@ -150,12 +151,19 @@ def _edits(migration: Migration, file: WalFile, tables: set[bytes]) -> list[str]
     return []
 
 
+def _is_data(batch: EntryBatch) -> Any:
+    """Which entries change a table: edits, and the marker of a bulk load."""
+    return ((batch.marker == Marker.NONE) & (batch.cell_count > 0)) | (batch.marker == Marker.BULK_LOAD)
+
+
 def require_silence(migration: Migration) -> None:
     """Raise GateShutError when a migrated table was written behind the end fence."""
     late = late_edits(migration)
     if late:
         for phase in ("end_fence", "drain"):
             migration.ledger.reopen_phase(migration.run_id, phase)
+        for pair in migration.tables:
+            migration.ledger.reopen_phase(migration.run_id, "compare", pair.source)
         raise GateShutError(
             f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, "
             "then go on: the end fence is set anew (walferry resume, or clear end_fence and what follows)",

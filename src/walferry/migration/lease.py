@@ -20,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, SessionExpiredError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class LeaseHeldError(TransientError):
     """Another run applies to the table; facts `table`, `holder`."""
 
 
-class LeaseLostError(WalferryError):
-    """The lease went to somebody else or its session ended; facts `table`, `fence`."""
+class LeaseLostError(TransientError):
+    """The lease went to somebody else or its session ended; facts `table`, `fence`. A new attempt takes a new lease."""
 
 
 @dataclass(frozen=True)

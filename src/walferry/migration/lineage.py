@@ -1,8 +1,8 @@
 """Does a table's history go on? (R11)
 
-A table that was truncated, dropped and created again, or restored from a snapshot starts anew and logs no delete for
-what it lost. Its WAL tells: a region opens that has neither store files nor a history of sequence numbers, although
-the table existed before; or a region comes back without store files that it had when it was closed.
+A table that was truncated, or dropped and created again, starts anew and logs no delete for what it lost. Its WAL
+tells: a region opens that has no history of sequence numbers, although the table existed before. A table that was
+restored in place goes on with its regions and numbers; the last comparison finds what it lost.
 """
 
 from __future__ import annotations
@@ -18,25 +18,20 @@ from walferry.spark.sealed import Refusal, RegionEvent
 log = logging.getLogger(__name__)
 
 LINEAGE = "lineage: "
-FIRST_SEQUENCE = 2
-"""the sequence number up to which a region that was just created writes its first opening"""
+FIRST_SEQUENCE = 3
+"""sequence number of the first opening of a region that was just created; the daughters of an empty region that was
+split at once begin at 6, behind their parent's opening and closing"""
 
 
-def find_breaks(migration: Migration, events: Sequence[RegionEvent]) -> list[Refusal]:
-    """One refusal (region None: the whole table) for every table whose history broke off in these events."""
-    closed: dict[str, RegionEvent] = {}
+def find_breaks(events: Sequence[RegionEvent]) -> list[Refusal]:
+    """One refusal (region None: the whole table) for every table in which these events show a region created anew."""
     breaks: dict[str, Refusal] = {}
-    for event in sorted(events, key=lambda event: (event.region, event.sequence_number)):
-        reason = None
-        if event.kind is Marker.REGION_CLOSE:
-            closed[event.region] = event
-        elif event.sequence_number <= FIRST_SEQUENCE and not event.stores:
-            reason = f"region {event.region} was created anew"
-        elif event.region in closed and closed[event.region].stores - event.stores:
-            lost = sorted(closed[event.region].stores - event.stores)
-            reason = f"region {event.region} came back without store file {lost[0]}"
-        if reason is not None and event.table not in breaks:
-            message = f"{LINEAGE}{reason}: {event.table} was truncated, created again or restored at the source"
+    for event in events:
+        if event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE and event.table not in breaks:
+            message = (
+                f"{LINEAGE}region {event.region} was created anew: {event.table} was truncated, or dropped and "
+                "created again, at the source"
+            )
             breaks[event.table] = Refusal(
                 event.file, event.offset, event.offset, event.table, None, event.sequence_number, message, b""
             )

@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import requests
+
 from walferry.errors import UnfinishedInputError, UnreadableInputError, UsageError, WalferryError
 from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.context import Migration, data_folder, file_system
-from walferry.migration.spec import ResolvedSpec, TablePair
+from walferry.migration.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.wal.files import list_wals
 
 log = logging.getLogger(__name__)
+
+_REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not tell its own
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ def make_plan(spec: ResolvedSpec, *, resuming: bool = False) -> Plan:
                     sorted(descriptor.families),
                 )
             )
+        findings += _room(spec, sum(table.bytes for table in tables))
         return Plan(
             source.version(), target.version(), source_id, target_id, tables,
             sum(file.length for file in wals), len(wals), findings,
@@ -150,6 +155,38 @@ def _table(
         yield Finding("warn", pair.source, "has coprocessors, which must be installed at the target, too")
     if source.table_exists("hbase:labels"):
         yield refuse("the source keeps visibility labels, whose numbers mean something else at the target")
+
+
+def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
+    """Whether the target's file system lets the user write below rootdir and has room; asks its NameNode only."""
+    root, user = spec.target.address().root_path, spec.target.address().user
+    allowed = _ask(spec.target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
+    if allowed is None or allowed.status_code not in (200, 403):
+        yield Finding("warn", "target", f"whether {user} may write to {root} could not be found out")
+    elif allowed.status_code == 403:
+        yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
+    state = _ask(spec.target, "/jmx", {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"})
+    try:
+        remaining = int(state.json()["beans"][0]["CapacityRemaining"]) if state is not None else None
+    except (ValueError, LookupError):
+        remaining = None
+    if remaining is None:
+        yield Finding("warn", "target", "how much room is left could not be found out")
+    elif remaining < needed * _REPLICATION:
+        yield Finding(
+            "warn", "target", f"{remaining / 1e9:.1f} GB are left, the tables' {needed / 1e9:.1f} GB need "
+            f"{needed * _REPLICATION / 1e9:.1f} GB with {_REPLICATION} copies of each block",
+        )  # fmt: skip
+
+
+def _ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Response | None:
+    """One GET to the first NameNode that answers; None when none does."""
+    for url in cluster.webhdfs.split(";"):
+        try:
+            return requests.get(url.rstrip("/") + path, params=query, timeout=10)
+        except requests.RequestException:
+            continue
+    return None
 
 
 def _size(files: FileSystem, folder: str) -> int:

@@ -64,8 +64,11 @@ def queued_files(migration: Migration, peer: str) -> set[str]:
     return {name for files in queues.values() for name in files if parse_wal_name(name) is not None}
 
 
-def release(migration: Migration) -> dict[str, Any]:
-    """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort."""
+def release(migration: Migration, *, aborted: bool = False) -> dict[str, Any]:
+    """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
+
+    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
+    """
     removed = []
     for item in migration.ledger.objects(migration.run_id):
         if item.state == "removed":
@@ -76,7 +79,10 @@ def release(migration: Migration) -> dict[str, Any]:
         elif item.kind == "snapshot" and item.name in {snapshot.name for snapshot in client.snapshots()}:
             client.delete_snapshot(item.name)
         elif item.kind == "read-only table":
-            continue  # the source stays read-only after cutover: this is what keeps late writers out
+            if not aborted:
+                continue
+            if client.table_exists(item.name):
+                client.set_read_only(item.name, False)
         migration.ledger.object_removed(migration.run_id, item.cluster, item.kind, item.name)
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)

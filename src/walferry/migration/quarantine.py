@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,22 +82,30 @@ def _item(refusal: Refusal) -> QuarantineItem:
 
 
 def _holds(migration: Migration, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> list[Hold]:
-    behind = {(hold.table, hold.region): hold.quarantine_id for hold in migration.ledger.holds(migration.run_id)}
+    behind: dict[tuple[str, str], int] = {}
+    for hold in migration.ledger.holds(migration.run_id):
+        behind[hold.table, hold.region] = hold.quarantine_id
+        behind.setdefault((hold.table, EVERY_REGION), hold.quarantine_id)
     for refusal, number in ids.items():
         tables = [pair.source for pair in migration.tables] if refusal.table == "*" else [refusal.table]
         for table in tables:
             behind.setdefault((table, refusal.region or EVERY_REGION), number)
-    holds = []
+            behind.setdefault((table, EVERY_REGION), number)
+    # From the start of each file: what of a held region was applied already is applied once more, which changes
+    # nothing, and a batch that is repeated after a kill may hold earlier files than the first attempt did.
+    holds = {}
     for report in reports:
+        waiting = [(item.table, item.region) for item in report.withheld]
         if not report.complete:
-            holds += [
-                Hold(report.file, tally.table, EVERY_REGION, report.applied_to, behind[tally.table, EVERY_REGION])
-                for tally in report.tallies
-            ]
-        for item in report.withheld:
-            number = behind.get((item.table, item.region)) or behind[item.table, EVERY_REGION]
-            holds.append(Hold(item.file, item.table, item.region, item.from_offset, number))
-    return holds
+            waiting += [(tally.table, EVERY_REGION) for tally in report.tallies]
+        for table, region in waiting:
+            number = behind.get((table, region)) or behind[table, EVERY_REGION]
+            holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
+    for refusal, number in ids.items():  # each item has a hold of its own, also where an earlier one holds already
+        region = refusal.region or EVERY_REGION
+        for table in [pair.source for pair in migration.tables] if refusal.table == "*" else [refusal.table]:
+            holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
+    return list(holds.values())
 
 
 # ------------------------------------------------------------------ the way out
@@ -121,63 +129,94 @@ def release(migration: Migration, quarantine_id: int, resolution: Resolution, re
 
 
 def apply_released(migration: Migration, spark: SparkSession, pipe: Pipe) -> None:
-    """Apply what waited behind every released item, in row order, and lift its holds."""
+    """Apply what waited behind released items, in row order, and lift their holds.
+
+    What waits behind another item, too, goes on waiting behind that one. A kill in between repeats it.
+    """
+    items = {item.quarantine_id: item for item in migration.ledger.quarantined(migration.run_id)}
     holds = migration.ledger.holds(migration.run_id)
-    for item in migration.ledger.quarantined(migration.run_id, "released"):
-        mine = [hold for hold in holds if hold.quarantine_id == item.quarantine_id]
-        if mine:
-            _apply_one(migration, spark, pipe, item, mine, holds)
+    waiting = [hold for hold in holds if items[hold.quarantine_id].state == "held"]
+    stuck = {hold.quarantine_id for hold in holds for other in waiting
+             if hold.table == other.table and other.region == EVERY_REGION}  # fmt: skip
+    ready = {hold.quarantine_id for hold in holds} - {hold.quarantine_id for hold in waiting} - stuck
+    if not ready:
+        return
+    for number in sorted(ready):
+        item = items[number]
+        log.info("quarantine %d: %s, as %s decided", number, item.resolution, item.released_by)
+    mine = [hold for hold in holds if hold.quarantine_id in ready]
+    for table in sorted({hold.table for hold in mine}):
+        chosen = [hold for hold in mine if hold.table == table]
+        _pass_on(migration, chosen, [hold for hold in waiting if hold.table == table])
+        _apply_table(migration, spark, pipe, table, chosen, items)
+    for number in sorted(ready):
+        migration.ledger.drop_holds(migration.run_id, number)
 
 
-def _apply_one(
-    migration: Migration, spark: SparkSession, pipe: Pipe, item: Quarantined, mine: list[Hold], holds: list[Hold]
+def _pass_on(migration: Migration, released: Sequence[Hold], waiting: Sequence[Hold]) -> None:
+    """Regions that another item holds back wait behind that one in the released item's files, too."""
+    behind = {hold.region: hold.quarantine_id for hold in waiting}
+    holds = [
+        Hold(hold.file, hold.table, region, 0, number)
+        for hold in released
+        for region, number in behind.items()
+        if hold.region in (region, EVERY_REGION)
+    ]
+    migration.ledger.hold_regions(migration.run_id, holds)
+
+
+def _apply_table(
+    migration: Migration,
+    spark: SparkSession,
+    pipe: Pipe,
+    table: str,
+    released: Sequence[Hold],
+    items: Mapping[int, Quarantined],
 ) -> None:
-    tables = {hold.table for hold in mine}
-    narrow = replace(pipe, tables={s: t for s, t in pipe.tables.items() if s in tables})
-    log.info("quarantine %d: %s, as %s decided", item.quarantine_id, item.resolution, item.released_by)
-    if item.resolution == "reread":
-        for table in sorted(tables):
-            region = None if item.region == "" else item.region
-            reread_rows(spark, narrow, table, _borders(migration, table, region))
-    damage = item.table == "*"
-    out_of_the_way = item.resolution != "retry"
+    narrow = replace(pipe, tables={table: pipe.tables[table]})
+    ours = {hold.quarantine_id for hold in released}
+    for item in (items[number] for number in sorted(ours)):
+        if item.resolution == "reread":
+            reread_rows(spark, narrow, table, _borders(migration, table, item.region))
+    # Every earlier decision still counts: a file is read from its start.
+    left_out = [item for item in items.values() if item.state == "released" and item.resolution != "retry"]
     known = {file.name: file for file in migration.ledger.files(migration.run_id)}
     files = tuple(
         WalFile(f.name, f.group, f.server, f.number, f.path, Place.ARCHIVED, f.length)
-        for f in (known[name] for name in dict.fromkeys(hold.file for hold in mine))
+        for f in (known[name] for name in dict.fromkeys(hold.file for hold in released))
     )
+    still = [h for h in migration.ledger.holds(migration.run_id) if h.table == table and h.quarantine_id not in ours]
     task = RowTask(
         narrow,
         files,
-        from_offset={(hold.file, hold.region): hold.from_offset for hold in mine},
-        skipped=frozenset({(item.file, item.start)}) if out_of_the_way and not damage else frozenset(),
-        cut_off={item.file: item.start} if out_of_the_way and damage else {},
-        held=frozenset(h.region for h in holds if h.quarantine_id != item.quarantine_id and h.region != EVERY_REGION),
+        from_offset={(hold.file, hold.region): hold.from_offset for hold in released},
+        skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
+        cut_off={item.file: item.start for item in left_out if item.table == "*"},
+        held=frozenset(hold.region for hold in still),
     )
     try:
         refusals = apply_by_row(spark, task).refusals
     except DamagedInputError as error:
-        refusals = (Refusal(item.file, item.start, -1, "*", None, 0, str(error), b""),)
+        damaged = str(error.facts["file"])
+        refusals = (Refusal(damaged, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""),)
     if refusals:
-        _hold_again(migration, item, mine, refusals[0])
+        _hold_again(migration, released, refusals[0])
         return
-    migration.ledger.drop_holds(migration.run_id, item.quarantine_id)
-    still = {(hold.file, hold.table) for hold in migration.ledger.holds(migration.run_id)}
-    for table in sorted(tables):
-        done = [hold.file for hold in mine if hold.table == table and (hold.file, table) not in still]
-        migration.ledger.mark_applied(migration.run_id, done, [table])
+    waiting = {hold.file for hold in still}
+    done = sorted({hold.file for hold in released} - waiting)
+    migration.ledger.mark_applied(migration.run_id, done, [table])
 
 
-def _hold_again(migration: Migration, item: Quarantined, mine: Sequence[Hold], refusal: Refusal) -> None:
+def _hold_again(migration: Migration, released: Sequence[Hold], refusal: Refusal) -> None:
     """What was released is refused once more: a new item takes over the holds."""
-    again = replace(_item(refusal), reason=f"again, after {item.resolution} of {item.quarantine_id}: {refusal.reason}")
+    before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
+    again = replace(_item(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
     (number,) = migration.ledger.quarantine(migration.run_id, [again])
-    migration.ledger.hold_regions(migration.run_id, [replace(hold, quarantine_id=number) for hold in mine])
-    migration.ledger.drop_holds(migration.run_id, item.quarantine_id)
+    migration.ledger.hold_regions(migration.run_id, [replace(hold, quarantine_id=number) for hold in released])
     log.error("quarantine %d: %s", number, again.reason)
 
 
-def _borders(migration: Migration, table: str, region: str | None) -> list[tuple[bytes, bytes]]:
+def _borders(migration: Migration, table: str, region: str) -> list[tuple[bytes, bytes]]:
     """Row ranges to read again: a region's, or those of all regions when it is not known or there no more."""
     regions = migration.source.regions(table)
     chosen = [r for r in regions if r.encoded == region] or regions

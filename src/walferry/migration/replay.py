@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Round
 from walferry.migration import lease
 from walferry.migration.context import Migration
-from walferry.migration.cut import Cut, cut_log, fingerprint, see
+from walferry.migration.cut import Cut, cut_log, fingerprint, regions_of, see
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
@@ -36,6 +37,7 @@ from walferry.wal.files import Place, WalFile, list_wals
 
 log = logging.getLogger(__name__)
 
+STEP_BYTES = 1 << 30
 SETTLE_CUTS = 5
 SPLIT_SECONDS = 120.0
 LEASE_WAIT_SECONDS = 90.0
@@ -48,7 +50,9 @@ class Batch:
     files: list[WalFile]
     calm: frozenset[str]
     cut_ms: int
-    before: dict[str, str]
+    """everything written before this moment is applied once the batch is"""
+    before: dict[str, str] | None
+    """fingerprints before the cut; None when the batch leaves files in front of the cut"""
 
 
 def replay(migration: Migration, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:
@@ -89,46 +93,41 @@ def follow(migration: Migration, spark: SparkSession) -> None:
     migration.once("replay", work)
 
 
-class applying:
-    """Hold the leases of all target tables and make the pipe that the executors use under them."""
-
-    def __init__(self, migration: Migration) -> None:
-        self._migration = migration
-        limits = Limits()
-        tables = [pair.target for pair in migration.tables]
-        holder = f"run {migration.run_id} ({migration.actor})"
-        self._limits = limits
-        self._leases = lease.hold(
-            migration.target.zk,
-            tables,
-            holder=holder,
-            request_seconds=limits.request_seconds + limits.settle_seconds,
-            wait_seconds=LEASE_WAIT_SECONDS,
-        )
-
-    def __enter__(self) -> Pipe:
-        migration = self._migration
-        fences = self._leases.__enter__()
+@contextmanager
+def applying(migration: Migration) -> Iterator[Pipe]:
+    """Hold the leases of all target tables, and make the pipe that the executors use under them."""
+    limits = Limits()
+    target = migration.spec.target.address()
+    with lease.hold(
+        migration.target.zk,
+        [pair.target for pair in migration.tables],
+        holder=f"run {migration.run_id} ({migration.actor})",
+        request_seconds=limits.request_seconds + limits.settle_seconds,
+        wait_seconds=LEASE_WAIT_SECONDS,
+    ) as fences:
+        # Numbers rise within one target cluster only.
+        names = {table: f"{migration.target.cluster_id()} {table}" for table in fences}
+        for table, fence in fences.items():
+            migration.ledger.take_lease(migration.run_id, names[table], migration.actor, fence.number)
         uuid = migration.source.cluster_uuid()
-        return Pipe(
+        yield Pipe(
             source=migration.spec.source.address(),
             root=migration.source_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
-            target=migration.spec.target.address(),
+            target=target,
             tables={pair.source: pair.target for pair in migration.tables},
-            guard=partial(guard, migration.spec.target.address(), tuple(fences.values())),
-            limits=self._limits,
+            guard=partial(guard, target, dict(fences)),
+            limits=limits,
         )
+        for table, fence in fences.items():
+            migration.ledger.release_lease(migration.run_id, names[table], fence.number)
 
-    def __exit__(self, *error: Any) -> None:
-        self._leases.__exit__(*error)
 
-
-def guard(target: ClusterAddress, fences: Sequence[lease.Fence]) -> None:
-    """Raise LeaseLostError unless this run still holds every lease. Called in the executors before each request."""
+def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Collection[str]) -> None:
+    """Raise LeaseLostError unless this run still holds the leases of `tables`. Runs before each request."""
     zk = shared_client(target).zk
-    for fence in fences:
-        lease.check(zk, fence)
+    for table in tables:
+        lease.check(zk, fences[table])
 
 
 def wait_while_paused(migration: Migration) -> None:
@@ -161,8 +160,12 @@ def run_round(migration: Migration, spark: SparkSession, pipe: Pipe) -> Round:
     cut = _settled_cut(migration, window)
     below = see(migration, cut)
     check_complete(migration, cut)
+    pending = _pending(migration, below)
     calm = frozenset(table for table, before in window.items() if before == cut.after.get(table))
-    batch = Batch(_pending(migration, below), calm, cut.started_ms, cut.before)
+    if len(calm) == len(window) and (first := _first(pending)) != pending:
+        # A long backlog goes in steps, so that a kill costs little; the window stays open until it is all applied.
+        return _apply(migration, spark, pipe, Batch(first, calm, _covered_ms(migration), None), started_ms)
+    batch = Batch(pending, calm, cut.started_ms, cut.before)
     return _apply(migration, spark, pipe, batch, started_ms)
 
 
@@ -180,7 +183,8 @@ def drain(migration: Migration, spark: SparkSession) -> dict[str, Any]:
             window = _window(migration)
             now = {table: fingerprint(migration.source, table) for table in window}
             calm = frozenset(table for table, before in window.items() if before == now[table])
-            batch = Batch(_pending(migration, below), calm, migration.done("end_fence")["at_ms"], now)
+            fence = migration.done("end_fence")
+            batch = Batch(_pending(migration, below), calm, fence["at_ms"], fence["before"])
             done = _apply(migration, spark, pipe, batch, started_ms)
         return {"files": done.files, "cells": done.cells, "bytes": done.bytes}
 
@@ -271,20 +275,48 @@ def check_complete(migration: Migration, cut: Cut) -> None:
 
 
 def _was_empty(migration: Migration, name: str) -> bool:
-    """A log without a byte is deleted, not archived, when its server dies at once."""
-    return any(f.name == name and f.length == 0 and f.state == "open" for f in migration.ledger.files(migration.run_id))
+    """A log without a byte is deleted, not archived, when its server dies at once.
+
+    An open log is listed with length 0, too, whatever it holds: only the last one of a dead server counts as empty.
+    """
+    files = {f.name: f for f in migration.ledger.files(migration.run_id)}
+    file = files.get(name)
+    if file is None or file.length or file.state != "open":
+        return False
+    alive = {server.name for server in migration.source.servers()}
+    return file.server not in alive and all(f.number <= file.number for f in files.values() if f.group == file.group)
+
+
+def _first(pending: Sequence[WalFile]) -> list[WalFile]:
+    """Of each group the first files, up to `STEP_BYTES` and at least one."""
+    taken: dict[str, int] = defaultdict(int)
+    first = []
+    for file in sorted(pending, key=lambda file: (file.group, file.number)):
+        if taken[file.group] < STEP_BYTES:
+            first.append(file)
+        taken[file.group] += file.length
+    return first
+
+
+def _covered_ms(migration: Migration) -> int:
+    """The moment up to which everything is applied now: the start of the last cut whose files all are."""
+    rounds = migration.ledger.rounds(migration.run_id)
+    if not rounds:
+        return int(migration.done("fence")["at_ms"])
+    return rounds[-1].finished_ms - rounds[-1].lag_ms
 
 
 def _pending(migration: Migration, sealed: Sequence[WalFile]) -> list[WalFile]:
     """The sealed files that are neither applied nor wholly handed to the quarantine's holds."""
     tables = {pair.source for pair in migration.tables}
     handled = defaultdict(set)
+    waiting = {(hold.file, hold.table) for hold in migration.ledger.holds(migration.run_id)}
+    # A batch's ranges are written last and at once: holds without them are of a batch to be repeated.
     for r in migration.ledger.ranges(migration.run_id):
-        if r.state in ("applied", "verified"):
+        if r.state in ("applied", "verified") or (r.file, r.table) in waiting:
             handled[r.file].add(r.table)
-    for hold in migration.ledger.holds(migration.run_id):
-        handled[hold.file].add(hold.table)
-    return [file for file in sealed if handled[file.name] < tables or not handled[file.name]]
+    pending = [file for file in sealed if handled[file.name] < tables or not handled[file.name]]
+    return sorted(pending, key=lambda file: (file.group, file.number))
 
 
 # ------------------------------------------------------------------ applying a batch
@@ -301,7 +333,8 @@ def _apply(migration: Migration, spark: SparkSession, pipe: Pipe, batch: Batch, 
     if calm and batch.files:
         reports += _apply_calm(spark, _narrow(pipe, calm), batch, held)
     record(migration, reports)
-    migration.ledger.finish_phase(migration.run_id, "applied_cut", {"before": batch.before})
+    if batch.before is not None:
+        migration.ledger.finish_phase(migration.run_id, "applied_cut", {"before": batch.before})
     return _record_round(migration, batch, reports, started_ms)
 
 
@@ -317,7 +350,7 @@ def _record_round(migration: Migration, batch: Batch, reports: Sequence[FileRepo
         entries=sum(tally.entries for tally in tallies),
         cells=sum(tally.cells for tally in tallies),
         lag_ms=now_ms - batch.cut_ms,
-        backlog_bytes=0,
+        backlog_bytes=_backlog(migration),
     )
     migration.ledger.record_round(migration.run_id, done)
     log.info(
@@ -325,6 +358,14 @@ def _record_round(migration: Migration, batch: Batch, reports: Sequence[FileRepo
         done.number, done.files, done.bytes / 1e6, done.cells, done.lag_ms / 1000,
     )  # fmt: skip
     return done
+
+
+def _backlog(migration: Migration) -> int:
+    """Bytes of the log, known by now, that some table does not have yet."""
+    waiting: dict[str, int] = defaultdict(int)
+    for item in migration.ledger.coverage(migration.run_id):
+        waiting[item.table] += item.seen + item.sealed
+    return max(waiting.values(), default=0)
 
 
 def _narrow(pipe: Pipe, tables: Collection[str]) -> Pipe:
@@ -345,27 +386,40 @@ def _apply_moved(
 ) -> list[FileReport]:
     """Tables whose regions moved: read first what the files hold, then apply in row order."""
     indexes = index_files(spark, pipe, batch.files)
-    refusals = find_breaks(migration, [event for index in indexes for event in index.events])
-    broken = {refusal.table for refusal in refusals}
-    sound = _narrow(pipe, set(pipe.tables) - broken)
+    refusals = find_breaks([event for index in indexes for event in index.events])
     damaged = any(not index.report.complete for index in indexes)
-    waiting = {region for table in pipe.tables for region in held.get(table, ())}
-    waiting |= {r.region for index in indexes for r in index.report.refusals if r.region}
+    waiting = {table: set(held.get(table, ())) for table in pipe.tables}
+    for refusal in (refusal for index in indexes for refusal in index.report.refusals if refusal.region):
+        waiting[refusal.table].add(refusal.region or EVERY_REGION)
+    broken = {refusal.table for refusal in refusals} | _with_heirs(migration, waiting)
+    sound = _narrow(pipe, set(pipe.tables) - broken)
     if sound.tables and not damaged:
-        done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=frozenset(waiting)))
+        held_now = frozenset(region for regions in waiting.values() for region in regions)
+        done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=held_now))
         refusals += done.refusals
-        waiting |= {r.region for r in done.refusals if r.region}
+        for refusal in done.refusals:
+            waiting[refusal.table].add(refusal.region or EVERY_REGION)
+        broken |= _with_heirs(migration, waiting)
     reports = []
     for index in indexes:
         found = index.report
         mine = tuple(r for r in (*found.refusals, *refusals) if r.file == found.file)
         fine = tuple(t for t in found.tallies if t.table not in broken)
-        withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting)
+        withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting[t])
         reports.append(
             replace(found, complete=not damaged, applied_to=0, tallies=fine, refusals=mine, withheld=withheld)
         )
         reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
     return reports
+
+
+def _with_heirs(migration: Migration, waiting: Mapping[str, Collection[str]]) -> set[str]:
+    """Tables in which a waiting region was split or merged: its rows live on under other names, so all must wait."""
+    return {
+        table
+        for table, regions in waiting.items()
+        if regions and not set(regions) <= {r.encoded for r in regions_of(migration.source, table)}
+    }
 
 
 def _now_ms() -> int:

@@ -17,6 +17,9 @@ PHASES = (
 )  # fmt: skip
 """In the order of a run; snapshot, copy, clone and compare are done by table."""
 
+READ_ONLY = "read-only table"
+"""the kind of object that the ledger keeps for a source table that was set READONLY"""
+
 
 def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
     """Everything the report tells, as plain values. Times in seconds, digests as hex."""
@@ -68,6 +71,7 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
         "log_bytes": sum(r.bytes for r in rounds),
         "longest_lag_seconds": round(max([*behind, *(r.lag_ms for r in rounds[:1])], default=0) / 1000, 1),
         "write_stop_seconds": round((ended[-1] - stop["at_ms"]) / 1000, 1) if stop and ended else None,
+        "read_only": [o.name for o in ledger.objects(run.run_id) if o.kind == READ_ONLY and o.state == "made"],
         "quarantine": len(ledger.quarantined(run.run_id, "held")),
         "gaps": len(ledger.gaps(run.run_id)) if ledger.fence(run.run_id, "end") else None,
         "coverage": [
@@ -102,7 +106,9 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
         "percent": round(100 * done / total, 1),
         "edits_applied": sum(r.cells for r in rounds),
         "backlog_bytes": max(0, backlog),
-        "lag_seconds": round((now - (rounds[-1].finished_ms - rounds[-1].lag_ms)) / 1000, 1) if rounds else None,
+        "lag_seconds": round((now - (rounds[-1].finished_ms - rounds[-1].lag_ms)) / 1000, 1)
+        if rounds and run.state == "running"
+        else None,
         "elapsed_seconds": round(((run.ended_ms or now) - run.created_ms) / 1000, 1),
         "eta_seconds": round((now - run.created_ms) / 1000 * (total - done) / done) if done >= 3 else None,
     }
@@ -144,6 +150,7 @@ def render(facts: dict[str, Any]) -> str:
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]
+    lines += [f"{table} is read-only at the source, and stays so" for table in facts["read_only"]]
     if facts["data_docs"]:
         lines.append(f"Data Docs: {facts['data_docs']}")
     return "\n".join(lines)

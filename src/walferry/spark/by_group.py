@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -107,7 +108,9 @@ class _Lanes:
         self._refusals: list[Refusal] = []
         self._error: BaseException | None = None
         self._queues: list[queue.Queue[_Request | None]] = [queue.Queue(maxsize=2) for _ in range(LANES)]
-        self._threads = [threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in self._queues]
+        self._threads = [
+            threading.Thread(target=self._run, args=(lane, self._pipe.sender()), daemon=True) for lane in self._queues
+        ]
 
     def __enter__(self) -> _Lanes:
         for thread in self._threads:
@@ -129,7 +132,7 @@ class _Lanes:
 
     def put(self, request: _Request) -> None:
         """Queue the entries by region; waits while a lane is busy, which bounds memory."""
-        lane_of = request.batch.region[request.picked] % LANES
+        lane_of = lanes_of(request.batch)[request.picked]
         for lane, waiting in enumerate(self._queues):
             mine = request.picked[lane_of == lane]
             if len(mine):
@@ -150,8 +153,7 @@ class _Lanes:
         withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
         return replace(report, refusals=refusals, withheld=withheld)
 
-    def _run(self, lane: queue.Queue[_Request | None]) -> None:
-        sender = self._pipe.sender()
+    def _run(self, lane: queue.Queue[_Request | None], sender: Sender) -> None:
         while (request := lane.get()) is not None:
             try:
                 if self._error is None:
@@ -198,6 +200,13 @@ class _Lanes:
         known = self._withheld.get((file, region))
         first = offset if known is None else min(offset, known.from_offset)
         self._withheld[file, region] = Withheld(file, table, region, first)
+
+
+def lanes_of(batch: EntryBatch) -> np.ndarray:
+    """Of each entry the lane: by the region's name, for its code is another in the next file."""
+    lanes = np.array([zlib.crc32(name) % LANES for name in batch.regions] or [0])
+    of_entries: np.ndarray = lanes[batch.region]
+    return of_entries
 
 
 def requests(

@@ -7,12 +7,13 @@ them. Costs one shuffle and, beforehand, one pass over the files to see what is 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from walferry.errors import DamagedInputError, WalferryError
@@ -92,7 +93,8 @@ def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsAppl
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome
-    return RowsApplied(sum(o.cells for o in outcomes), tuple(r for o in outcomes for r in o.refusals))
+    first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
+    return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
 
 
 def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +132,8 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     chosen &= ~out[batch.region]
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
-        first = np.array([task.from_offset.get((file, name.decode()), never) for name in batch.regions] or [never])
+        others = task.from_offset.get((file, EVERY_REGION), never)
+        first = np.array([task.from_offset.get((file, name.decode()), others) for name in batch.regions] or [never])
         chosen &= offsets >= first[batch.region]
     for name, offset in task.skipped:
         if name == file:
@@ -179,17 +182,17 @@ def _send_rows(pipe: Pipe, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         for batch in batches:
             if batch.num_rows and batch["table"][0].as_py() is None:
                 raise pickle.loads(batch["cell"][0].as_py())
-            for part in _same_origin(batch):
+            for part in _same_origin(_without(batch, {refusal.region for refusal in refusals})):
                 sent += part.num_rows
                 refusals += _send_part(pipe, sender, part)
-        outcome = RowsApplied(sent - len(refusals), tuple(refusals))
+        outcome = RowsApplied(sent, tuple(refusals))
     except WalferryError as error:
         outcome = error
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
 def _send_part(pipe: Pipe, sender: Sender, part: pa.RecordBatch) -> Iterator[Refusal]:
-    """Send cells of one table; on a refusal halve until the refused cell stands alone."""
+    """Send cells of one table; on a refusal halve until the refused cell stands alone, and leave out its region."""
     first = {name: part[name][0].as_py() for name in part.schema.names}
     run = Run(
         table=pipe.tables[first["table"]],
@@ -204,13 +207,24 @@ def _send_part(pipe: Pipe, sender: Sender, part: pa.RecordBatch) -> Iterator[Ref
     except RefusedError as error:
         if part.num_rows > 1:
             middle = part.num_rows // 2
-            yield from _send_part(pipe, sender, part.slice(0, middle))
-            yield from _send_part(pipe, sender, part.slice(middle))
+            refused = list(_send_part(pipe, sender, part.slice(0, middle)))
+            rest = _without(part.slice(middle), {refusal.region for refusal in refused})
+            yield from refused
+            if rest.num_rows:
+                yield from _send_part(pipe, sender, rest)
             return
         yield Refusal(
             first["file"], first["offset"], first["offset"], first["table"], first["region"],
             first["sequence_number"], str(error), first["cell"],
         )  # fmt: skip
+
+
+def _without(batch: pa.RecordBatch, regions: Collection[str | None]) -> pa.RecordBatch:
+    """Leave out the cells of refused regions: those are applied as a whole later."""
+    if not regions:
+        return batch
+    refused = pc.is_in(batch["region"], pa.array(sorted(filter(None, regions))))
+    return batch.filter(pc.invert(refused))
 
 
 def _same_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

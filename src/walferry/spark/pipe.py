@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from walferry.formats.proto import hbase_pb2 as pb
@@ -25,7 +25,8 @@ class Pipe:
     target: ClusterAddress
     tables: dict[str, str]
     """source table to target table"""
-    guard: Callable[[], None]
+    guard: Callable[[Collection[str]], None]
+    """raises unless the leases of these target tables are still held; called before every request"""
     limits: Limits = field(default_factory=Limits)
 
     def sender(self) -> Sender:

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError
-from walferry.formats.cells import entry_cells, index_cells
-from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.cells import entry_cells
 from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal
@@ -133,7 +132,7 @@ class FileReport:
 
 @dataclass(frozen=True)
 class RegionEvent:
-    """A region was opened or closed: the store files it had then tell whether its history goes on."""
+    """A region was opened or closed."""
 
     kind: Marker
     file: str
@@ -141,9 +140,6 @@ class RegionEvent:
     table: str
     region: str
     sequence_number: int
-    server: str
-    stores: frozenset[str]
-    """family/file of every store file"""
 
 
 @dataclass(frozen=True)
@@ -183,10 +179,6 @@ def index_file(wal: SealedWal, file: WalFile, tables: Collection[str]) -> FileIn
 
 
 def _event(file: WalFile, batch: EntryBatch, entry: int) -> RegionEvent:
-    cell = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
-    start = int(cell.value_start[0])
-    value = batch.buffer[start : start + int(cell.value_length[0])].tobytes()
-    descriptor = pb.RegionEventDescriptor.FromString(value)
     return RegionEvent(
         Marker(int(batch.marker[entry])),
         file.name,
@@ -194,8 +186,6 @@ def _event(file: WalFile, batch: EntryBatch, entry: int) -> RegionEvent:
         batch.tables[batch.table[entry]].decode(),
         batch.regions[batch.region[entry]].decode(),
         int(batch.sequence_number[entry]),
-        file.server,
-        frozenset(f"{s.family_name.decode()}/{name}" for s in descriptor.stores for name in s.store_file),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from walferry.errors import TransientError, WalferryError
@@ -58,7 +58,7 @@ class Sender:
 
     client: HBaseClient
     source_id: pb.UUID
-    guard: Callable[[], None]
+    guard: Callable[[Collection[str]], None]
     limits: Limits = field(default_factory=Limits)
 
     def send(self, runs: Sequence[Run], cells: memoryview | bytes) -> None:
@@ -69,7 +69,7 @@ class Sender:
         """
         entries = [(self._key(run), run.cells) for run in runs]
         for attempt in range(1, self.limits.attempts + 1):
-            self.guard()
+            self.guard({run.table for run in runs})
             try:
                 server = random.choice(self.client.servers())  # any region server takes any table's entries
                 self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds)

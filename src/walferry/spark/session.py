@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def open_session(app_name: str) -> SparkSession:
@@ -32,6 +35,7 @@ def open_session(app_name: str) -> SparkSession:
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

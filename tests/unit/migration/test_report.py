@@ -7,7 +7,7 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, filled
 from walferry.ledger import Ledger
-from walferry.migration.report import render, status, status_line, summary, write
+from walferry.migration.report import READ_ONLY, render, status, status_line, summary, write
 
 
 @pytest.fixture
@@ -103,6 +103,13 @@ def test_the_status_of_a_paused_run_promises_no_end(book: Ledger) -> None:
 def test_the_status_tells_the_last_error(book: Ledger) -> None:
     book.fail_phase("move-1", "replay", "GapError: gone")
     assert status(book, book.run("move-1"))["error"] == "GapError: gone"
+
+
+def test_a_source_table_that_stays_read_only_is_named(book: Ledger) -> None:
+    assert "read-only" not in render(summary(book, book.run("move-1")))
+    book.plan_object("move-1", "source", READ_ONLY, "shop:orders")
+    book.object_made("move-1", "source", READ_ONLY, "shop:orders")
+    assert "shop:orders is read-only at the source, and stays so" in render(summary(book, book.run("move-1")))
 
 
 def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:

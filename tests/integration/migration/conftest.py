@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from walferry.embedded.cluster import Cluster
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.thrift import connect
+from walferry.ledger import Ledger
+from walferry.migration import copy, cut, protect
+from walferry.migration.context import Migration
+from walferry.spark.session import open_session
+
+StartRun = Callable[..., Migration]
+Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for all tests."""
+    session = open_session("tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def at_source(source: Cluster) -> Iterator[HBaseClient]:
+    """A client of the source."""
+    with HBaseClient(source.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def at_target(target: Cluster) -> Iterator[HBaseClient]:
+    """A client of the target."""
+    with HBaseClient(target.address) as client:
+        yield client
+
+
+@pytest.fixture
+def make_table(at_source: HBaseClient) -> Callable[..., str]:
+    """Creates a source table (families f and g, many versions) with a name of its own."""
+
+    def make(split_keys: tuple[bytes, ...] = (b"m",)) -> str:
+        name = f"m{uuid4().hex[:8]}"
+        at_source.create_table(name, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, split_keys)
+        return name
+
+    return make
+
+
+def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str]) -> dict[str, object]:
+    """A spec with the clusters written out."""
+    clusters = {
+        side: {
+            "zookeeper": cluster.address.zookeeper,
+            "webhdfs": cluster.address.webhdfs,
+            "rootdir": cluster.rootdir,
+        }
+        for side, cluster in (("source", source), ("target", target))
+    }
+    pairs = [{"source": table, "target": table} for table in tables]
+    return {"name": name, "tables": pairs, **clusters}
+
+
+@pytest.fixture
+def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: Path) -> Iterator[StartRun]:
+    """Runs every phase in front of the replay, with a ledger of its own; the runs are released at the end."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test")
+    started: list[Migration] = []
+
+    def start(*tables: str) -> Migration:
+        spec = spec_of(f"t{uuid4().hex[:8]}", source, target, list(tables))
+        run = ledger.open_run(str(spec["name"]), "test", spec, "test")
+        migration = Migration(ledger, run.run_id)
+        started.append(migration)
+        protect.protect(migration)
+        cut.start_fence(migration)
+        for table in tables:
+            copy.snapshot(migration, table)
+            copy.copy(migration, spark, table)
+            copy.clone(migration, table)
+        return migration
+
+    yield start
+    for migration in started:
+        protect.release(migration)
+        migration.close()
+    ledger.close()
+
+
+@pytest.fixture
+def sides(source: Cluster, target: Cluster) -> Sides:
+    """What HBase's own Thrift servers show of the run's tables: of every row all versions of all columns."""
+
+    def read(cluster: Cluster, tables: list[str]) -> dict[str, object]:
+        connection = connect(cluster.address)
+        try:
+            return {
+                f"{name} {row!r} {column!r}": connection.table(name).cells(row, column, 50, include_timestamp=True)
+                for name in tables
+                for row, columns in connection.table(name).scan()
+                for column in columns
+            }
+        finally:
+            connection.close()
+
+    def both(migration: Migration) -> tuple[dict[str, object], dict[str, object]]:
+        return (
+            read(source, [pair.source for pair in migration.tables]),
+            read(target, [pair.target for pair in migration.tables]),
+        )
+
+    return both

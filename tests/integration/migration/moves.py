@@ -1,0 +1,107 @@
+"""Moves between the two test clusters, step by step, for tests that look at one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from walferry.embedded.cluster import Cluster
+from walferry.formats.cells import cells_to_arrow, index_cells
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
+from walferry.hbase.thrift import connect
+from walferry.ledger import Ledger
+from walferry.migration import copy, cut, protect
+from walferry.migration.context import Migration
+from walferry.migration.plan import plan_run
+from walferry.migration.spec import ResolvedSpec
+from walferry.spark.session import open_session
+
+
+def unique(prefix: str = "t") -> str:
+    """A name that no other test has."""
+    return f"{prefix}{uuid4().hex[:8]}"
+
+
+def cluster_keys(cluster: Cluster) -> dict[str, Any]:
+    """The keys of a spec's `source` or `target` for a booted cluster."""
+    address = cluster.address
+    names = ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")
+    return {name: getattr(address, name) for name in names}
+
+
+def spec_keys(source: Cluster, target: Cluster, tables: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """A whole spec, with a name of its own."""
+    sides = {"source": cluster_keys(source), "target": cluster_keys(target)}
+    return {"name": unique("move_"), **sides, "tables": list(tables), **more}
+
+
+def make_spec(source: Cluster, target: Cluster, tables: Sequence[Any], **more: Any) -> ResolvedSpec:
+    """The same, resolved."""
+    return ResolvedSpec.model_validate(spec_keys(source, target, tables, **more))
+
+
+@contextmanager
+def run_of(spec: ResolvedSpec, folder: Path) -> Iterator[Migration]:
+    """A new run of the spec, its ledger in `folder`; what it made on the clusters is removed at the end."""
+    with Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="tester") as ledger:
+        run = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
+        with Migration(ledger, run.run_id) as migration:
+            try:
+                yield migration
+            finally:
+                protect.release(migration)
+
+
+def spark() -> SparkSession:
+    """The Spark session that all tests share."""
+    return open_session("tests of walferry")
+
+
+def begin(migration: Migration) -> None:
+    """Plan, protect, fence."""
+    plan_run(migration)
+    protect.protect(migration)
+    cut.start_fence(migration)
+
+
+def copy_tables(migration: Migration) -> None:
+    """Snapshot, copy and clone of every table."""
+    for pair in migration.tables:
+        copy.snapshot(migration, pair.source)
+        copy.copy(migration, spark(), pair.source)
+        copy.clone(migration, pair.source)
+
+
+def fill(client: HBaseClient, table: str, rows: int = 20, family: bytes = b"f") -> None:
+    """Rows r00, r01, … of one cell each, at timestamp 1."""
+    client.put(table, [Cell(b"r%02d" % number, family, b"q", b"v%d" % number, 1) for number in range(rows)])
+
+
+def visible(cluster: Cluster, table: str) -> list[Any]:
+    """All that a client sees of a table, all versions, by a reader that is not ours (happybase)."""
+    connection = connect(cluster.address)
+    try:
+        found = []
+        for row, columns in connection.table(table).scan():
+            for column in sorted(columns):
+                cells = connection.table(table).cells(row, column, versions=100, include_timestamp=True)
+                found.append((row, column, cells))
+        return found
+    finally:
+        connection.close()
+
+
+def raw(client: HBaseClient, table: str, row: bytes) -> list[tuple[bytes, int, int, bytes]]:
+    """Qualifier, timestamp, type and value of every cell that a raw scan of a row gives."""
+    cells = []
+    for block in client.scan_raw(table, row, row + b"\0"):
+        batch = cells_to_arrow(index_cells(np.frombuffer(block, np.uint8)))
+        cells += [(c["qualifier"], c["timestamp"], c["type"], c["value"]) for c in batch.to_pylist()]
+    return cells

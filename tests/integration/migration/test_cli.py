@@ -1,0 +1,195 @@
+"""The command on real clusters, as processes of their own: a whole move with its cutover, and an abort."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from integration.migration.moves import begin, copy_tables, fill, make_spec, spec_keys, unique, visible
+from walferry.embedded.cluster import Cluster
+from walferry.errors import WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column
+from walferry.ledger import Ledger
+from walferry.migration.context import Migration
+
+pytestmark = pytest.mark.cluster
+
+COMMAND = (sys.executable, "-m", "walferry.cli")
+OUR_LINE = re.compile(r"\d\d:\d\d:\d\d (?!Spark )")
+FROM_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector"  # of the JVM itself, for an option of Spark's
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def walferry(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(folder),
+        timeout=300,
+        check=False,
+    )
+
+
+def status(folder: Path, name: str) -> dict[str, Any]:
+    """What `status --json` says; {} while there is no such run."""
+    answer = walferry(folder, "status", name, "--json")
+    facts: dict[str, Any] = json.loads(answer.stdout) if answer.returncode == 0 else {}
+    return facts
+
+
+@contextmanager
+def writing(source: Cluster, table: str) -> Iterator[list[str]]:
+    """Puts rows one after the other until it is stopped or refused; the list gets the refusal."""
+    refusals: list[str] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        with HBaseClient(source.address) as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                try:
+                    client.put(table, [Cell(b"w%06d" % number, b"f", b"q", b"%d" % number)])
+                except WalferryError as error:
+                    refusals.append(str(error))
+                    return
+                time.sleep(0.02)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield refusals
+    finally:
+        stop.set()
+        writer.join()
+
+
+def left_behind(client: HBaseClient, run_id: str) -> list[str]:
+    """Peers and snapshots of a run on a cluster."""
+    peer = run_id.replace("-", "_")
+    return [name for name in client.peers() if peer in name] + [
+        snapshot.name for snapshot in client.snapshots() if run_id in snapshot.name
+    ]
+
+
+def test_a_move_with_a_writer_is_paused_resumed_and_cut_over_read_only(
+    source: Cluster, target: Cluster, tmp_path: Path
+) -> None:
+    table = unique()
+    keys = spec_keys(source, target, [table], write_stop="readonly", max_lag=60)
+    name = keys["name"]
+    (tmp_path / "move.yaml").write_text(yaml.safe_dump(keys))
+    with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
+        here.create_table(table, {"f": {}}, [b"r10"])
+        fill(here, table)
+
+        dry = walferry(tmp_path, "start", "move.yaml", "--dry-run")
+        assert dry.returncode == 0, dry.stderr
+        assert dry.stdout.splitlines()[-1].startswith("would run: plan, protect, fence, ")
+        assert not (tmp_path / "ledger.db").exists()
+        assert json.loads(walferry(tmp_path, "plan", "move.yaml", "--json").stdout)["findings"] == []
+
+        with (
+            writing(source, table) as refusals,
+            (tmp_path / "out").open("w") as out,
+            (tmp_path / "err").open("w") as err,
+            subprocess.Popen(
+                [*COMMAND, "start", "move.yaml", "--yes"],
+                cwd=tmp_path,
+                env=environment(tmp_path),
+                stdout=out,
+                stderr=err,
+            ) as process,
+        ):
+            try:
+                wait_until(lambda: status(tmp_path, name) != {}, process)
+                assert walferry(tmp_path, "pause", name, "--reason", "a look").returncode == 0
+                wait_until(lambda: status(tmp_path, name)["phase"] == "replay", process)
+                assert status(tmp_path, name)["state"] == "paused"
+                assert not here.describe(table).read_only
+                time.sleep(3)
+                assert status(tmp_path, name)["phase"] == "replay"
+                resumed = walferry(tmp_path, "resume", name, "--yes")
+                assert resumed.stdout == f"{name}-1 goes on in the process that runs it\n", resumed.stderr
+                process.wait(timeout=240)
+            finally:
+                process.kill()
+        errors = (tmp_path / "err").read_text()
+        assert process.returncode == 0, errors
+        assert [line for line in errors.splitlines() if not OUR_LINE.match(line)] in ([], [FROM_JAVA])
+
+        assert len(refusals) == 1
+        assert here.describe(table).read_only
+        assert not there.describe(table).read_only
+        seen = visible(target, table)
+        assert len(seen) > 20
+        assert seen == visible(source, table)
+        there.put(table, [Cell(b"zz", b"f", b"q", b"written after the move")])
+        assert left_behind(here, f"{name}-1") == left_behind(there, f"{name}-1") == []
+        assert not here.zk.exists("/walferry")
+
+        printed = (tmp_path / "out").read_text()
+        assert f"Run {name}-1: done" in printed
+        assert f"{table} is read-only at the source" in printed
+        facts = json.loads(walferry(tmp_path, "report", name, "--json").stdout)
+        assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
+        assert facts["write_stop_seconds"] > 0
+
+        differs = walferry(tmp_path, "verify", name, "--json")
+        assert differs.returncode == 5
+        assert json.loads(differs.stdout) == [{"table": table, "regions": 2, "differing_rows": 1, "unexplained": 1}]
+        assert differs.stderr.splitlines()[-1].startswith(f"error: run {name}-1: source and target differ")
+        there.mutate(table, [delete_column(b"zz", b"f", b"q")])
+        assert walferry(tmp_path, "verify", name).returncode == 0
+
+
+def wait_until(done: Any, process: subprocess.Popen[bytes], seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert process.poll() is None, "the command ended early"
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def test_an_aborted_run_leaves_nothing_but_its_target_table(source: Cluster, target: Cluster, tmp_path: Path) -> None:
+    table = unique()
+    spec = make_spec(source, target, [table])
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
+        run = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
+        with Migration(ledger, run.run_id) as migration:
+            migration.source.create_table(table, {"f": {}})
+            fill(migration.source, table)
+            begin(migration)
+            copy_tables(migration)
+            made = left_behind(migration.source, run.run_id), left_behind(migration.target, run.run_id)
+            assert [len(names) for names in made] == [2, 1]
+
+            aborted = walferry(tmp_path, "abort", spec.name, "--reason", "second thoughts")
+            assert aborted.returncode == 0, aborted.stderr
+            assert aborted.stdout.startswith(f"{run.run_id} aborted; removed: source peer ")
+            assert left_behind(migration.source, run.run_id) == left_behind(migration.target, run.run_id) == []
+            assert not migration.source.zk.exists("/walferry")
+            assert migration.target.table_exists(table)
+            assert len(visible(target, table)) == 20
+            again = walferry(tmp_path, "resume", spec.name)
+            assert again.returncode == 2
+            assert "aborted" in again.stderr
+        assert ledger.run(run.run_id).outcome == "second thoughts"

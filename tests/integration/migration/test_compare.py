@@ -1,0 +1,119 @@
+"""Comparisons on real clusters, of tables that one run has copied and replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from integration.migration.moves import begin, copy_tables, fill, make_spec, raw, run_of, spark, unique, visible
+from walferry.embedded.cluster import Cluster
+from walferry.formats.cells import CellType
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.migration.compare import HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED, compare
+from walferry.migration.context import Migration
+from walferry.migration.replay import replay
+
+pytestmark = pytest.mark.cluster
+
+NAME = unique("cmp_")
+EQUAL, EXPIRED, ROWS = f"{NAME}_equal", f"{NAME}_expired", f"{NAME}_rows"
+FAMILIES = {EQUAL: {"VERSIONS": "5"}, EXPIRED: {"TTL": "100"}, ROWS: {"VERSIONS": "1"}}
+
+
+def cell(row: bytes, value: bytes, timestamp: int | None = None) -> Cell:
+    return Cell(row, b"f", b"q", value, timestamp)
+
+
+def compact(client: HBaseClient, name: str, row: bytes, gone: int) -> None:
+    """Flush and major-compact, and wait until the row's marker of that type is gone."""
+    client.flush_table(name)
+    client.compact_table(name, major=True)
+    deadline = time.monotonic() + 60
+    while any(kind == gone for _, _, kind, _ in raw(client, name, row)):
+        assert time.monotonic() < deadline, f"{name} is not compacted"
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
+    """Copied, written to behind the fence, and replayed once."""
+    spec = make_spec(source, target, list(FAMILIES))
+    with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("compare")) as migration:
+        for name, family in FAMILIES.items():
+            client.create_table(name, {"f": family}, [b"r10"])
+        for name in (EQUAL, ROWS):
+            fill(client, name)
+        begin(migration)
+        copy_tables(migration)
+
+        client.put(EQUAL, [cell(b"r01", b"new"), cell(b"s01", b"more")])
+        client.mutate(EQUAL, [delete_column(b"r02", b"f", b"q"), delete_version(b"r03", b"f", b"q", 1)])
+        client.mutate(EQUAL, [put(b"r04", [cell(b"r04", b"short")], ttl_ms=1)])
+        client.mutate(EQUAL, [put(b"r05", [cell(b"r05", b"long")], ttl_ms=86_400_000)])
+        now = time.time_ns() // 1_000_000
+        client.put(EXPIRED, [cell(b"r01", b"old", now - 99_000), cell(b"r02", b"young", now)])
+
+        unlogged = put(b"unlogged", [cell(b"unlogged", b"never logged")])
+        unlogged.durability = pb.MutationProto.SKIP_WAL
+        client.mutate(ROWS, [unlogged])
+        for timestamp in (2, 3, 4):
+            client.put(ROWS, [cell(b"surplus", b"%d" % timestamp, timestamp)])
+        # One version is kept: a flush drops the first, then the second is deleted, and nothing is left.
+        client.put(ROWS, [cell(b"history", b"one", 11)])
+        client.put(ROWS, [cell(b"history", b"two", 12)])
+        client.flush_table(ROWS)
+        client.mutate(ROWS, [delete_version(b"history", b"f", b"q", 12)])
+        replay(migration, spark(), until=lambda: True)
+        yield migration
+
+
+def found(migration: Migration, table: str, attempt: int) -> dict[bytes, str]:
+    """The class of each differing row, as the ledger keeps it."""
+    compare(migration, spark(), table, attempt)
+    return {d.row: d.kind for d in migration.ledger.differences(migration.run_id, attempt, table)}
+
+
+def test_equal_tables_are_equal_also_when_one_side_has_compacted(
+    moved: Migration, source: Cluster, target: Cluster
+) -> None:
+    assert visible(source, EQUAL) == visible(target, EQUAL)
+    for attempt in (1, 2):
+        result = compare(moved, spark(), EQUAL, attempt)
+        assert (result.differing_rows, result.unexplained, len(result.ranges)) == (0, 0, 2)
+        assert sum(r.source_rows for r in result.ranges) == 19  # 20, two deleted, one new
+        assert sum(r.dropped["target"]["marker"] for r in result.ranges) == (2 if attempt == 1 else 0)
+        if attempt == 1:
+            compact(moved.target, EQUAL, b"r02", gone=CellType.DELETE_COLUMN)
+            compact(moved.target, EQUAL, b"r03", gone=CellType.DELETE)
+            assert len(raw(moved.source, EQUAL, b"r02")) == 2
+    ranges = [r for r in moved.ledger.ranges(moved.run_id) if r.table == EQUAL]
+    assert {r.state for r in ranges} == {"verified"}
+
+
+def test_what_has_expired_or_will_soon_is_equal(moved: Migration) -> None:
+    result = compare(moved, spark(), EXPIRED, 1)
+    assert (result.differing_rows, sum(r.source_cells for r in result.ranges)) == (0, 0)
+
+
+def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Migration) -> None:
+    assert [timestamp for _, timestamp, kind, _ in raw(moved.source, ROWS, b"surplus") if kind == CellType.PUT] == [4]
+    assert len(raw(moved.target, ROWS, b"surplus")) > 1
+    assert 11 not in [timestamp for _, timestamp, _, _ in raw(moved.source, ROWS, b"history")]
+    explained = {b"unlogged": NOT_IN_LOG, b"history": HISTORY}
+    assert found(moved, ROWS, 1) == explained
+
+    moved.target.put(ROWS, [cell(b"r07", b"forged", 1), cell(b"zz", b"stranger")])
+    moved.target.mutate(ROWS, [delete_column(b"r13", b"f", b"q")])
+    moved.source.put(ROWS, [cell(b"r01", b"later")])
+    moved.source.mutate(ROWS, [delete_column(b"r02", b"f", b"q")])
+    unexplained = {b"r07": UNEXPLAINED, b"r13": UNEXPLAINED, b"zz": UNEXPLAINED}
+    in_flight = {b"r01": IN_FLIGHT, b"r02": IN_FLIGHT}
+    assert found(moved, ROWS, 2) == explained | unexplained | in_flight
+
+    replay(moved, spark(), until=lambda: True)
+    compact(moved.target, ROWS, b"r13", gone=CellType.DELETE_COLUMN)
+    assert found(moved, ROWS, 3) == explained | unexplained

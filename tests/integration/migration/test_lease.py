@@ -1,0 +1,43 @@
+"""One run writes to a target table at a time."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+import pytest
+
+from walferry.embedded.cluster import Cluster
+from walferry.hbase.client import HBaseClient
+from walferry.migration.lease import LeaseHeldError, LeaseLostError, check, hold, holder_of
+
+pytestmark = pytest.mark.cluster
+
+
+def test_the_second_run_is_told_who_holds_the_table(at_target: HBaseClient) -> None:
+    table = f"ns:{uuid4().hex}"
+    with (
+        hold(at_target.zk, [table], holder="run one", request_seconds=1, wait_seconds=1),
+        pytest.raises(LeaseHeldError, match="run one"),
+        hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=0.1),
+    ):
+        pass
+    assert holder_of(at_target.zk, table) is None
+
+
+def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
+    at_target: HBaseClient, target: Cluster
+) -> None:
+    table = uuid4().hex
+    other = HBaseClient(target.address)
+    gone = hold(other.zk, [table], holder="run one", request_seconds=1.5, wait_seconds=1)
+    fence = gone.__enter__()[table]
+    check(at_target.zk, fence)
+    other.close()  # the session ends, the lease is not given back
+    started = time.monotonic()
+    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=30) as fences:
+        assert time.monotonic() - started >= 1.5
+        assert fences[table].number > fence.number
+        check(at_target.zk, fences[table])
+        with pytest.raises(LeaseLostError, match="no longer held"):
+            check(at_target.zk, fence)

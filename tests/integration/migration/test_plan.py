@@ -1,0 +1,141 @@
+"""The plan on real clusters: what it measures, what it refuses, and that it changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from integration.migration.moves import fill, make_spec, unique
+from walferry.embedded.cluster import Cluster
+from walferry.embedded.processes import free_ports
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.migration.plan import Plan, make_plan, require
+from walferry.migration.spec import ResolvedSpec
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def here(source: Cluster) -> Iterator[HBaseClient]:
+    with HBaseClient(source.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def there(target: Cluster) -> Iterator[HBaseClient]:
+    with HBaseClient(target.address) as client:
+        yield client
+
+
+def state(client: HBaseClient) -> tuple[Any, ...]:
+    """What a plan could have changed on a cluster."""
+    children = client.zk.get_children("/walferry") if client.zk.exists("/walferry") else []
+    return client.tables(), sorted(s.name for s in client.snapshots()), client.peers(), children
+
+
+@pytest.fixture
+def refusal(here: HBaseClient, there: HBaseClient) -> Any:
+    """Plans a spec that must be refused, without a change on either side; the one line."""
+
+    def refused(spec: ResolvedSpec) -> str:
+        before = state(here), state(there)
+        with pytest.raises(UsageError) as caught:
+            require(make_plan(spec))
+        assert (state(here), state(there)) == before
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return refused
+
+
+def subjects(plan: Plan) -> list[tuple[str, str]]:
+    return [(finding.level, finding.subject) for finding in plan.findings]
+
+
+def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
+    source: Cluster, target: Cluster, here: HBaseClient, there: HBaseClient
+) -> None:
+    table = unique()
+    here.create_table(table, {"f": {}, "g": {}}, [b"m"])
+    fill(here, table, 50)
+    here.flush_table(table)
+    before = state(here), state(there)
+    plan = make_plan(make_spec(source, target, [table]))
+    assert plan.findings == []
+    (found,) = plan.tables
+    assert (found.source, found.target, found.regions, found.families) == (table, table, 2, ["f", "g"])
+    assert found.bytes > 50 * 20
+    assert plan.source_version.startswith("2.")
+    assert plan.source_cluster_id != plan.target_cluster_id
+    assert plan.wal_files >= 2  # one for each region server
+    assert (state(here), state(there)) == before
+
+
+def test_a_cluster_is_not_moved_to_itself(source: Cluster, here: HBaseClient, refusal: Any) -> None:
+    table = unique()
+    here.create_table(table, {"f": {}})
+    line = refusal(make_spec(source, source, [{"source": table, "target": unique()}]))
+    assert "source and target are the same cluster" in line
+
+
+def test_every_fault_is_in_one_refusal(
+    source: Cluster, target: Cluster, here: HBaseClient, there: HBaseClient, refusal: Any
+) -> None:
+    missing, taken, disabled = unique("missing"), unique("taken"), unique("disabled")
+    mob, order = unique("mob"), unique("order")
+    here.create_table(taken, {"f": {}})
+    there.create_table(taken, {"f": {}})
+    here.create_table(disabled, {"f": {}})
+    here.disable_table(disabled)
+    here.create_table(mob, {"f": {"IS_MOB": "true", "MOB_THRESHOLD": "100"}})
+    here.create_table(order, {"f": {"NEW_VERSION_BEHAVIOR": "true"}})
+    line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order]))
+    for part in (
+        f"{missing}: there is no such table at the source",
+        f"{taken}: target table {taken} is already there; drop it or map to another name",
+        f"{disabled}: the table is disabled; enable it",
+        f"{mob}: family f stores MOB files",
+        f"{order}: family f has NEW_VERSION_BEHAVIOR",
+    ):
+        assert part in line
+    here.enable_table(disabled)
+
+
+def test_a_target_that_the_user_may_not_write_to_is_refused(
+    source: Cluster, target: Cluster, here: HBaseClient, refusal: Any
+) -> None:
+    table = unique()
+    here.create_table(table, {"f": {}})
+    spec = make_spec(source, target, [table])
+    stranger = spec.target.model_copy(update={"user": "stranger"})
+    line = refusal(spec.model_copy(update={"target": stranger}))
+    assert line == (
+        "the plan refuses: target: stranger may not write to /hbase; let the HBase user run it, or name `user`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("zookeeper", "127.0.0.1:{port}", "ZooKeeper at 127.0.0.1:{port} does not answer"),
+        ("webhdfs", "http://127.0.0.1:{port}", "WebHDFS at http://127.0.0.1:{port} does not answer"),
+        ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere is not there on its file system"),
+        ("znode", "/elsewhere", "/elsewhere/hbaseid is not in ZooKeeper"),
+    ],
+)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_wrong_address_is_named_within_a_minute(
+    side: str, key: str, value: str, message: str, source: Cluster, target: Cluster
+) -> None:
+    (port,) = free_ports(1)
+    spec = make_spec(source, target, ["any"])
+    wrong = getattr(spec, side).model_copy(update={key: value.format(port=port)})
+    started = time.monotonic()
+    with pytest.raises(WalferryError) as caught:
+        make_plan(spec.model_copy(update={side: wrong}))
+    assert message.format(port=port) in str(caught.value)
+    assert time.monotonic() - started < 60

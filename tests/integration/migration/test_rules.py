@@ -1,0 +1,164 @@
+"""The rules that replay keeps, on real clusters: row order, no gap, and repeated batches that converge."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from walferry.errors import GapError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.migration import cut, cutover
+from walferry.migration import replay as replaying
+from walferry.migration.context import Migration
+from walferry.migration.replay import drain, replay
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Migration]
+Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+ROWS = [b"%c%d" % (letter, number) for letter in b"bhmqt" for number in range(8)]
+
+
+def one_round(migration: Migration, spark: SparkSession) -> None:
+    replay(migration, spark, until=lambda: True)
+
+
+def edit(client: HBaseClient, table: str, step: int, edits: int = 60, deletes: float = 0.15) -> None:
+    """Puts and deletes of few rows at few timestamps, so that the order of equal ones decides."""
+    chance = random.Random(step)
+    for number in range(edits):
+        row, timestamp = chance.choice(ROWS), chance.randint(1, 4)
+        if chance.random() < deletes:
+            client.mutate(table, [chance.choice([delete_version, delete_column])(row, b"f", b"q", timestamp)])
+        else:
+            value = b"%d-%d" % (step, number)
+            family = chance.choice([b"f", b"g"])
+            client.mutate(table, [put(row, [Cell(row, family, b"q", value, timestamp)])])
+
+
+def test_equal_timestamps_come_out_as_at_the_source_while_regions_stand_still(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    table = make_table((b"h", b"m", b"q"))
+    migration = start_run(table)
+    for step in range(6):
+        edit(at_source, table, step)
+        for server in at_source.servers():  # several files a group in one batch
+            at_source.roll_wal(server)
+    one_round(migration, spark)
+    here, there = sides(migration)
+    assert len(here) > 30
+    assert there == here
+
+
+def test_equal_timestamps_come_out_as_at_the_source_while_regions_move_and_split(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    for step in range(3):
+        # No deletes: a compaction after the split drops the markers, and the source then shows puts behind them.
+        edit(at_source, table, step, deletes=0)
+        for region in at_source.regions(table):
+            others = [server for server in at_source.servers() if server != region.server]
+            at_source.move_region(region, others[0])
+        edit(at_source, table, 100 + step, deletes=0)
+        if step == 1:
+            at_source.split_region(at_source.regions(table)[0], b"h")
+            edit(at_source, table, 200, deletes=0)
+            one_round(migration, spark)
+    one_round(migration, spark)
+    here, there = sides(migration)
+    assert there == here
+
+
+def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothing(
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    edit(at_source, table, 1)
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "record", crash)
+        with pytest.raises(KeyboardInterrupt):
+            one_round(migration, spark)
+    edit(at_source, table, 2)
+    one_round(migration, spark)
+    here, there = sides(migration)
+    assert there == here
+
+
+def test_a_vanished_wal_file_stops_the_run_and_is_named(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    table = make_table(())
+    migration = start_run(table)
+    edit(at_source, table, 1, 20)
+    made = cut.cut_log(migration)
+    home = at_source.regions(table)[0].server
+    assert home is not None
+    lost = next(f for f in cut.see(migration, made) if f.server == home.name)
+    migration.source_files.delete(lost.path)
+    with pytest.raises(GapError, match=lost.name) as stopped:
+        one_round(migration, spark)
+    assert stopped.value.exit_code == 6
+    assert any(gap.file == lost.name for gap in migration.ledger.gaps(migration.run_id))
+
+
+def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    table = make_table(())
+    migration = start_run(table)
+    edit(at_source, table, 1, 20)
+    made = cut.cut_log(migration)  # not recorded
+    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
+    lost = next(file for file in made.below() if file.number >= start[file.group])
+    migration.source_files.delete(lost.path)
+    with pytest.raises(GapError, match=lost.name):
+        one_round(migration, spark)
+
+
+def test_an_idle_source_is_followed_to_its_end(
+    make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    migration = start_run(make_table())
+    one_round(migration, spark)
+    cut.end_fence(migration)
+    drain(migration, spark)
+    cutover.gate(migration, drained=True)
+
+
+def test_a_late_edit_shuts_the_gate_and_the_end_fence_moves_on(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    edit(at_source, table, 1, 20)
+    one_round(migration, spark)
+    cut.end_fence(migration)
+    drain(migration, spark)
+    cutover.require_silence(migration)
+    edit(at_source, table, 2, 20)
+    with pytest.raises(cutover.GateShutError, match=table):
+        cutover.require_silence(migration)
+    cut.end_fence(migration)
+    drain(migration, spark)
+    cutover.require_silence(migration)
+    cutover.gate(migration, drained=True)
+    here, there = sides(migration)
+    assert there == here

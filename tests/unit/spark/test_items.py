@@ -1,0 +1,42 @@
+"""Work items in a real local Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from walferry.errors import GapError
+from walferry.spark.items import map_items
+from walferry.spark.session import open_session
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    return open_session("items")
+
+
+def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spark: SparkSession) -> None:
+    def work(number: int) -> Iterator[str]:
+        for copy in range(number % 3):
+            yield f"{number}.{copy}"
+
+    wanted = [f"{number}.{copy}" for number in range(7) for copy in range(number % 3)]
+    for tasks in (None, 1, 3, 100):
+        assert map_items(spark, work, range(7), tasks) == wanted
+
+
+def test_no_item_is_no_work(spark: SparkSession) -> None:
+    assert map_items(spark, lambda number: [number], []) == []
+
+
+def test_an_error_of_ours_arrives_with_its_kind_and_facts(spark: SparkSession) -> None:
+    def work(number: int) -> list[int]:
+        if number == 2:
+            raise GapError("bytes are missing", file="a.wal", start=3, end=9)
+        return [number]
+
+    with pytest.raises(GapError, match="bytes are missing") as caught:
+        map_items(spark, work, range(4))
+    assert (caught.value.file, caught.value.start, caught.value.end) == ("a.wal", 3, 9)
