@@ -124,12 +124,12 @@ def hbase_migrate() -> None:
             return True
 
     @task.branch
-    def how_to_stop_writes(run: str) -> str:
+    def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
         """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
         from walferry.migration.cutover import approve
 
         with step(run) as migration:
-            approve(migration)
+            approve(migration, f"airflow {answer['responded_by_user']['name']}")
             return "stop_writes" if migration.spec.write_stop == "readonly" else "confirm_writes_stopped"
 
     @task(trigger_rule="none_failed_min_one_success")
@@ -199,7 +199,7 @@ def hbase_migrate() -> None:
         "The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
         "sides are compared. Reject: replay goes on, and you are asked again.",
     )
-    branch = how_to_stop_writes(run)
+    branch = how_to_stop_writes(run, approved.output)
     confirmed = waits_for_a_person(
         "confirm_writes_stopped",
         "Have all writers to {{ params.name }} stopped?",

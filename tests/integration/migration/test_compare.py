@@ -71,10 +71,10 @@ def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFac
         yield migration
 
 
-def found(migration: Migration, table: str, attempt: int) -> dict[bytes, str]:
+def found(migration: Migration, table: str) -> dict[bytes, str]:
     """The class of each differing row, as the ledger keeps it."""
-    compare(migration, spark(), table, attempt)
-    return {d.row: d.kind for d in migration.ledger.differences(migration.run_id, attempt, table)}
+    compare(migration, spark(), table)
+    return {d.row: d.kind for d in migration.ledger.differences(migration.run_id, None, table)}
 
 
 def test_equal_tables_are_equal_also_when_one_side_has_compacted(
@@ -82,7 +82,7 @@ def test_equal_tables_are_equal_also_when_one_side_has_compacted(
 ) -> None:
     assert visible(source, EQUAL) == visible(target, EQUAL)
     for attempt in (1, 2):
-        result = compare(moved, spark(), EQUAL, attempt)
+        result = compare(moved, spark(), EQUAL)
         assert (result.differing_rows, result.unexplained, len(result.ranges)) == (0, 0, 2)
         assert sum(r.source_rows for r in result.ranges) == 19  # 20, two deleted, one new
         assert sum(r.dropped["target"]["marker"] for r in result.ranges) == (2 if attempt == 1 else 0)
@@ -95,7 +95,7 @@ def test_equal_tables_are_equal_also_when_one_side_has_compacted(
 
 
 def test_what_has_expired_or_will_soon_is_equal(moved: Migration) -> None:
-    result = compare(moved, spark(), EXPIRED, 1)
+    result = compare(moved, spark(), EXPIRED)
     assert (result.differing_rows, sum(r.source_cells for r in result.ranges)) == (0, 0)
 
 
@@ -104,7 +104,7 @@ def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Migrat
     assert len(raw(moved.target, ROWS, b"surplus")) > 1
     assert 11 not in [timestamp for _, timestamp, _, _ in raw(moved.source, ROWS, b"history")]
     explained = {b"unlogged": NOT_IN_LOG, b"history": HISTORY}
-    assert found(moved, ROWS, 1) == explained
+    assert found(moved, ROWS) == explained
 
     moved.target.put(ROWS, [cell(b"r07", b"forged", 1), cell(b"zz", b"stranger")])
     moved.target.mutate(ROWS, [delete_column(b"r13", b"f", b"q")])
@@ -112,8 +112,8 @@ def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Migrat
     moved.source.mutate(ROWS, [delete_column(b"r02", b"f", b"q")])
     unexplained = {b"r07": UNEXPLAINED, b"r13": UNEXPLAINED, b"zz": UNEXPLAINED}
     in_flight = {b"r01": IN_FLIGHT, b"r02": IN_FLIGHT}
-    assert found(moved, ROWS, 2) == explained | unexplained | in_flight
+    assert found(moved, ROWS) == explained | unexplained | in_flight
 
     replay(moved, spark(), until=lambda: True)
     compact(moved.target, ROWS, b"r13", gone=CellType.DELETE_COLUMN)
-    assert found(moved, ROWS, 3) == explained | unexplained
+    assert found(moved, ROWS) == explained | unexplained

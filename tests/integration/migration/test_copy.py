@@ -14,7 +14,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.migration import copy
-from walferry.migration.context import archive_folder, data_folder
+from walferry.migration.context import archive_folder
 from walferry.storage import FileSystem
 
 pytestmark = pytest.mark.cluster
@@ -157,18 +157,3 @@ def test_a_file_that_was_copied_wrong_shuts_the_gate_and_a_wrong_border_too(
         with pytest.raises(WalferryError, match="failed") as caught:
             check_copy(migration, tmp_path / "docs")
         assert len(caught.value.regions) == 2  # the border that moved, and the one that was added
-
-
-def test_the_copied_data_lies_under_the_source_tables_name_and_is_linked_by_the_clone(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
-) -> None:
-    table, other = unique(), unique("other")
-    here.create_table(table, {"f": {}})
-    fill(here, table)
-    with run_of(make_spec(source, target, [{"source": table, "target": other}]), tmp_path) as migration:
-        begin(migration)
-        copy_tables(migration)
-        (file,) = hfiles(migration.target_files, archive_folder(migration.target_root, table) + "/")[:1]
-        name = file.rpartition("/")[2]
-        links = hfiles(migration.target_files, data_folder(migration.target_root, other))
-        assert any(f"{table}=" in link and link.endswith(f"-{name}") for link in links)

@@ -22,8 +22,8 @@ from walferry.ledger import Ledger
 
 pytestmark = pytest.mark.cluster
 
-COMMAND = [sys.executable, "-c", "from walferry.cli import main; main()"]
-KILLED_IN = ("copy", "clone", "replay", "drain")
+COMMAND = [str(Path(sys.executable).parent / "walferry")]
+KILLED_IN = ("copy", "replay")  # one without and one with the lease, whose successor waits a minute
 
 
 def rows(cluster: Cluster, table: str) -> dict[bytes, dict[bytes, bytes]]:
@@ -69,9 +69,8 @@ def test_a_command_killed_in_each_phase_is_resumed_and_ends_equal(
     try:
         for step, phase in enumerate(KILLED_IN):
             wait_for(phase, url, name, process)
-            if phase != "drain":  # by then writes have been declared stopped
-                values = [Cell(b"%c%d" % (letter, step), b"f", b"q", b"%d" % step, 1) for letter in b"aknz"]
-                at_source.put(table, [*values, Cell(b"same", b"f", b"q", b"%d" % step, 1)])
+            values = [Cell(b"%c%d" % (letter, step), b"f", b"q", b"%d" % step, 1) for letter in b"aknz"]
+            at_source.put(table, [*values, Cell(b"same", b"f", b"q", b"%d" % step, 1)])
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             process = launch("resume", name)
@@ -83,5 +82,5 @@ def test_a_command_killed_in_each_phase_is_resumed_and_ends_equal(
             process.communicate()
     with Ledger.open(url) as ledger:
         assert ledger.find(name).state == "done"
-    assert len(rows(source, table)) == 13
+    assert len(rows(source, table)) == 9
     assert rows(target, table) == rows(source, table)
