@@ -35,7 +35,7 @@ def rows(cluster: Cluster, table: str) -> dict[bytes, dict[bytes, bytes]]:
 
 
 def wait_for(phase: str, url: str, name: str, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
         with Ledger.open(url) as ledger:
             if any(run.name == name for run in ledger.runs()) and any(
@@ -74,7 +74,7 @@ def test_a_command_killed_in_each_phase_is_resumed_and_ends_equal(
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             process = launch("resume", name)
-        _, error = process.communicate(timeout=240)
+        _, error = process.communicate(timeout=500)
         assert process.returncode == 0, error
     finally:
         if process.poll() is None:
