@@ -290,9 +290,8 @@ def report(name: RunName, as_json: AsJson = False, reports: Folder = REPORTS, le
 
     with Ledger.open(ledger) as book:
         run = book.find(name)
-        book.verify_audit()
-        facts = summary(book, run)
         write(book, run, reports / run.run_id)
+        facts = summary(book, run)
     if as_json:
         _print_json(facts)
     else:

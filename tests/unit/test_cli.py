@@ -194,6 +194,18 @@ def test_a_trail_that_was_tampered_with_is_one_line(command: str, tmp_path: Path
     assert "the audit trail is broken: line 2" in refused(walferry(tmp_path, command, "move"), 1)
 
 
+def test_a_trail_that_is_shorter_than_the_head_noted_before_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    assert walferry(tmp_path, "report", "move", "--reports", "reports").returncode == 0
+    noted = (tmp_path / "reports" / "move-1" / "audit-head.json").read_text()
+    with sqlite3.connect(ledger) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DELETE FROM audit WHERE sequence = (SELECT max(sequence) FROM audit)")
+    answer = walferry(tmp_path, "report", "move", "--reports", "reports")
+    assert "were cut off the end" in refused(answer, 1)
+    assert (tmp_path / "reports" / "move-1" / "audit-head.json").read_text() == noted
+
+
 def test_the_log_reader_tells_unfinished_and_damaged_files_by_its_exit_code(tmp_path: Path) -> None:
     assert walferry(tmp_path, "wal", "cat", str(FIXTURES / "closed.wal")).returncode == 0
     assert walferry(tmp_path, "wal", "cat", str(FIXTURES / "killed.wal")).returncode == 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, get_args
@@ -463,10 +463,11 @@ class Ledger:
                 inputs = {"files": sorted({item.file for item in applied}), **_sums(applied)}
                 self._note(connection, "apply ranges", run_id, inputs)
 
-    def mark_verified(self, run_id: str, table: str) -> None:
-        """The comparison found the table equal: all its applied ranges are verified."""
+    def mark_verified(self, run_id: str, table: str, files: Collection[str]) -> None:
+        """The comparison found the table equal: its ranges of `files`, applied before it began, are verified."""
         ranges = self._table("wal_ranges")
-        applied = (ranges.c.run_id == run_id, ranges.c.table_name == table, ranges.c.state == "applied")
+        of_table = (ranges.c.run_id == run_id, ranges.c.table_name == table, ranges.c.state == "applied")
+        applied = (*of_table, ranges.c.file.in_(sorted(files)))
         with self._database.write() as connection:
             found = _fetch(connection, WalRange, ranges, *applied)
             if found:

@@ -40,6 +40,7 @@ ATTEMPTS = 5
 IN_FLIGHT = "in flight"
 NOT_IN_LOG = "not in the log"
 HISTORY = "history-dependent"
+ACCEPTED = "left out by decision"
 UNEXPLAINED = "unexplained"
 
 Cell = tuple[bytes, bytes, int, int, bytes, bytes]
@@ -68,6 +69,7 @@ def compare(migration: Migration, spark: SparkSession, table: str) -> TableCompa
     """
     pair = migration.pair(table)
     for _ in range(ATTEMPTS):
+        applied = applied_files(migration, table)
         now_ms = time.time_ns() // 1_000_000 + HORIZON_MS
         before = fingerprint(migration.source, table)
         spans = _spans(migration, table, now_ms)
@@ -92,7 +94,7 @@ def compare(migration: Migration, spark: SparkSession, table: str) -> TableCompa
     attempt = migration.ledger.last_comparison(migration.run_id) + 1
     migration.ledger.record_comparison(migration.run_id, attempt, ranges, differences)
     if not result.unexplained:
-        migration.ledger.mark_verified(migration.run_id, table)
+        migration.ledger.mark_verified(migration.run_id, table, applied)
     log.info(
         "%s and %s: %d regions, %d rows, %d cells at the source; %d rows differ, %d unexplained",
         pair.source, pair.target, len(ranges), sum(r.source_rows for r in ranges),
@@ -186,6 +188,8 @@ class RowLog:
     """cells that the target must have, each with the sequence number of its newest edit"""
     pending: set[Cell] = field(default_factory=set)
     """cells of files that are not applied yet"""
+    accepted: set[Cell] = field(default_factory=set)
+    """cells of quarantined entries that an operator released by `accept`"""
 
 
 def classify(
@@ -209,7 +213,7 @@ def classify(
         details.append(f"only the {side} shows {_show(cell)}: {why}")
     if not kinds:
         return None, ""
-    worst = next(kind for kind in (UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, HISTORY) if kind in kinds)
+    worst = next(kind for kind in (UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, ACCEPTED, HISTORY) if kind in kinds)
     return worst, "; ".join(details[:3])
 
 
@@ -220,6 +224,8 @@ def _why_missing(
     known = source | log.applied.keys()
     if cell in log.pending:
         return IN_FLIGHT, "its WAL file is not applied yet"
+    if cell in log.accepted - log.applied.keys():
+        return ACCEPTED, "its entry was released from the quarantine by accept"
     markers = _markers_over(cell, target)
     if markers & known:
         return HISTORY, "a marker of the source hides it, which the source has dropped by now"
@@ -238,6 +244,9 @@ def _why_shown(
         return UNEXPLAINED, "the source never had it"
     if _markers_over(cell, log.pending) or _displaced(cell, log.pending, rules):
         return IN_FLIGHT, "what hides it stands in a WAL file that is not applied yet"
+    left_out = log.accepted - log.applied.keys()
+    if _markers_over(cell, left_out) or _displaced(cell, left_out, rules):
+        return ACCEPTED, "what hides it was released from the quarantine by accept"
     for marker in _markers_over(cell, source | log.applied.keys()) - target:
         if marker in log.applied:
             if log.applied.get(cell, -1) < log.applied[marker]:
@@ -300,19 +309,31 @@ def logged_cells(migration: Migration, table: str, rows: set[bytes]) -> dict[byt
     since_ms = migration.done("fence")["at_ms"]
     logs = {row: RowLog(since_ms) for row in rows}
     wanted = pa.array(sorted(rows), pa.binary())
-    ranges = migration.ledger.ranges(migration.run_id)
-    applied = {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
+    applied = applied_files(migration, table)
+    accepted = {
+        (item.file, item.start)
+        for item in migration.ledger.quarantined(migration.run_id, "released")
+        if item.resolution == "accept" and item.table == table
+    }
     for file in _files_behind_the_fence(migration):
         for batch in _entries(migration, file, table, sealed=file.name in applied):
             mine = batch.filter(pc.is_in(batch["row"], wanted))
-            names = ("row", "sequence_number", "family", "qualifier", "timestamp", "type", "value", "tags")
-            for row, sequence_number, *fields in zip(*(mine[name].to_pylist() for name in names), strict=True):
+            names = ("row", "sequence_number", "offset", "family", "qualifier", "timestamp", "type", "value", "tags")
+            for row, sequence_number, offset, *fields in zip(*(mine[name].to_pylist() for name in names), strict=True):
                 cell: Cell = tuple(fields)
-                if file.name in applied:
+                if (file.name, offset) in accepted:
+                    logs[row].accepted.add(cell)
+                elif file.name in applied:
                     logs[row].applied[cell] = max(sequence_number, logs[row].applied.get(cell, -1))
                 else:
                     logs[row].pending.add(cell)
     return logs
+
+
+def applied_files(migration: Migration, table: str) -> set[str]:
+    """Names of the WAL files of which the target has all that they hold of the table."""
+    ranges = migration.ledger.ranges(migration.run_id)
+    return {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
 
 
 def _files_behind_the_fence(migration: Migration) -> list[WalFile]:

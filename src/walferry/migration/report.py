@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from walferry.ledger import Ledger, Run
+from walferry.ledger import AuditHead, Ledger, Round, Run
 from walferry.migration.compare import UNEXPLAINED, equal
 
 PHASES = (
@@ -96,6 +96,7 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
     total = sum(tables if phase in per_table else 1 for phase in PHASES)
     done = sum(1 for p in phases if p.state == "done")
     backlog = sum(f.length for f in ledger.files(run.run_id)) - sum(r.bytes for r in rounds)
+    drained = any(p.phase == "drain" and p.state == "done" for p in phases)
     now = _now_ms()
     return {
         "run": run.run_id,
@@ -106,12 +107,17 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
         "percent": round(100 * done / total, 1),
         "edits_applied": sum(r.cells for r in rounds),
         "backlog_bytes": max(0, backlog),
-        "lag_seconds": round((now - (rounds[-1].finished_ms - rounds[-1].lag_ms)) / 1000, 1)
-        if rounds and run.state == "running"
-        else None,
+        "lag_seconds": _lag_seconds(rounds, drained, now) if run.state == "running" else None,
         "elapsed_seconds": round(((run.ended_ms or now) - run.created_ms) / 1000, 1),
         "eta_seconds": round((now - run.created_ms) / 1000 * (total - done) / done) if done >= 3 else None,
     }
+
+
+def _lag_seconds(rounds: list[Round], drained: bool, now_ms: int) -> float | None:
+    """Seconds since the moment up to which all is applied; 0 behind the drain, where nothing is left to apply."""
+    if not rounds or drained:
+        return 0.0 if drained else None
+    return round((now_ms - (rounds[-1].finished_ms - rounds[-1].lag_ms)) / 1000, 1)
 
 
 def status_line(facts: dict[str, Any]) -> str:
@@ -157,11 +163,16 @@ def render(facts: dict[str, Any]) -> str:
 
 
 def write(ledger: Ledger, run: Run, folder: Path) -> Path:
-    """Write the report as text and JSON into `folder`, the audit trail's head beside it; the text file's path."""
+    """Write the report as text and JSON into `folder`, the audit trail's head beside it; the text file's path.
+
+    Raises WalferryError when the trail no longer holds the head that an earlier report noted there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    noted = folder / "audit-head.json"
+    ledger.verify_audit(AuditHead(**json.loads(noted.read_text())) if noted.exists() else None)
     facts = summary(ledger, run)
     (folder / "report.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
-    (folder / "audit-head.json").write_text(json.dumps(facts["audit_head"]) + "\n")
+    noted.write_text(json.dumps(facts["audit_head"]) + "\n")
     path = folder / "report.txt"
     path.write_text(render(facts) + "\n")
     return path

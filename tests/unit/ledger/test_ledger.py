@@ -278,15 +278,16 @@ class TestRanges:
             ledger.mark_applied(run.run_id, ["rs1.10", "rs1.12"])
         assert ledger.ranges(run.run_id, state="applied") == []
 
-    def test_only_applied_ranges_of_the_table_are_verified(self, ledger: Ledger, run: Run) -> None:
+    def test_only_applied_ranges_of_the_table_and_the_files_are_verified(self, ledger: Ledger, run: Run) -> None:
         ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
+        apply(ledger, run, sealed("rs1.11", 7))
         ledger.set_ranges(
             run.run_id,
             [span("rs1.10", 0, 50, "applied"), span("rs1.10", 50, 80), span("rs1.10", 0, 80, "applied", "t2")],
         )
-        ledger.mark_verified(run.run_id, TABLE)
+        ledger.mark_verified(run.run_id, TABLE, {"rs1.10"})
         assert ledger.coverage(run.run_id) == [
-            Coverage("rs1", TABLE, seen=0, sealed=30, applied=0, verified=50),
+            Coverage("rs1", TABLE, seen=0, sealed=30, applied=7, verified=50),
             Coverage("rs1", "t2", seen=0, sealed=0, applied=80, verified=0),
         ]
 

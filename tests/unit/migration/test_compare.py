@@ -10,6 +10,7 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.ledger import Difference
 from walferry.migration.compare import (
+    ACCEPTED,
     HISTORY,
     IN_FLIGHT,
     NOT_IN_LOG,
@@ -40,9 +41,10 @@ def why(
     applied: Mapping[Cell, int] | None = None,
     pending: set[Cell] | None = None,
     versions: int = 1,
+    accepted: set[Cell] | None = None,
 ) -> str | None:
     """The class of a row with these raw cells on both sides; `applied` are the log's, with sequence numbers."""
-    log = RowLog(SINCE, dict(applied or {}), pending or set())
+    log = RowLog(SINCE, dict(applied or {}), pending or set(), accepted or set())
     rules = {b"f": FamilyRules(versions, 0, None)}
     return classify(block(source), block(target), log, rules, NOW)[0]
 
@@ -184,3 +186,19 @@ def test_the_detail_names_side_column_and_timestamp_and_no_value() -> None:
     rules = {b"f": FamilyRules(1, 0, None)}
     _, detail = classify(block([put(5, b"s3cr3t")]), b"", RowLog(SINCE), rules, NOW)
     assert detail == "only the source shows f:71 at 5, type PUT: no explanation"
+
+
+# ---- decisions
+
+
+def test_what_an_operator_left_out_is_named_so_on_either_side() -> None:
+    late = SINCE + 5
+    assert why([put(late)], [], accepted={put(late)}) == ACCEPTED
+    assert why([marker(late)], [put(late)], applied={put(late): 1}, accepted={marker(late)}) == ACCEPTED
+
+
+def test_a_decision_about_one_entry_explains_no_other_loss() -> None:
+    late, other = SINCE + 5, SINCE + 6
+    assert why([put(late), put(other)], [], versions=9, accepted={put(late)}, applied={put(other): 1}) == UNEXPLAINED
+    # The same cell once more in an entry that was not left out: the target must have it.
+    assert why([put(late)], [], accepted={put(late)}, applied={put(late): 2}) == UNEXPLAINED
