@@ -31,7 +31,8 @@ PARAMS = {
             {"type": "object", "additionalProperties": False, "required": ["source", "target"], "properties": {
                 "source": {"type": "string", "pattern": TABLE}, "target": {"type": "string", "pattern": TABLE}}},
         ]},
-        description='As JSON: "ns:table" keeps its name, {"source": "ns:a", "target": "other:b"} maps it to another.',
+        description='One a line, as ns:table. To map one to another name, write {"source": "ns:a", "target": "ns:b"} '
+                    "into the JSON under Advanced Options.",
     ),
     "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
     "protect": Param("peer", type="string", enum=["peer"], title="What keeps the source's WALs"),

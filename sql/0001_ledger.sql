@@ -75,7 +75,7 @@ CREATE TABLE fences (
     run_id      TEXT   NOT NULL REFERENCES runs (run_id),
     kind        TEXT   NOT NULL CHECK (kind IN ('start', 'end')),
     wal_group   TEXT   NOT NULL,
-    file        TEXT   NOT NULL,
+    file        TEXT   NOT NULL,                   -- '': behind all files of a group that has ended
     number      BIGINT NOT NULL,                   -- the number in the file's name: orders the files of a group
     at_offset   BIGINT NOT NULL CHECK (at_offset >= 0),
     PRIMARY KEY (run_id, kind, wal_group)
@@ -298,7 +298,7 @@ UNION ALL
 SELECT p.run_id, p.file, p.at_offset, p.at_offset, t.table_name, 'the ' || p.kind || ' fence stands in a file never seen'
 FROM fences p
 JOIN run_tables t ON t.run_id = p.run_id
-WHERE (p.kind = 'start' OR p.at_offset > 0)
+WHERE (p.kind = 'start' OR p.at_offset > 0) AND p.file <> ''
   AND NOT EXISTS (SELECT 1 FROM wal_files f WHERE f.run_id = p.run_id AND f.name = p.file)
 UNION ALL
 SELECT run_id, file, start_offset, end_offset, table_name, 'quarantine: item ' || quarantine_id || ' is not released'

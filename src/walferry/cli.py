@@ -224,10 +224,12 @@ def abort(
     """End a run and remove its peer and snapshots. Target tables stay as they are."""
     from walferry.engine import abort as abort_run
     from walferry.migration.context import Migration
+    from walferry.migration.protect import TARGET_TABLE
 
     with Ledger.open(ledger) as book:
         run = book.find(name)
-        made = [f"{o.cluster} {o.kind} {o.name}" for o in book.objects(run.run_id) if o.state != "removed"]
+        left = [o for o in book.objects(run.run_id) if o.state != "removed" and o.kind != TARGET_TABLE]
+        made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
         if dry_run:
             print(f"would abort {run.run_id} and remove: {', '.join(made) or 'nothing'}")
             return

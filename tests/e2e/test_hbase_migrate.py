@@ -58,14 +58,17 @@ class Traffic:
                 for name in self._tables:
                     with connection.table(name).batch() as batch:
                         for _ in range(30):
-                            row = b"%04d\x00%d" % (dice.randrange(1000), dice.randrange(3))
-                            kind = dice.random()
-                            if kind < 0.1:
+                            ending, kind = dice.randrange(3), dice.random()
+                            row = b"%04d\x00%d" % (dice.randrange(1000), ending)
+                            # Rows with an empty qualifier lose single columns only: HBase's own reads of a family
+                            # that was deleted below one depend on what is flushed (docs/fine-print.md).
+                            if kind < 0.1 and ending:
                                 batch.delete(row)
                             elif kind < 0.2:
                                 batch.delete(row, [b"d:q"])
                             else:
-                                batch.put(row, {b"d:q": dice.randbytes(8), b"d:": b"empty", b"e:n": dice.randbytes(4)})
+                                empty = {} if ending else {b"d:": b"empty"}
+                                batch.put(row, {b"d:q": dice.randbytes(8), b"e:n": dice.randbytes(4)} | empty)
                             self.writes += 1
         except Exception as error:
             self.error = error

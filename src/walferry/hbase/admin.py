@@ -102,10 +102,13 @@ def modify_table(client: HBaseClient, descriptor: TableDescriptor) -> None:
 
 
 def set_read_only(client: HBaseClient, name: str, read_only: bool) -> None:
-    """Set a table's READONLY: once this returns every region refuses writes, or takes them again."""
+    """Set a table's READONLY: once this returns every region refuses writes, or takes them again.
+
+    The schema may say so already while an earlier, timed-out request is still reopening regions. So it is set in any
+    case: the master takes one modification after the other.
+    """
     descriptor = client.describe(name)
-    if descriptor.read_only != read_only:
-        modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
+    modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
 
 
 def move_region(client: HBaseClient, region: Region, server: Server | None = None) -> None:

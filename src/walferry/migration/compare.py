@@ -26,7 +26,6 @@ from walferry.formats.wal import WalReader
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
 from walferry.migration.context import Migration
-from walferry.migration.cut import fingerprint
 from walferry.spark.digest import Span, SpanDigest, differing_rows, digest_spans
 from walferry.spark.sealed import cells_of, table_cells
 from walferry.wal.files import Place, WalFile, find_wal, list_wals
@@ -34,6 +33,7 @@ from walferry.wal.files import Place, WalFile, find_wal, list_wals
 log = logging.getLogger(__name__)
 
 HORIZON_MS = 10 * 60 * 1000
+"""how far ahead of its start the first attempt fixes the moment; each further one takes four times as long"""
 SHOWN_ROWS = 200
 ATTEMPTS = 5
 
@@ -65,34 +65,35 @@ class TableComparison:
 def compare(migration: Migration, spark: SparkSession, table: str) -> TableComparison:
     """Compare one table, region by region of the source, and record the outcome as the newest in the ledger.
 
-    Raises TransientError when the source's regions move, or the time runs out, in each of ATTEMPTS tries.
+    Raises TransientError when the source's regions split or merge, or the time runs out, in each of ATTEMPTS tries.
     """
     pair = migration.pair(table)
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         applied = applied_files(migration, table)
-        now_ms = time.time_ns() // 1_000_000 + HORIZON_MS
-        before = fingerprint(migration.source, table)
+        started_ms = time.time_ns() // 1_000_000
+        now_ms = started_ms + HORIZON_MS * 4**attempt
+        before = _names(migration, table)
         spans = _spans(migration, table, now_ms)
         digests = digest_spans(spark, [span for both in spans.values() for span in both])
         if time.time_ns() // 1_000_000 > now_ms:
             log.warning("comparing %s took longer than the moment it was fixed at; comparing again", table)
             continue
-        if fingerprint(migration.source, table) == before:
+        if _names(migration, table) == before:
             break
-        log.info("regions of %s moved during the comparison; comparing again", table)
+        log.info("regions of %s were split or merged during the comparison; comparing again", table)
     else:
         raise TransientError(f"{table} could not be compared in {ATTEMPTS} attempts; try again later", table=table)
     ranges = _ranges(table, digests)
     unequal = [span for r in ranges if not equal(r) for span in spans[r.start]]
     count, rows = differing_rows(spark, unequal, SHOWN_ROWS) if unequal else (0, [])
-    differences = explain(migration, table, rows, now_ms) if rows else []
+    differences = explain(migration, table, rows, now_ms, started_ms) if rows else []
     if count > len(rows) and differences[-1].kind != UNEXPLAINED:
         # The gate looks at recorded rows: those left out must not pass behind explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     result = TableComparison(table, ranges, differences, count)
-    attempt = migration.ledger.last_comparison(migration.run_id) + 1
-    migration.ledger.record_comparison(migration.run_id, attempt, ranges, differences)
+    number = migration.ledger.last_comparison(migration.run_id) + 1
+    migration.ledger.record_comparison(migration.run_id, number, ranges, differences)
     if not result.unexplained:
         migration.ledger.mark_verified(migration.run_id, table, applied)
     log.info(
@@ -124,6 +125,11 @@ def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
         name.encode(): FamilyRules(family.max_versions, family.min_versions, family.ttl_ms)
         for name, family in descriptor.families.items()
     }
+
+
+def _names(migration: Migration, table: str) -> list[str]:
+    """The source's regions, wherever they are served: a scan follows a region that moves."""
+    return [region.encoded for region in migration.source.regions(table)]
 
 
 def _spans(migration: Migration, table: str, now_ms: int) -> dict[bytes, tuple[Span, Span]]:
@@ -160,11 +166,15 @@ def _ranges(table: str, digests: Sequence[SpanDigest]) -> list[RangeComparison]:
 # ------------------------------------------------------------------ why does a row differ
 
 
-def explain(migration: Migration, table: str, rows: Sequence[bytes], now_ms: int) -> list[Difference]:
-    """Name the class of each differing row, from both sides' raw cells and from the log."""
+def explain(migration: Migration, table: str, rows: Sequence[bytes], now_ms: int, until_ms: int) -> list[Difference]:
+    """Name the class of each differing row, from both sides' raw cells and from the log.
+
+    `now_ms` is the moment that the sides are resolved at, `until_ms` the latest that a cell can have been stamped by
+    the source's clock.
+    """
     pair = migration.pair(table)
     rules = rules_of(migration.source.describe(table))
-    logs = logged_cells(migration, table, set(rows))
+    logs = logged_cells(migration, table, set(rows), until_ms)
     differences = []
     for row in rows:
         stop = row + b"\x00"
@@ -184,12 +194,18 @@ class RowLog:
 
     since_ms: int
     """the start fence: what the source's clock stamped earlier came with the snapshot"""
+    until_ms: int
+    """what is stamped later than this was stamped by the application, and tells nothing of when it was written"""
     applied: dict[Cell, int] = field(default_factory=dict)
     """cells that the target must have, each with the sequence number of its newest edit"""
     pending: set[Cell] = field(default_factory=set)
     """cells of files that are not applied yet"""
     accepted: set[Cell] = field(default_factory=set)
     """cells of quarantined entries that an operator released by `accept`"""
+
+    def stamped_behind_the_fence(self, cell: Cell) -> bool:
+        """Whether the cell's timestamp is one of the source's clock since the start fence."""
+        return self.since_ms <= _timestamp(cell) <= self.until_ms
 
 
 def classify(
@@ -231,7 +247,7 @@ def _why_missing(
         return HISTORY, "a marker of the source hides it, which the source has dropped by now"
     if _displaced(cell, target & known, rules):
         return HISTORY, "newer versions of the source displace it, which the source has dropped by now"
-    if not markers and cell not in log.applied and _timestamp(cell) >= log.since_ms:
+    if not markers and cell not in log.applied and log.stamped_behind_the_fence(cell):
         return NOT_IN_LOG, "no WAL behind the start fence holds it"
     return UNEXPLAINED, "no explanation"
 
@@ -251,7 +267,7 @@ def _why_shown(
         if marker in log.applied:
             if log.applied.get(cell, -1) < log.applied[marker]:
                 return UNEXPLAINED, "a marker that hides it is in the log and not at the target"
-        elif _timestamp(marker) >= log.since_ms:
+        elif log.stamped_behind_the_fence(marker):
             return NOT_IN_LOG, "no WAL behind the start fence holds the marker that hides it"
         else:
             return UNEXPLAINED, "a marker that hides it is not at the target"
@@ -304,10 +320,10 @@ def _show(cell: Cell) -> str:
     return f"{family.decode('latin-1')}:{qualifier.hex() or '(empty)'} at {timestamp}, type {CellType(kind).name}"
 
 
-def logged_cells(migration: Migration, table: str, rows: set[bytes]) -> dict[bytes, RowLog]:
+def logged_cells(migration: Migration, table: str, rows: set[bytes], until_ms: int) -> dict[bytes, RowLog]:
     """What every WAL file at or behind the start fence holds of these rows, be it applied or not."""
     since_ms = migration.done("fence")["at_ms"]
-    logs = {row: RowLog(since_ms) for row in rows}
+    logs = {row: RowLog(since_ms, until_ms) for row in rows}
     wanted = pa.array(sorted(rows), pa.binary())
     applied = applied_files(migration, table)
     accepted = {

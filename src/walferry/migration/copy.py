@@ -22,6 +22,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration import lease
 from walferry.migration.context import Migration, archive_folder, data_folder
+from walferry.migration.protect import TARGET_TABLE, plan_own
 from walferry.spark.copy import FileCopied, FileCopy, copy_files
 from walferry.storage import FileSystem
 
@@ -41,8 +42,9 @@ def snapshot(migration: Migration, table: str) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         name = migration.snapshot(table)
-        migration.ledger.plan_object(migration.run_id, "source", "snapshot", name)
-        if name not in {snapshot.name for snapshot in migration.source.snapshots()}:
+        there = name in {snapshot.name for snapshot in migration.source.snapshots()}
+        plan_own(migration, "source", "snapshot", name, there=there)
+        if not there:
             migration.source.snapshot(name, table)
         migration.ledger.object_made(migration.run_id, "source", "snapshot", name)
         return {"snapshot": name, "regions": len(read_manifest(migration, table).region_manifests)}
@@ -171,8 +173,11 @@ def clone(migration: Migration, table: str) -> dict[str, Any]:
         with lease.hold(
             migration.target.zk, [pair.target], holder=f"run {migration.run_id}", request_seconds=60, wait_seconds=60
         ):
-            if not migration.target.table_exists(pair.target):
+            there = migration.target.table_exists(pair.target)
+            plan_own(migration, "target", TARGET_TABLE, pair.target, there=there)
+            if not there:
                 migration.target.clone_snapshot(migration.snapshot(table), pair.target)
+            migration.ledger.object_made(migration.run_id, "target", TARGET_TABLE, pair.target)
             deadline = time.monotonic() + 120
             while not all(region.server for region in migration.target.regions(pair.target)):
                 if time.monotonic() > deadline:

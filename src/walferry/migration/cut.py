@@ -2,7 +2,11 @@
 
 A cut also takes the fingerprint of each table's regions (who serves them, and since which opening) before the first
 roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or was
-reopened between them, because every opening raises the region's open sequence number in hbase:meta.
+reopened between them, because every opening raises the region's open sequence number in hbase:meta. A region that is
+on its way just then makes its table's fingerprint unlike any other.
+
+A cut is quiet when no region moved during it. Only then do the files below it hold, for every edit, the earlier edits
+of its row, too: otherwise a row's first edit may stand behind one server's roll and its next below another's.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
@@ -26,6 +31,9 @@ from walferry.wal.files import Place, WalFile, list_wals
 log = logging.getLogger(__name__)
 
 ROLL_SECONDS = 60.0
+QUIET_SECONDS = 120.0
+NOT_KNOWN = "not known"
+"""in place of a fingerprint: equal to none"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,14 @@ class Cut:
 
 
 def fingerprint(client: HBaseClient, table: str) -> str:
-    """Digest over the table's regions: encoded name, server with its start code, open sequence number."""
+    """Digest over the table's regions: encoded name, server with its start code, open sequence number.
+
+    While a region of an enabled table is not open on a living server, the answer is another each time.
+    """
     regions = regions_of(client, table)
+    alive = {server.name for server in client.servers()}
+    if not all(r.server and r.server.name in alive for r in regions) and client.table_enabled(table):
+        return f"in transition {uuid4().hex}"
     lines = sorted(f"{r.encoded} {r.server.name if r.server else '-'} {r.open_sequence}" for r in regions)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -106,6 +120,24 @@ def cut_log(migration: Migration) -> Cut:
     return Cut(started_ms, before, after, files, current)
 
 
+def quiet_cut(migration: Migration) -> Cut:
+    """A cut during which no region of the run's tables moved; TransientError when there is none for two minutes."""
+    deadline = time.monotonic() + QUIET_SECONDS
+    while True:
+        cut = cut_log(migration)
+        moved = sorted(table for table, before in cut.before.items() if before != cut.after[table])
+        if not moved:
+            return cut
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"regions of {', '.join(moved)} moved during every cut of the log for {QUIET_SECONDS:.0f} s; "
+                "it goes on once the balancer rests",
+                tables=moved,
+            )
+        log.info("regions of %s moved while the log was cut; cutting again", ", ".join(moved))
+        time.sleep(2.0)
+
+
 def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
     newest: dict[str, WalFile] = {}
     for file in files:
@@ -120,14 +152,19 @@ def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
 def start_fence(migration: Migration) -> dict[str, Any]:
     """Cut the log and record where replay begins, for every group that exists now.
 
-    Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Files that are being
-    split belong behind the fence as a whole. Groups that appear later are read from their first file.
+    Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Groups of dead servers are
+    in it whole, those that are being split, too: a region opens anew only after what they hold was put into it, and a
+    snapshot waits for its regions. Groups that appear later are read from their first file.
     """
 
     def work() -> dict[str, Any]:
-        cut = cut_log(migration)
+        cut = quiet_cut(migration)
+        before = cut.before
+        if migration.ledger.fence(migration.run_id, "start"):
+            # A kill came behind the fence and before this phase was done: regions may have moved since.
+            before = dict.fromkeys(before, NOT_KNOWN)
         positions = migration.ledger.set_fence(migration.run_id, "start", _start_positions(cut))
-        return {"groups": len(positions), "before": cut.before, "at_ms": cut.started_ms}
+        return {"groups": len(positions), "before": before, "at_ms": cut.started_ms}
 
     return migration.once("fence", work)
 
@@ -139,13 +176,11 @@ def _start_positions(cut: Cut) -> list[Position]:
     positions = []
     for group, files in by_group.items():
         behind = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
-        behind += [file for file in files if file.place is Place.SPLITTING]
         if behind:
             first = min(behind, key=lambda file: file.number)
             positions.append(Position(group, first.name, first.number, 0))
-        else:  # a group of a former server, all archived: in the snapshot, down to its last byte
-            last = files[-1]
-            positions.append(Position(group, last.name, last.number + 1, 0))
+        else:  # a former server's: behind its last file, in none
+            positions.append(Position(group, "", max(file.number for file in files) + 1, 0))
     return positions
 
 
@@ -153,7 +188,7 @@ def end_fence(migration: Migration) -> dict[str, Any]:
     """Cut the log after writes have stopped: replay ends in front of the positions recorded here."""
 
     def work() -> dict[str, Any]:
-        cut = cut_log(migration)
+        cut = quiet_cut(migration)
         see(migration, cut)
         first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
         positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
@@ -165,11 +200,21 @@ def end_fence(migration: Migration) -> dict[str, Any]:
 
 def see(migration: Migration, cut: Cut) -> list[WalFile]:
     """Record every file at or behind the start fence in the ledger; those of them that are below the cut."""
-    start = {position.group: position.number for position in migration.ledger.fence(migration.run_id, "start") or []}
-    wanted = [file for file in cut.files if file.number >= start.get(file.group, 0)]
+    wanted = behind_start(migration, cut.files)
     below = {file.name for file in cut.below()}
+    record_seen(migration, wanted, sealed=below)
+    return [file for file in wanted if file.name in below]
+
+
+def behind_start(migration: Migration, files: Iterable[WalFile]) -> list[WalFile]:
+    """Those of the files that stand at or behind the start fence."""
+    start = {position.group: position.number for position in migration.ledger.fence(migration.run_id, "start") or []}
+    return [file for file in files if file.number >= start.get(file.group, 0)]
+
+
+def record_seen(migration: Migration, files: Iterable[WalFile], sealed: Collection[str]) -> None:
+    """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more."""
     migration.ledger.see_files(
         migration.run_id,
-        [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in below) for f in wanted],
+        [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in sealed) for f in files],
     )
-    return [file for file in wanted if file.name in below]

@@ -2,8 +2,8 @@
 
 `/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the
 last one left in order; its ephemeral child `holder` is the lease itself and carries the holder's number.
-A holder that vanished without leaving may have a request under way, so its successor waits until every such
-request has timed out before it sends anything.
+A holder that vanished or failed may have a request under way, so its successor waits until every such request has
+timed out before it sends anything.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, SessionExpiredError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from walferry.errors import TransientError
@@ -53,7 +54,7 @@ def check(zk: KazooClient, fence: Fence) -> None:
         data, _ = zk.get(f"{_path(fence.table)}/holder")
     except NoNodeError:
         data = b"{}"
-    except (SessionExpiredError, KazooTimeoutError) as error:
+    except (KazooException, KazooTimeoutError) as error:
         raise LeaseLostError(
             f"the lease on target table {fence.table} cannot be checked: {error or type(error).__name__}",
             table=fence.table,
@@ -78,14 +79,23 @@ def hold(
     `wait_seconds` for another holder, then raises LeaseHeldError naming it.
     """
     with ExitStack() as stack:
-        fences = {}
+        fences, pauses = {}, {}
         for table in sorted(tables):
-            fences[table] = _acquire(zk, table, holder, request_seconds, wait_seconds)
-            stack.callback(_release, zk, fences[table])
+            fences[table], pauses[table] = _acquire(zk, table, holder, request_seconds, wait_seconds)
+            stack.push(partial(_leave, zk, fences[table]))
+        left = sorted(table for table, pause in pauses.items() if pause)
+        if left:  # once for all of them: their requests end side by side
+            pause = max(pauses.values())
+            log.warning("the last holder of the lease on %s did not leave in order; waiting %.0f s "
+                        "until its requests have ended", ", ".join(left), pause)  # fmt: skip
+            time.sleep(pause)
         yield fences
 
 
-def _acquire(zk: KazooClient, table: str, holder: str, request_seconds: float, wait_seconds: float) -> Fence:
+def _acquire(
+    zk: KazooClient, table: str, holder: str, request_seconds: float, wait_seconds: float
+) -> tuple[Fence, float]:
+    """The lease, and how long requests of a holder that vanished may still be under way, in seconds."""
     path = _path(table)
     zk.ensure_path(path)
     deadline = time.monotonic() + wait_seconds
@@ -118,22 +128,20 @@ def _acquire(zk: KazooClient, table: str, holder: str, request_seconds: float, w
         except BadVersionError:  # somebody held it and left between the read and the create
             zk.delete(f"{path}/holder")
             continue
-        if record and not record.get("left", True):
-            pause = float(record.get("request_seconds", request_seconds))
-            log.warning("the last holder of the lease on %s did not leave in order; waiting %.0f s "
-                        "until its requests have ended", table, pause)  # fmt: skip
-            time.sleep(pause)
-        return Fence(table, number)
+        vanished = record and not record.get("left", True)
+        return Fence(table, number), float(record.get("request_seconds", request_seconds)) if vanished else 0.0
 
 
-def _release(zk: KazooClient, fence: Fence) -> None:
+def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *_: object) -> None:
+    """Give the lease back. After a failure requests may still be under way: the next holder waits for them."""
     try:
         check(zk, fence)
         path = _path(fence.table)
-        raw, stat = zk.get(path)
-        zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
+        if failure is None:
+            raw, stat = zk.get(path)
+            zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
         zk.delete(f"{path}/holder")
-    except (LeaseLostError, BadVersionError, NoNodeError):
+    except (LeaseLostError, KazooException):
         log.warning("the lease on %s was already gone when it was to be given back", fence.table)
 
 

@@ -10,7 +10,8 @@ import logging
 import time
 from typing import Any
 
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.ledger.rows import ClusterSide
 from walferry.migration.context import Migration
 from walferry.wal.files import Place, list_wals, parse_wal_name
 
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 QUEUE_SECONDS = 60.0
+TARGET_TABLE = "table"
+"""the kind of object that the ledger keeps for a target table: the one that stays when the run ends"""
 
 
 def protect(migration: Migration) -> dict[str, Any]:
@@ -25,14 +28,34 @@ def protect(migration: Migration) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         peer = migration.peer
-        migration.ledger.plan_object(migration.run_id, "source", "peer", peer)
-        if peer not in migration.source.peers():
+        there = peer in migration.source.peers()
+        plan_own(migration, "source", "peer", peer, there=there)
+        if not there:
             migration.source.add_peer(peer, ENDPOINT, enabled=False)
         migration.ledger.object_made(migration.run_id, "source", "peer", peer)
         groups = _await_queues(migration, peer)
         return {"peer": peer, "groups": groups}
 
     return migration.once("protect", work)
+
+
+def plan_own(migration: Migration, cluster: ClusterSide, kind: str, name: str, *, there: bool) -> None:
+    """Record that the run is about to make an object. One that is `there` already must be of an earlier attempt.
+
+    Raises ForeignObjectError otherwise: a run of another ledger, with the same number, may have left it or use it.
+    """
+    planned = {(o.cluster, o.kind, o.name) for o in migration.ledger.objects(migration.run_id)}
+    if there and (cluster, kind, name) not in planned:
+        raise ForeignObjectError(
+            f"{kind} {name} is at the {cluster} already and not from this run: it may be of a run in another ledger. "
+            f"Remove it if nobody uses it, or give this migration another name",
+            cluster=cluster, kind=kind, name=name,
+        )  # fmt: skip
+    migration.ledger.plan_object(migration.run_id, cluster, kind, name)
+
+
+class ForeignObjectError(UsageError):
+    """An object that this run is about to make is there already; facts `cluster`, `kind`, `name`."""
 
 
 def _await_queues(migration: Migration, peer: str) -> list[str]:
@@ -58,6 +81,24 @@ def _await_queues(migration: Migration, peer: str) -> list[str]:
         time.sleep(0.5)
 
 
+class PeerChangedError(WalferryError):
+    """Somebody removed or enabled the run's peer, so that nothing keeps the WALs; fact `peer`."""
+
+
+def require_peer(migration: Migration) -> None:
+    """Raise PeerChangedError unless the run's peer is there and disabled. Something to ask for in each round: a
+    peer that was enabled lets go of WALs at once, one that is gone lets the cleaner take them."""
+    peer = migration.peer
+    enabled, _ = migration.source.peers().get(peer, (None, ""))
+    if enabled is not False:
+        what = "enabled" if enabled else "removed"
+        raise PeerChangedError(
+            f"the replication peer {peer} was {what} at the source: nothing keeps its WALs now. If it happened just "
+            f"now, disable it (disable_peer '{peer}') and run again; otherwise abort and begin anew",
+            peer=peer,
+        )
+
+
 def queued_files(migration: Migration, peer: str) -> set[str]:
     """Names of the WAL files (of user tables) that the peer's queues keep."""
     queues = migration.source.peer_queues(peer)
@@ -71,7 +112,7 @@ def release(migration: Migration, *, aborted: bool = False) -> dict[str, Any]:
     """
     removed = []
     for item in migration.ledger.objects(migration.run_id):
-        if item.state == "removed":
+        if item.state == "removed" or item.kind == TARGET_TABLE:
             continue
         client = migration.source if item.cluster == "source" else migration.target
         if item.kind == "peer" and item.name in client.peers():

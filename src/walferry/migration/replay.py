@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.ledger import Round
+from walferry.ledger import Round, SeenFile, WalRange
 from walferry.migration import lease
 from walferry.migration.context import Migration
-from walferry.migration.cut import Cut, cut_log, fingerprint, regions_of, see
+from walferry.migration.cut import Cut, behind_start, cut_log, fingerprint, record_seen, regions_of, see
 from walferry.migration.lineage import find_breaks
-from walferry.migration.protect import queued_files
+from walferry.migration.protect import queued_files, require_peer
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
 from walferry.spark.by_group import GroupTask, apply_groups
 from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
@@ -38,7 +38,7 @@ from walferry.wal.files import Place, WalFile, list_wals
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 30
-SETTLE_CUTS = 5
+SETTLE_SECONDS = 120.0
 SPLIT_SECONDS = 120.0
 LEASE_WAIT_SECONDS = 90.0
 
@@ -177,9 +177,12 @@ def drain(migration: Migration, spark: SparkSession) -> dict[str, Any]:
             started_ms = _now_ms()
             apply_released(migration, spark, pipe)
             end = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "end") or []}
-            files = _await_archive(migration)
-            wanted = _from_start(migration, files)
+            # Groups of servers that joined behind the end fence hold nothing in front of it.
+            known = {file.group for file in migration.ledger.files(migration.run_id)} | end.keys()
+            files = [file for file in _await_archive(migration) if file.group in known]
+            wanted = behind_start(migration, files)
             below = [file for file in wanted if file.number < end.get(file.group, file.number + 1)]
+            record_seen(migration, below, sealed={file.name for file in below})
             window = _window(migration)
             now = {table: fingerprint(migration.source, table) for table in window}
             calm = frozenset(table for table, before in window.items() if before == now[table])
@@ -194,10 +197,11 @@ def drain(migration: Migration, spark: SparkSession) -> dict[str, Any]:
 def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
     """Cut the log so that the files below the cut hold, for every edit, the earlier edits of its row, too.
 
-    While regions stand still any cut does. When regions moved since the last one, the cut must fall into a time
-    in which none moved: then whatever preceded a move was rolled into a sealed file before.
+    While regions stand still any cut does. When regions moved since the last one, the cut must be quiet: then
+    whatever preceded a move was rolled into a sealed file before.
     """
-    for _ in range(SETTLE_CUTS):
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
         cut = cut_log(migration)
         moved = [table for table, before in window.items() if before != cut.after[table]]
         if not moved:
@@ -205,29 +209,31 @@ def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
         log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
         if cut.splitting():
             _await_archive(migration)
-            continue
-        if all(cut.before[table] == cut.after[table] for table in moved):
+        elif all(cut.before[table] == cut.after[table] for table in moved):
             return cut
-    raise TransientError(
-        f"regions of {', '.join(moved)} moved during each of {SETTLE_CUTS} attempts to cut the log; "
-        "it goes on once the balancer rests",
-        tables=moved,
-    )
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"regions of {', '.join(moved)} moved during every cut of the log for {SETTLE_SECONDS:.0f} s; "
+                "it goes on once the balancer rests",
+                tables=moved,
+            )
+        time.sleep(1.0)
 
 
 def _await_archive(migration: Migration) -> list[WalFile]:
-    """All WAL files, once no folder is being split any more."""
+    """All WAL files, once none is left of a dead server that HBase has still to split."""
     deadline = time.monotonic() + SPLIT_SECONDS
     while True:
+        alive = {server.name for server in migration.source.servers()}
         files = list_wals(migration.source_files, migration.source_root)
-        splitting = [file for file in files if file.place is Place.SPLITTING]
-        if not splitting:
+        left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
+        if not left:
             return files
         if time.monotonic() > deadline:
             raise TransientError(
-                f"the source is still splitting {splitting[0].path} after {SPLIT_SECONDS:.0f} s; "
+                f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
                 "look at the source's master, then run again",
-                file=splitting[0].name,
+                file=left[0].name,
             )
         time.sleep(1.0)
 
@@ -238,17 +244,14 @@ def _window(migration: Migration) -> dict[str, str]:
     return dict(facts["before"])
 
 
-def _from_start(migration: Migration, files: Sequence[WalFile]) -> list[WalFile]:
-    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
-    return [file for file in files if file.number >= start.get(file.group, 0)]
-
-
 def check_complete(migration: Migration, cut: Cut) -> None:
     """Raise GapError when a file that must be there is not (R1).
 
     Two lists that are made independently of each other have to agree with what is on the file system: the files
     that the ledger saw earlier and has not applied, and the queue in which HBase keeps every WAL for the peer.
+    Raises PeerChangedError when that peer is not there any more, or enabled: then nothing keeps the WALs.
     """
+    require_peer(migration)
     present = {file.name for file in cut.files}
     applied = {r.file for r in migration.ledger.ranges(migration.run_id) if r.state in ("applied", "verified")}
     known = {file.name for file in migration.ledger.files(migration.run_id)}
@@ -263,6 +266,7 @@ def check_complete(migration: Migration, cut: Cut) -> None:
     if missing:
         present |= {file.name for file in list_wals(migration.source_files, migration.source_root)}
         missing = {name for name in expected - present if not _was_empty(migration, name)}
+        _account_for_empty(migration, expected - present - missing)
     if missing:
         for name in sorted(missing & known):
             migration.ledger.mark_missing(migration.run_id, name)
@@ -285,6 +289,18 @@ def _was_empty(migration: Migration, name: str) -> bool:
         return False
     alive = {server.name for server in migration.source.servers()}
     return file.server not in alive and all(f.number <= file.number for f in files.values() if f.group == file.group)
+
+
+def _account_for_empty(migration: Migration, names: Collection[str]) -> None:
+    """Record files that were deleted without ever having held a byte as sealed and applied."""
+    files = {f.name: f for f in migration.ledger.files(migration.run_id)}
+    for file in (files[name] for name in sorted(names)):
+        log.info("WAL file %s never held a byte and is gone with its server", file.name)
+        migration.ledger.see_files(
+            migration.run_id, [SeenFile(file.name, file.group, file.server, file.number, file.path, 0, sealed=True)]
+        )
+        nothing = [WalRange(file.name, 0, 0, pair.source, 0, 0, None, None, "applied") for pair in migration.tables]
+        migration.ledger.set_ranges(migration.run_id, nothing)
 
 
 def _first(pending: Sequence[WalFile]) -> list[WalFile]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +21,7 @@ from walferry.formats.cells import binary_column, gather, index_cells
 from walferry.formats.wal import EntryBatch, Marker
 from walferry.spark.items import map_items
 from walferry.spark.pipe import Pipe
-from walferry.spark.sealed import FileIndex, Refusal, index_file
+from walferry.spark.sealed import FileIndex, Refusal, entry_at, index_file
 from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run, Sender
 from walferry.wal.files import WalFile
 
@@ -88,7 +88,7 @@ def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsAppl
     numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
     cells: DataFrame = numbers.mapInArrow(lambda batches: _read_rows(task, batches), _ROW_DDL)
     ordered = cells.repartition(tasks, "table", "row").sortWithinPartitions("table", "row", "sequence_number", "index")
-    sent = ordered.mapInArrow(lambda batches: _send_rows(task.pipe, batches), "outcome binary")
+    sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
     outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
@@ -173,7 +173,8 @@ def row_cells(batch: EntryBatch, file: str, picked: np.ndarray) -> Iterator[pa.R
     )
 
 
-def _send_rows(pipe: Pipe, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    pipe = task.pipe
     sent = 0
     refusals: list[Refusal] = []
     outcome: RowsApplied | WalferryError
@@ -185,7 +186,7 @@ def _send_rows(pipe: Pipe, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
             for part in _same_origin(_without(batch, {refusal.region for refusal in refusals})):
                 sent += part.num_rows
                 refusals += _send_part(pipe, sender, part)
-        outcome = RowsApplied(sent, tuple(refusals))
+        outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals))
     except WalferryError as error:
         outcome = error
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
@@ -217,6 +218,13 @@ def _send_part(pipe: Pipe, sender: Sender, part: pa.RecordBatch) -> Iterator[Ref
             first["file"], first["offset"], first["offset"], first["table"], first["region"],
             first["sequence_number"], str(error), first["cell"],
         )  # fmt: skip
+
+
+def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
+    """The refusal with the bytes of the whole WAL entry: that is what a release decides about."""
+    file = next(file for file in task.files if file.name == refusal.file)
+    data = entry_at(task.pipe.open(file), refusal.start)
+    return replace(refusal, end=refusal.start + len(data), data=data)
 
 
 def _without(batch: pa.RecordBatch, regions: Collection[str | None]) -> pa.RecordBatch:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+
+from pyspark import TaskContext
 
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
@@ -30,7 +33,10 @@ class Pipe:
     limits: Limits = field(default_factory=Limits)
 
     def sender(self) -> Sender:
-        """A sender of this process to the target."""
+        """A sender of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() > 0:
+            time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
         least, most = self.source_id
         source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
         return Sender(shared_client(self.target), source_id, self.guard, self.limits)

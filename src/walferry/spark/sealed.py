@@ -74,6 +74,14 @@ def table_cells(file_system: FileSystem, root: str, file: WalFile, table: str) -
         yield from cells_of(SealedWal(file_system, root, file), file.name, table)
 
 
+def entry_at(wal: Iterable[EntryBatch], offset: int) -> bytes:
+    """The bytes of the entry that begins at an offset of its file; ValueError when none does."""
+    for batch in wal:
+        for entry in np.flatnonzero(batch.base + batch.start == offset):
+            return bytes(batch.buffer[batch.start[entry] : batch.end[entry]])
+    raise ValueError(f"no entry begins at byte {offset}")
+
+
 def cells_of(batches: Iterable[EntryBatch], file: str, table: str) -> Iterator[pa.RecordBatch]:
     """The cells of one table in a file's entries, markers left out (WAL_CELL_SCHEMA)."""
     for batch in batches:

@@ -15,7 +15,8 @@ def open_session(app_name: str) -> SparkSession:
     """Start (or join) a Spark session; `local[*]` unless spark-submit or SPARK_MASTER says otherwise.
 
     The executors run the interpreter of this process. Filter pushdown into Python sources stays off:
-    in Spark 4.2 and 4.3 it leaks filters between queries over one DataFrame.
+    in Spark 4.2 and 4.3 it leaks filters between queries over one DataFrame. Speculation stays off, too: a second
+    copy of a task would send older edits beside newer ones.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -26,6 +27,7 @@ def open_session(app_name: str) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
         .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.speculation", "false")
     )
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])

@@ -41,3 +41,21 @@ def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
         check(at_target.zk, fences[table])
         with pytest.raises(LeaseLostError, match="no longer held"):
             check(at_target.zk, fence)
+
+
+def test_a_holder_that_failed_leaves_requests_to_wait_for_and_the_wait_is_one_for_all_tables(
+    at_target: HBaseClient,
+) -> None:
+    tables = [uuid4().hex for _ in range(3)]
+    with (
+        pytest.raises(ZeroDivisionError),
+        hold(at_target.zk, tables, holder="run one", request_seconds=1.5, wait_seconds=1),
+    ):
+        raise ZeroDivisionError
+    assert holder_of(at_target.zk, tables[0]) is None
+    started = time.monotonic()
+    with hold(at_target.zk, tables, holder="run two", request_seconds=1, wait_seconds=1):
+        assert 1.5 <= time.monotonic() - started < 3
+    started = time.monotonic()
+    with hold(at_target.zk, tables, holder="run three", request_seconds=1, wait_seconds=1):
+        assert time.monotonic() - started < 1

@@ -23,6 +23,8 @@ from walferry.migration.compare import (
 
 SINCE = 1_000
 """the start fence; smaller timestamps came with the snapshot"""
+UNTIL = 900_000
+"""when the comparison began"""
 NOW = 1_000_000
 
 
@@ -44,7 +46,7 @@ def why(
     accepted: set[Cell] | None = None,
 ) -> str | None:
     """The class of a row with these raw cells on both sides; `applied` are the log's, with sequence numbers."""
-    log = RowLog(SINCE, dict(applied or {}), pending or set(), accepted or set())
+    log = RowLog(SINCE, UNTIL, dict(applied or {}), pending or set(), accepted or set())
     rules = {b"f": FamilyRules(versions, 0, None)}
     return classify(block(source), block(target), log, rules, NOW)[0]
 
@@ -67,6 +69,12 @@ def test_what_a_compaction_dropped_on_one_side_is_no_difference() -> None:
 
 
 # ---- losses and strangers: each must shut the gate
+
+
+def test_a_lost_cell_with_a_timestamp_in_the_future_is_unexplained() -> None:
+    # An application that stamps in microseconds: the timestamp does not tell that the log should hold the cell.
+    assert why([put(SINCE * 1000 + UNTIL)], []) == UNEXPLAINED
+    assert why([put(5), marker(UNTIL + 1)], [put(5)], versions=9) == UNEXPLAINED
 
 
 def test_a_logged_edit_that_is_not_at_the_target_is_unexplained() -> None:
@@ -111,7 +119,7 @@ def test_a_newer_version_that_only_the_target_got_is_unexplained() -> None:
 def test_two_puts_of_one_timestamp_in_the_wrong_order_are_unexplained() -> None:
     first, second = put(2_000, b"first"), put(2_000, b"second")
     # The newer of two equal keys stands first in a scan.
-    log = RowLog(SINCE, {first: 7, second: 8})
+    log = RowLog(SINCE, UNTIL, {first: 7, second: 8})
     rules = {b"f": FamilyRules(1, 0, None)}
     assert classify(block([second, first]), block([first, second]), log, rules, NOW)[0] == UNEXPLAINED
 
@@ -184,7 +192,7 @@ def test_rows_beyond_those_shown_count_as_unexplained() -> None:
 
 def test_the_detail_names_side_column_and_timestamp_and_no_value() -> None:
     rules = {b"f": FamilyRules(1, 0, None)}
-    _, detail = classify(block([put(5, b"s3cr3t")]), b"", RowLog(SINCE), rules, NOW)
+    _, detail = classify(block([put(5, b"s3cr3t")]), b"", RowLog(SINCE, UNTIL), rules, NOW)
     assert detail == "only the source shows f:71 at 5, type PUT: no explanation"
 
 

@@ -1,0 +1,150 @@
+"""Where replay begins, and when regions count as still: the parts of a cut that need no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
+from walferry.hbase.zookeeper import Server
+from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.migration import cut as cutting
+from walferry.migration.context import Migration
+from walferry.migration.cut import NOT_KNOWN, Cut, fingerprint, quiet_cut, start_fence
+from walferry.wal.files import Place, WalFile
+
+from .filled_ledger import SPEC
+
+TABLE = "shop:orders"
+
+
+def wal(group: str, number: int, place: Place) -> WalFile:
+    return WalFile(f"{group}.{number}", group, group, number, f"/{group}.{number}", place, 10)
+
+
+def cut_of(*files: WalFile, before: str = "still", after: str = "still", at_ms: int = 1) -> Cut:
+    """A cut whose newest live file of each group is behind it."""
+    current = {file.group: file.number for file in files if file.place is Place.LIVE}
+    return Cut(at_ms, {TABLE: before}, {TABLE: after}, list(files), current)
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield Migration(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+
+
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets the cuts of the log be these, one after the other."""
+
+    def be(*made: Cut) -> None:
+        waiting = iter(made)
+        monkeypatch.setattr(cutting, "cut_log", lambda _: next(waiting))
+        monkeypatch.setattr(cutting.time, "sleep", lambda _: None)
+
+    return be
+
+
+def test_groups_of_dead_servers_are_in_the_snapshot_whole_and_leave_no_gap(
+    migration: Migration, cuts: Callable[..., None]
+) -> None:
+    archived, splitting = wal("gone", 5, Place.ARCHIVED), wal("dying", 6, Place.SPLITTING)
+    cuts(cut_of(archived, splitting, wal("rs", 7, Place.LIVE)))
+    start_fence(migration)
+    ledger, run = migration.ledger, migration.run_id
+    assert ledger.fence(run, "start") == [
+        Position("dying", "", 7, 0), Position("gone", "", 6, 0), Position("rs", "rs.7", 7, 0),
+    ]  # fmt: skip
+    ledger.see_files(run, [SeenFile("rs.7", "rs", "rs", 7, "/rs.7", 10, sealed=True)])
+    ledger.set_ranges(run, [WalRange("rs.7", 0, 10, TABLE, 0, 0, None, None, "applied")])
+    ledger.set_fence(run, "end", [Position("rs", "rs.8", 8, 0)])
+    assert ledger.gaps(run) == []
+
+
+def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(
+    migration: Migration, cuts: Callable[..., None]
+) -> None:
+    cuts(
+        cut_of(wal("rs", 7, Place.LIVE), before="here", after="there"),
+        cut_of(wal("rs", 8, Place.LIVE), before="there", after="there"),
+    )
+    assert start_fence(migration)["before"] == {TABLE: "there"}
+    assert migration.ledger.fence(migration.run_id, "start") == [Position("rs", "rs.8", 8, 0)]
+
+
+def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_still(
+    migration: Migration, cuts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts(cut_of(wal("rs", 7, Place.LIVE)), cut_of(wal("rs", 9, Place.LIVE), before="moved", after="moved"))
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migration.ledger, "finish_phase", kill)
+        with pytest.raises(KeyboardInterrupt):
+            start_fence(migration)
+    assert start_fence(migration)["before"] == {TABLE: NOT_KNOWN}
+    assert migration.ledger.fence(migration.run_id, "start") == [Position("rs", "rs.7", 7, 0)]
+
+
+def test_a_cut_that_never_is_quiet_is_given_up(
+    migration: Migration, cuts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts(cut_of(before="here", after="there"), cut_of(before="there", after="here"))
+    monkeypatch.setattr(cutting, "QUIET_SECONDS", -1)
+    with pytest.raises(cutting.TransientError, match=f"regions of {TABLE} moved"):
+        quiet_cut(migration)
+
+
+@dataclass
+class Meta:
+    """What a client knows of one table's regions."""
+
+    regions_now: list[Region]
+    alive: list[Server]
+    enabled: bool = True
+
+    def regions(self, table: str) -> list[Region]:
+        return self.regions_now
+
+    def servers(self) -> list[Server]:
+        return self.alive
+
+    def table_enabled(self, table: str) -> bool:
+        return self.enabled
+
+
+HOME = Server("rs", 1, 2)
+
+
+def on(server: Server | None, open_sequence: int = 9) -> list[Region]:
+    return [Region(b"r", "r", TABLE, b"", b"", server, 1, open_sequence)]
+
+
+def prints(meta: Meta) -> tuple[str, str]:
+    client = cast(HBaseClient, meta)
+    return fingerprint(client, TABLE), fingerprint(client, TABLE)
+
+
+def test_regions_that_stay_have_one_fingerprint_and_reopened_ones_another() -> None:
+    first, again = prints(Meta(on(HOME), [HOME]))
+    assert first == again
+    assert prints(Meta(on(HOME, 10), [HOME]))[0] != first
+
+
+@pytest.mark.parametrize("meta", [Meta(on(None), [HOME]), Meta(on(HOME), [])], ids=["on its way", "on a dead server"])
+def test_a_region_that_is_not_served_is_never_still(meta: Meta) -> None:
+    first, again = prints(meta)
+    assert first != again
+
+
+def test_the_closed_regions_of_a_disabled_table_are_still() -> None:
+    first, again = prints(Meta(on(None), [HOME], enabled=False))
+    assert first == again
