@@ -144,6 +144,16 @@ def split_region(client: HBaseClient, region: Region, split_row: bytes) -> None:
     client.forget(region.table)
 
 
+def merge_regions(client: HBaseClient, regions: Sequence[Region]) -> None:
+    """Merge adjacent regions of a table into one; returns when that is open."""
+    encoded = pb.RegionSpecifier.ENCODED_REGION_NAME
+    request = pb.MergeTableRegionsRequest(
+        region=[pb.RegionSpecifier(type=encoded, value=region.encoded.encode()) for region in regions]
+    )
+    _procedure(client, "MergeTableRegions", request, pb.MergeTableRegionsResponse, regions[0].table)
+    client.forget(regions[0].table)
+
+
 def flush_table(client: HBaseClient, name: str) -> None:
     """Write every region's memstore to files."""
     for region in client.regions(name):

@@ -46,6 +46,7 @@ class HBaseClient:
     set_read_only = admin.set_read_only
     move_region = admin.move_region
     split_region = admin.split_region
+    merge_regions = admin.merge_regions
     flush_table = admin.flush_table
     compact_table = admin.compact_table
     snapshot = admin.snapshot

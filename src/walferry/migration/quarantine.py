@@ -16,14 +16,16 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import DamagedInputError, UsageError
 from walferry.ledger import Hold, Quarantined, QuarantineItem, WalRange
+from walferry.ledger import WalFile as SeenWal
 from walferry.ledger.rows import Resolution
 from walferry.migration.context import Migration
 from walferry.migration.lineage import LINEAGE
 from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row
 from walferry.spark.pipe import Pipe
 from walferry.spark.reread import reread_rows
-from walferry.spark.sealed import FileReport, Refusal, TableTally
-from walferry.wal.files import Place, WalFile
+from walferry.spark.sealed import NOT_IN_THE_LOG, FileReport, Refusal, TableTally
+from walferry.spark.sender import RefusedError
+from walferry.wal.files import Place, WalFile, find_wal
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +116,21 @@ def _holds(migration: Migration, reports: Sequence[FileReport], ids: dict[Refusa
 def release(migration: Migration, quarantine_id: int, resolution: Resolution, reason: str) -> Quarantined:
     """Record an operator's decision; the next round carries it out.
 
-    retry: apply the entry again (after the target was mended). reread: copy the rows' present state from the
-    source, then go on behind the entry. accept: go on without it, for the recorded reason.
-    Raises UsageError for a broken lineage, which no release can mend.
+    retry: apply the entry again (after the target was mended). rpc: apply it, and what waits behind it, by
+    ReplicateWALEntry where the run uses Thrift. reread: apply what waited without the entry, then
+    copy the rows' present state from the source. accept: go on without it, for the recorded reason.
+    Raises UsageError for a broken lineage, which no release can mend, and for `retry` of a marker that stands for data
+    which the log does not hold.
     """
     for item in migration.ledger.quarantined(migration.run_id):
-        if item.quarantine_id == quarantine_id and item.reason.startswith(LINEAGE):
+        if item.quarantine_id != quarantine_id:
+            continue
+        if resolution in ("retry", "rpc") and item.reason.startswith(NOT_IN_THE_LOG):
+            raise UsageError(
+                f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
+                quarantine=quarantine_id,
+            )
+        if item.reason.startswith(LINEAGE):
             raise UsageError(
                 f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
                 "belong to the copied one. Abort this run and migrate the table into a fresh target table",
@@ -137,7 +148,7 @@ def apply_released(migration: Migration, spark: SparkSession, pipe: Pipe) -> Non
     holds = migration.ledger.holds(migration.run_id)
     waiting = [hold for hold in holds if items[hold.quarantine_id].state == "held"]
     stuck = {hold.quarantine_id for hold in holds for other in waiting
-             if hold.table == other.table and other.region == EVERY_REGION}  # fmt: skip
+             if hold.table == other.table and EVERY_REGION in (hold.region, other.region)}  # fmt: skip
     ready = {hold.quarantine_id for hold in holds} - {hold.quarantine_id for hold in waiting} - stuck
     if not ready:
         return
@@ -173,18 +184,13 @@ def _apply_table(
     released: Sequence[Hold],
     items: Mapping[int, Quarantined],
 ) -> None:
-    narrow = replace(pipe, tables={table: pipe.tables[table]})
     ours = {hold.quarantine_id for hold in released}
-    for item in (items[number] for number in sorted(ours)):
-        if item.resolution == "reread":
-            reread_rows(spark, narrow, table, _borders(migration, table, item.region))
+    past_thrift = any(items[number].resolution == "rpc" for number in ours)
+    narrow = replace(pipe, tables={table: pipe.tables[table]}, way="rpc" if past_thrift else pipe.way)
     # Every earlier decision still counts: a file is read from its start.
-    left_out = [item for item in items.values() if item.state == "released" and item.resolution != "retry"]
+    left_out = [i for i in items.values() if i.state == "released" and i.resolution in ("reread", "accept")]
     known = {file.name: file for file in migration.ledger.files(migration.run_id)}
-    files = tuple(
-        WalFile(f.name, f.group, f.server, f.number, f.path, Place.ARCHIVED, f.length)
-        for f in (known[name] for name in dict.fromkeys(hold.file for hold in released))
-    )
+    files = tuple(_place(known[name]) for name in dict.fromkeys(hold.file for hold in released))
     still = [h for h in migration.ledger.holds(migration.run_id) if h.table == table and h.quarantine_id not in ours]
     task = RowTask(
         narrow,
@@ -202,9 +208,43 @@ def _apply_table(
     if refusals:
         _hold_again(migration, released, refusals[0])
         return
-    waiting = {hold.file for hold in still}
-    done = sorted({hold.file for hold in released} - waiting)
-    migration.ledger.mark_applied(migration.run_id, done, [table])
+    # Behind the log, for of two puts with one timestamp the later one wins: an edit that precedes the entry would
+    # take its place. Regions that were read again earlier are among those whose log was just applied once more.
+    for item in left_out:
+        if item.resolution == "reread" and item.table in (table, "*"):
+            try:
+                reread_rows(spark, narrow, table, borders_of(migration, table, item.region))
+            except RefusedError as error:
+                reason = f"the rows read again are refused: {error}"
+                again = Refusal(item.file, item.start, item.end, table, item.region or None, 0, reason, item.data)
+                _hold_again(migration, released, again)
+                return
+    _mark_applied(migration, table, {hold.file for hold in released} - {hold.file for hold in still})
+
+
+def _mark_applied(migration: Migration, table: str, files: Collection[str]) -> None:
+    """The ranges of these files are applied, to the files' real ends.
+
+    The ranges may end too early: a file that its server had just left is listed with length 0. A file without a
+    range is of a batch that was killed, and comes again with it.
+    """
+    known = {file.name: file for file in migration.ledger.files(migration.run_id)}
+    sealed = migration.ledger.ranges(migration.run_id, state="sealed")
+    ranges = [r for r in sealed if r.table == table and r.file in files]
+    ends = {name: _length(migration, _place(known[name])) for name in sorted({r.file for r in ranges})}
+    migration.ledger.set_ranges(migration.run_id, [replace(r, end=max(r.end, ends[r.file])) for r in ranges])
+    migration.ledger.mark_applied(migration.run_id, list(ends), [table])
+
+
+def _place(file: SeenWal) -> WalFile:
+    """A file of the ledger, for readers that look up where it stands now."""
+    return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)
+
+
+def _length(migration: Migration, file: WalFile) -> int:
+    """The length of a file that nobody writes to any more."""
+    now = find_wal(migration.source_files, migration.source_root, file)
+    return file.length if now is None else now.length
 
 
 def _hold_again(migration: Migration, released: Sequence[Hold], refusal: Refusal) -> None:
@@ -216,7 +256,7 @@ def _hold_again(migration: Migration, released: Sequence[Hold], refusal: Refusal
     log.error("quarantine %d: %s", number, again.reason)
 
 
-def _borders(migration: Migration, table: str, region: str) -> list[tuple[bytes, bytes]]:
+def borders_of(migration: Migration, table: str, region: str) -> list[tuple[bytes, bytes]]:
     """Row ranges to read again: a region's, or those of all regions when it is not known or there no more."""
     regions = migration.source.regions(table)
     chosen = [r for r in regions if r.encoded == region] or regions

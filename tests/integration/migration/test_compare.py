@@ -20,8 +20,13 @@ from walferry.migration.replay import replay
 pytestmark = pytest.mark.cluster
 
 NAME = unique("cmp_")
-EQUAL, EXPIRED, ROWS = f"{NAME}_equal", f"{NAME}_expired", f"{NAME}_rows"
-FAMILIES = {EQUAL: {"VERSIONS": "5"}, EXPIRED: {"TTL": "100"}, ROWS: {"VERSIONS": "1"}}
+EQUAL, EXPIRED, KEPT, ROWS = f"{NAME}_equal", f"{NAME}_expired", f"{NAME}_kept", f"{NAME}_rows"
+FAMILIES = {
+    EQUAL: {"VERSIONS": "5"},
+    EXPIRED: {"TTL": "100"},
+    KEPT: {"VERSIONS": "4", "MIN_VERSIONS": "2", "TTL": "1"},
+    ROWS: {"VERSIONS": "1"},
+}
 
 
 def cell(row: bytes, value: bytes, timestamp: int | None = None) -> Cell:
@@ -45,7 +50,7 @@ def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFac
     with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("compare")) as migration:
         for name, family in FAMILIES.items():
             client.create_table(name, {"f": family}, [b"r10"])
-        for name in (EQUAL, ROWS):
+        for name in (EQUAL, KEPT, ROWS):
             fill(client, name)
         begin(migration)
         copy_tables(migration)
@@ -56,6 +61,12 @@ def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFac
         client.mutate(EQUAL, [put(b"r05", [cell(b"r05", b"long")], ttl_ms=86_400_000)])
         now = time.time_ns() // 1_000_000
         client.put(EXPIRED, [cell(b"r01", b"old", now - 99_000), cell(b"r02", b"young", now)])
+
+        for timestamp in (2, 3, 4, 5, 3):  # the source drops some of them at once, the target none
+            client.put(KEPT, [cell(b"r%02d" % number, b"%d" % timestamp, timestamp) for number in range(10)])
+            client.flush_table(KEPT)
+        client.compact_table(KEPT, major=True)
+        client.put(KEPT, [cell(b"r01", b"young", now), cell(b"r02", b"another", 5), cell(b"r03", b"too old", 2)])
 
         unlogged = put(b"unlogged", [cell(b"unlogged", b"never logged")])
         unlogged.durability = pb.MutationProto.SKIP_WAL
@@ -97,6 +108,17 @@ def test_equal_tables_are_equal_also_when_one_side_has_compacted(
 def test_what_has_expired_or_will_soon_is_equal(moved: Migration) -> None:
     result = compare(moved, spark(), EXPIRED)
     assert (result.differing_rows, sum(r.source_cells for r in result.ranges)) == (0, 0)
+
+
+def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_dropped(
+    moved: Migration, source: Cluster, target: Cluster
+) -> None:
+    result = compare(moved, spark(), KEPT)
+    assert (result.differing_rows, result.unexplained) == (0, 0)
+    assert sum(r.source_cells for r in result.ranges) == 10 * 2 + 10  # two versions of what was written again
+    seen = visible(target, KEPT)
+    assert {row: [timestamp for _, timestamp in cells] for row, _, cells in seen}[b"r00"] == [5, 4]
+    assert seen == visible(source, KEPT)
 
 
 def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Migration) -> None:

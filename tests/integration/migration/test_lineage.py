@@ -46,6 +46,38 @@ def test_a_truncated_table_stops_and_the_other_goes_on(
         quarantine.release(migration, item.quarantine_id, "accept", "does not matter")
 
 
+def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    dropped, other = make_table(()), make_table(())
+    at_source.put(dropped, [Cell(b"a", b"f", b"q", b"before", 1)])
+    migration = start_run(dropped, other)
+    families = {name: family.attributes for name, family in at_source.describe(dropped).families.items()}
+    at_source.put(dropped, [Cell(b"b", b"f", b"q", b"last", 1)])
+    at_source.disable_table(dropped)
+    at_source.delete_table(dropped)
+    at_source.put(other, [Cell(b"b", b"f", b"q", b"meanwhile", 2)])
+    replay(migration, spark, until=lambda: True)
+    with pytest.raises(cutover.GateShutError, match=f"{dropped} is gone at the source"):
+        cutover.gate(migration, drained=False)
+
+    at_source.create_table(dropped, families)
+    for table in (dropped, other):
+        at_source.put(table, [Cell(b"c", b"f", b"q", b"after", 3)])
+    replay(migration, spark, until=lambda: True)
+    (item,) = migration.ledger.quarantined(migration.run_id)
+    assert item.table == dropped
+    assert item.reason.startswith("lineage: ")
+    here, there = sides(migration)
+    assert {key for key in here if key.startswith(dropped)} == {f"{dropped} b'c' b'f:q'"}
+    assert {key for key in there if key.startswith(dropped)} == {f"{dropped} b'a' b'f:q'", f"{dropped} b'b' b'f:q'"}
+    of_other = {key: value for key, value in here.items() if key.startswith(other)}
+    assert len(of_other) == 2
+    assert {key: value for key, value in there.items() if key.startswith(other)} == of_other
+    with pytest.raises(cutover.GateShutError, match="lineage"):
+        cutover.gate(migration, drained=False)
+
+
 def test_the_split_of_an_empty_region_is_no_new_history(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:

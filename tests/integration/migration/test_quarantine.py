@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
+from walferry.embedded import tools
+from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -80,7 +82,7 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
     table = make_table(())
     migration = start_run(table)
     put(at_source, table, "abc", b"f", b"one")
-    put(at_source, table, "abc", b"g", b"two")
+    put(at_source, table, "abc", b"f", b"two")  # the same columns and timestamp
     first = cut.see(migration, cut.cut_log(migration))
     home = at_source.regions(table)[0].server
     assert home is not None
@@ -94,7 +96,7 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
         replay(migration, spark, until=lambda: True)
     finally:  # other tests read all logs of this cluster
         migration.source_files.write(file.path, [whole], overwrite=True)
-    put(at_source, table, "abc", b"f", b"three")
+    put(at_source, table, "abc", b"g", b"three")
     replay(migration, spark, until=lambda: True)
     held = migration.ledger.quarantined(migration.run_id, "held")
     assert [item.file for item in held] == [file.name]
@@ -102,6 +104,99 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
         cutover.gate(migration, drained=False)
 
     quarantine.release(migration, held[0].quarantine_id, "reread", "the disk lost bytes")
+    drain_all(migration, spark)
+    cutover.gate(migration, drained=True)
+    here, there = sides(migration)
+    assert there == here
+
+
+def bulk_load(source: Cluster, migration: Migration, donor: str, table: str) -> None:
+    """Load a copy of the donor's store files into the table, by HBase's own tool."""
+    staging = source.rootdir.removesuffix("/hbase") + f"/staging/{table}"
+    migration.source.flush_table(donor)
+    for region in migration.source.regions(donor):
+        folder = f"{migration.source_root}/data/default/{donor}/{region.encoded}/f"
+        for file in migration.source_files.list(folder):
+            if not file.is_dir:
+                content = migration.source_files.read(file.path)
+                migration.source_files.write(f"/staging/{table}/f/{file.name}", content)
+    tools.run(source, "org.apache.hadoop.hbase.tool.BulkLoadHFilesTool", [staging, table])
+
+
+def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
+    source: Cluster,
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+) -> None:
+    table, donor = make_table(), make_table(())
+    migration = start_run(table)
+    put(at_source, donor, "ab", b"f", b"loaded")
+    put(at_source, table, "ax", b"f", b"before")  # of a the bulk load writes the same column and timestamp
+    bulk_load(source, migration, donor, table)
+    put(at_source, table, "cx", b"f", b"behind")
+    replay(migration, spark, until=lambda: True)
+    put(at_source, table, "bx", b"g", b"later")
+    replay(migration, spark, until=lambda: True)
+
+    (item,) = migration.ledger.quarantined(migration.run_id)
+    home = next(region for region in at_source.regions(table) if region.holds(b"a"))
+    assert (item.table, item.region) == (table, home.encoded)
+    assert item.reason.startswith("bulk load")
+    here, there = sides(migration)
+    assert {key: value for key, value in here.items() if "b'x'" in key} == {
+        key: value for key, value in there.items() if "b'x'" in key
+    }
+    assert not any("b'c'" in key for key in there)
+    with pytest.raises(cutover.GateShutError, match="bulk load"):
+        cutover.gate(migration, drained=False)
+
+    quarantine.release(migration, item.quarantine_id, "reread", "the loaded rows are read from the source")
+    drain_all(migration, spark)
+    cutover.gate(migration, drained=True)
+    here, there = sides(migration)
+    assert b"loaded" in [value for value, _ in here[f"{table} b'a' b'f:q'"]]  # type: ignore[attr-defined]
+    assert {key.removeprefix(table) for key in here} == {
+        " b'a' b'f:q'", " b'b' b'f:q'", " b'b' b'g:q'", " b'c' b'f:q'", " b'x' b'f:q'", " b'x' b'g:q'"
+    }  # fmt: skip
+    assert there == here
+
+
+def test_a_held_region_that_is_split_makes_its_table_wait_and_ends_equal(
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    whole, without = at_target.describe(table), at_target.describe(table)
+    kept = [family for family in without.schema.column_families if family.name != b"g"]
+    del without.schema.column_families[:]
+    without.schema.column_families.extend(kept)
+    at_target.modify_table(without)
+    put(at_source, table, "adx", b"f", b"first")
+    put(at_source, table, "a", b"g", b"refused")
+    put(at_source, table, "ad", b"f", b"second")
+    replay(migration, spark, until=lambda: True)
+    (item,) = migration.ledger.quarantined(migration.run_id)
+
+    at_source.split_region(next(r for r in at_source.regions(table) if r.encoded == item.region), b"d")
+    put(at_source, table, "adx", b"f", b"third")
+    replay(migration, spark, until=lambda: True)
+    put(at_source, table, "adx", b"f", b"fourth")
+    replay(migration, spark, until=lambda: True)
+    _, there = sides(migration)
+    assert not {b"third", b"fourth"} & {value for cells in there.values() for value, _ in cells}  # type: ignore[attr-defined]
+    with pytest.raises(cutover.GateShutError, match="quarantine"):
+        cutover.gate(migration, drained=False)
+
+    at_target.modify_table(whole)
+    quarantine.release(migration, item.quarantine_id, "retry", "the family is back")
     drain_all(migration, spark)
     cutover.gate(migration, drained=True)
     here, there = sides(migration)

@@ -1,0 +1,80 @@
+"""A region server of the source dies in the middle of the replay: its log is split, its regions open elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.test_rules import edit
+from walferry.embedded.cluster import Cluster
+from walferry.engine import retried
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.zookeeper import Server
+from walferry.migration import cut, cutover
+from walferry.migration.context import Migration
+from walferry.migration.replay import drain, replay
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Migration]
+Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+
+
+@pytest.fixture
+def victim(source: Cluster, at_source: HBaseClient) -> Iterator[Server]:
+    """The region server that may be killed; a new one stands in its place afterwards."""
+    port = source.ports.region_servers[1]
+    before = next(server for server in at_source.servers() if server.port == port)
+    yield before
+    if "regionserver-1" not in source.servers:
+        source.start_region_server(1)
+        source.await_ready("regionserver-1")
+    deadline = time.monotonic() + 60
+    while sorted(server.port for server in at_source.servers()) != sorted(source.ports.region_servers):
+        assert time.monotonic() < deadline, "the source does not have its servers back"
+        time.sleep(0.5)
+
+
+def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_the_source(
+    victim: Server,
+    source: Cluster,
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+) -> None:
+    table = make_table((b"h", b"m", b"q"))
+    # A compaction drops markers, and the source then shows what is put behind them.
+    at_source.modify_table(at_source.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
+    for region in at_source.regions(table)[::2]:
+        at_source.move_region(region, victim)
+    migration = start_run(table)
+
+    edit(at_source, table, 1)
+    replay(migration, spark, until=lambda: True)
+
+    def write() -> None:
+        with HBaseClient(source.address) as client:
+            edit(client, table, 2)
+            source.kill_region_server(1)
+            source.start_region_server(1)  # until it is up nobody serves the dead one's regions
+            for step in (3, 4):
+                edit(client, table, step)
+
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(write)
+        retried(lambda: replay(migration, spark, until=writer.done))
+    writer.result()
+    assert victim.name not in {region.server.name for region in at_source.regions(table) if region.server}
+    cut.end_fence(migration)
+    drain(migration, spark)
+    cutover.gate(migration, drained=True)
+    assert any(f.server == victim.name and f.length > 1000 for f in migration.ledger.files(migration.run_id))
+    here, there = sides(migration)
+    assert len(here) > 30
+    assert there == here
