@@ -14,6 +14,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, dag, get_current_context, task
 
+from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ PARAMS = {
         description='One a line, as ns:table. To map one to another name, write {"source": "ns:a", "target": "ns:b"} '
                     "into the JSON under Advanced Options.",
     ),
-    "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
+    "apply": Param("auto", type="string", enum=["auto", "rpc", "thrift"], title="Way to apply edits"),
     "protect": Param("peer", type="string", enum=["peer"], title="What keeps the source's WALs"),
     "write_stop": Param("confirm", type="string", enum=["confirm", "readonly"], title="How writes stop",
                         description="confirm: you stop the writers and say so. readonly: the tables become READONLY."),
@@ -111,7 +112,9 @@ def hbase_migrate() -> None:
         with step(run) as migration:
             return str(check_copy(migration, reports_folder() / "data_docs")["data_docs"])
 
-    @task.sensor(poke_interval=5, timeout=timedelta(days=14).total_seconds(), mode="reschedule")
+    # Airflow may take a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
+    # try; so not too quick, and with tries to spare.
+    @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
     def wait_until_ready(run: str) -> bool:
         """Wait until the lag is small, the quarantine is empty and the schemas agree."""
         from walferry.migration.cutover import GateShutError, gate
@@ -221,4 +224,11 @@ def hbase_migrate() -> None:
     [replay, stopped] >> ended >> drain >> compared >> drain_checked >> released >> report(run)
 
 
-hbase_migrate()
+LINKS = {
+    "protect": [BoardLink()],
+    "fence": [BoardLink()],
+    "check_copy": [BoardLink(), DocsLink()],
+    "check_drain": [BoardLink(), DocsLink()],
+    "report": [BoardLink(), ReportLink(), DocsLink()],
+}
+add_links(hbase_migrate(), LINKS)

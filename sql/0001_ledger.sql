@@ -128,7 +128,7 @@ CREATE TABLE quarantine (
     reason          TEXT   NOT NULL,
     data            TEXT   NOT NULL,               -- hex
     state           TEXT   NOT NULL CHECK (state IN ('held', 'released')),
-    resolution      TEXT   CHECK (resolution IN ('retry', 'reread', 'accept')),
+    resolution      TEXT   CHECK (resolution IN ('retry', 'rpc', 'reread', 'accept')),
     release_reason  TEXT,
     released_by     TEXT,
     recorded_ms     BIGINT NOT NULL,

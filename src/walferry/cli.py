@@ -48,6 +48,7 @@ class Resolution(StrEnum):
     """Ways out of the quarantine."""
 
     retry = "retry"
+    rpc = "rpc"
     reread = "reread"
     accept = "accept"
 
@@ -112,7 +113,7 @@ def start(
         print(f"would run: {', '.join(_phases())}")
         return
     with Ledger.open(ledger) as book:
-        run = book.open_run(resolved.name, _owner(), resolved.model_dump(), _owner())
+        run = book.open_run(resolved.name, _owner(), resolved.as_recorded(), _owner())
         _go(book, run.run_id, yes, reports)
 
 
@@ -239,8 +240,28 @@ def abort(
 
 
 @app.command()
-def replay(name: RunName, dry_run: DryRun = False, ledger: LedgerUrl = None) -> None:
-    """Apply what is sealed of the log now, for an unfinished run, and stop when the lag is small."""
+def replay(
+    name: Annotated[str, typer.Argument(metavar="NAME|SPEC", help="an unfinished run; with a window, a YAML spec")],
+    from_: Annotated[str | None, typer.Option("--from", metavar="TIME", help="a window's start, ISO 8601, UTC")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="its end, not included")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Apply the log: all that is sealed now for an unfinished run, or one time window into tables that are there.
+
+    Without a window it stops when the lag is small. With one, exit 3: the window is not over yet; exit 6: a part of
+    its log is gone.
+    """
+    if (from_ is None) != (to is None):
+        raise UsageError("a window needs both --from and --to")
+    if from_ is not None and to is not None:
+        _replay_window(Path(name), {"from": from_, "to": to}, dry_run, as_json, ledger)
+    else:
+        _replay_run(name, dry_run, as_json, ledger)
+
+
+def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.migration import cutover
     from walferry.migration.context import Migration
     from walferry.migration.replay import replay as follow
@@ -250,12 +271,54 @@ def replay(name: RunName, dry_run: DryRun = False, ledger: LedgerUrl = None) -> 
         run = book.find(name)
         if dry_run:
             waiting = [r for r in book.ranges(run.run_id) if r.state in ("seen", "sealed")]
-            print(f"would apply {len(waiting)} ranges known so far, and what the next cut seals")
+            if as_json:
+                _print_json({"run": run.run_id, "ranges": len(waiting), "bytes": sum(r.end - r.start for r in waiting)})
+            else:
+                print(f"would apply {len(waiting)} ranges known so far, and what the next cut seals")
             return
         with Migration(book, run.run_id) as migration:
             follow(migration, open_session(run.run_id), until=lambda: cutover.caught_up(migration))
         rounds = book.rounds(run.run_id)
+    if as_json:
+        _print_json({"run": run.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})
+    else:
         print(f"{run.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
+
+
+def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
+    from walferry.migration.context import Migration
+    from walferry.migration.spec import with_window
+    from walferry.migration.window import (
+        describe,
+        open_window,
+        plan_window,
+        planned,
+        replay_window,
+        require_targets,
+    )
+    from walferry.spark.session import open_session
+
+    spec = resolve(with_window(load_spec(path), window), environment_connection)
+    with Ledger.open(ledger) as book:
+        if dry_run:
+            with Migration(book, planned(spec)) as migration:
+                require_targets(migration)
+                facts = describe(plan_window(migration))
+            if as_json:
+                _print_json(facts)
+            else:
+                print("\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in facts.items()))
+            return
+        run = open_window(book, spec, _owner())
+        with Migration(book, run.run_id) as migration:
+            done = replay_window(migration, open_session(run.run_id))
+    if as_json:
+        _print_json({"run": run.run_id, **done})
+    else:
+        print(
+            f"{run.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} stayed out, "
+            "because the target has later edits of them"
+        )
 
 
 @app.command()
@@ -334,7 +397,8 @@ def quarantine_release(
     name: RunName,
     item: int,
     how: Annotated[
-        Resolution, typer.Option(help="retry: apply again; reread: copy the rows anew; accept: go on without")
+        Resolution,
+        typer.Option(help="retry: apply again; rpc: past Thrift; reread: copy the rows anew; accept: leave out"),
     ],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
     dry_run: DryRun = False,

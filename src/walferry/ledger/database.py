@@ -56,16 +56,18 @@ def now_ms() -> int:
 class Database:
     """An open ledger database: `url` without its password, `tables` by name, `read()` and `write()` transactions."""
 
-    def __init__(self, url: str | None = None) -> None:
-        """Open `url` (default: $WALFERRY_LEDGER, else .run/ledger.db) and migrate it.
+    def __init__(self, url: str | None = None, *, create: bool = True) -> None:
+        """Open `url` (default: $WALFERRY_LEDGER, else .run/ledger.db) and migrate it; without `create` only open it.
 
-        Raises UsageError for a URL that is no SQLite file or PostgreSQL database and for a schema newer than
-        this walferry; TransientError when the database does not answer.
+        Raises UsageError for a URL that is no SQLite file or PostgreSQL database, for a schema newer than this
+        walferry and, without `create`, for no ledger or an older one; TransientError when the database does not answer.
         """
         parsed = _parse_url(url or os.environ.get(URL_VARIABLE) or "sqlite:///.run/ledger.db")
         self.url = parsed.render_as_string(hide_password=True)
+        if not create and parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
+            raise UsageError(f"there is no ledger at {self.url}: the first run makes it", ledger=self.url)
         self._engine = _engine(parsed)
-        self._migrate()
+        self._migrate(create)
         metadata = MetaData()
         with self.read() as connection:
             metadata.reflect(connection, views=True, only=TABLES)
@@ -110,7 +112,7 @@ class Database:
         wait=wait_random_exponential(multiplier=0.05, max=1),
         reraise=True,
     )
-    def _migrate(self) -> None:
+    def _migrate(self, create: bool) -> None:
         known = _migrations()
         with self.read() as connection:
             current, name = _schema_version(connection)
@@ -123,6 +125,11 @@ class Database:
             )
         if current == max(known):
             return
+        if not create:
+            what = f"has schema {current}, this walferry reads {max(known)}" if current else "is empty"
+            raise UsageError(
+                f"the ledger {self.url} {what}: the next run brings it up to date", ledger=self.url, schema=current
+            )
         with self.write() as connection:
             current, _ = _schema_version(connection)  # another process may have been faster
             for version in sorted(version for version in known if version > current):

@@ -65,13 +65,14 @@ class Ledger:
         """Where the ledger is, without the password."""
 
     @classmethod
-    def open(cls, url: str | None = None, *, actor: str | None = None) -> Ledger:
+    def open(cls, url: str | None = None, *, actor: str | None = None, create: bool = True) -> Ledger:
         """Open, create or migrate the ledger at `url`; `actor` (default: the OS user) signs the audit lines.
 
         `url` is sqlite:////path or postgresql+psycopg2://…; default $WALFERRY_LEDGER, else .run/ledger.db.
-        Raises UsageError for a schema newer than this walferry, and for a URL of another kind.
+        Without `create` nothing is made or migrated, for readers. Raises UsageError for a schema newer than this
+        walferry, for a URL of another kind and, without `create`, when no ledger of this schema is there.
         """
-        return cls(Database(url), actor or os.environ.get("USER") or f"uid {os.getuid()}")
+        return cls(Database(url, create=create), actor or os.environ.get("USER") or f"uid {os.getuid()}")
 
     def close(self) -> None:
         """Close every connection."""
@@ -383,6 +384,17 @@ class Ledger:
         with self._database.read() as connection:
             return self._files(connection, run_id)
 
+    def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[WalFile]:
+        """Files seen by any of the runs whose numbers (ms of their creation) lie in [first, end), each name once."""
+        wal_files = self._table("wal_files")
+        known: dict[str, WalFile] = {}
+        with self._database.read() as connection:
+            for run_id in run_ids:
+                of_run = (wal_files.c.run_id == run_id, wal_files.c.number >= first, wal_files.c.number < end)
+                for file in _fetch(connection, WalFile, wal_files, *of_run):
+                    known.setdefault(file.name, file)
+        return sorted(known.values(), key=lambda file: (file.group, file.number))
+
     def mark_missing(self, run_id: str, name: str) -> None:
         """The file is in no folder of the source any more; what of it is not applied is a gap."""
         wal_files = self._table("wal_files")
@@ -426,14 +438,25 @@ class Ledger:
                     same = _same_range(table, run_id, item)
                     connection.execute(update(table).where(*same).values(to_columns(item)))
 
-    def ranges(self, run_id: str, *, file: str | None = None, state: RangeState | None = None) -> list[WalRange]:
-        """Ranges by file, table and start."""
+    def ranges(
+        self,
+        run_id: str,
+        *,
+        file: str | None = None,
+        state: RangeState | None = None,
+        groups: Collection[str] | None = None,
+    ) -> list[WalRange]:
+        """Ranges (of a file, in a state, of WAL groups) by file, table and start."""
         table = self._table("wal_ranges")
         conditions = [table.c.run_id == run_id]
         if file is not None:
             conditions.append(table.c.file == file)
         if state is not None:
             conditions.append(table.c.state == state)
+        if groups is not None:
+            files = self._table("wal_files")
+            of_groups = (files.c.run_id == run_id, files.c.wal_group.in_(sorted(groups)))
+            conditions.append(table.c.file.in_(select(files.c.name).where(*of_groups)))
         order = (table.c.file, table.c.table_name, table.c.start_offset)
         with self._database.read() as connection:
             return _fetch(connection, WalRange, table, *conditions, order=order)
@@ -473,6 +496,18 @@ class Ledger:
             if found:
                 connection.execute(update(ranges).where(*applied).values(state="verified"))
                 self._note(connection, "verify ranges", run_id, {"table": table, **_sums(found)})
+
+    def reached(self, run_id: str) -> dict[tuple[str, str], int]:
+        """Of each WAL group and table the number of the newest file of which something is applied."""
+        files, ranges = self._table("wal_files"), self._table("wal_ranges")
+        query = (
+            select(files.c.wal_group, ranges.c.table_name, func.max(files.c.number))
+            .join(ranges, (ranges.c.run_id == files.c.run_id) & (ranges.c.file == files.c.name))
+            .where(files.c.run_id == run_id, ranges.c.state.in_(("applied", "verified")))
+            .group_by(files.c.wal_group, ranges.c.table_name)
+        )
+        with self._database.read() as connection:
+            return {(group, table): number for group, table, number in connection.execute(query)}
 
     def coverage(self, run_id: str) -> list[Coverage]:
         """Bytes by state for each WAL group and table."""
@@ -695,6 +730,15 @@ class Ledger:
         conditions = [table.c.run_id == run_id] if run_id is not None else []
         with self._database.read() as connection:
             return _fetch(connection, AuditLine, table, *conditions, order=(table.c.sequence,))
+
+    def audit_page(self, run_id: str, count: int, skip: int = 0) -> tuple[int, list[AuditLine]]:
+        """How many lines a run has, and `count` of them, newest first, after the `skip` newest."""
+        table = self._table("audit")
+        of_run = table.c.run_id == run_id
+        page = select(table).where(of_run).order_by(table.c.sequence.desc()).limit(count).offset(skip)
+        with self._database.read() as connection:
+            total = connection.execute(select(func.count()).select_from(table).where(of_run)).scalar_one()
+            return total, [from_columns(AuditLine, row) for row in connection.execute(page).mappings()]  # type: ignore[arg-type]
 
     def audit_head(self) -> AuditHead:
         """The newest line; print it where the ledger's keeper cannot change it."""

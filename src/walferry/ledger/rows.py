@@ -18,7 +18,7 @@ FileState = Literal["open", "sealed", "missing"]
 RangeState = Literal["seen", "sealed", "applied", "verified"]
 FenceKind = Literal["start", "end"]
 ClusterSide = Literal["source", "target"]
-Resolution = Literal["retry", "reread", "accept"]
+Resolution = Literal["retry", "rpc", "reread", "accept"]
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
 """In the order a range passes through them; never backwards."""

@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class Migration:
-    """The run `run_id` of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
+    """A run of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
 
-    def __init__(self, ledger: Ledger, run_id: str, actor: str | None = None) -> None:
+    def __init__(self, ledger: Ledger, run: Run | str, actor: str | None = None) -> None:
+        """`run`: the id of a run, or one that is not in the ledger, to look at what it would meet."""
         self.ledger = ledger
-        self.run: Run = ledger.run(run_id)
+        self.run: Run = ledger.run(run) if isinstance(run, str) else run
         self.spec = ResolvedSpec.model_validate(self.run.spec)
         self.actor = actor or f"{getpass.getuser()}@{socket.gethostname()}"
 

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ROLL_SECONDS = 60.0
 QUIET_SECONDS = 120.0
+SPLIT_SECONDS = 120.0
 NOT_KNOWN = "not known"
 """in place of a fingerprint: equal to none"""
 
@@ -136,6 +137,24 @@ def quiet_cut(migration: Migration) -> Cut:
             )
         log.info("regions of %s moved while the log was cut; cutting again", ", ".join(moved))
         time.sleep(2.0)
+
+
+def await_archive(migration: Migration) -> list[WalFile]:
+    """All WAL files, once none is left of a dead server that HBase has still to split; TransientError if one stays."""
+    deadline = time.monotonic() + SPLIT_SECONDS
+    while True:
+        alive = {server.name for server in migration.source.servers()}
+        files = list_wals(migration.source_files, migration.source_root)
+        left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
+        if not left:
+            return files
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
+                "look at the source's master, then run again",
+                file=left[0].name,
+            )
+        time.sleep(1.0)
 
 
 def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:

@@ -23,7 +23,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Round, SeenFile, WalRange
 from walferry.migration import lease
 from walferry.migration.context import Migration
-from walferry.migration.cut import Cut, behind_start, cut_log, fingerprint, record_seen, regions_of, see
+from walferry.migration.cut import Cut, await_archive, behind_start, cut_log, fingerprint, record_seen, regions_of, see
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files, require_peer
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
@@ -33,13 +33,12 @@ from walferry.spark.clients import shared_client
 from walferry.spark.pipe import Pipe
 from walferry.spark.sealed import FileReport, Withheld
 from walferry.spark.sender import Limits
-from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.files import WalFile, list_wals
 
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 30
 SETTLE_SECONDS = 120.0
-SPLIT_SECONDS = 120.0
 LEASE_WAIT_SECONDS = 90.0
 
 
@@ -118,6 +117,7 @@ def applying(migration: Migration) -> Iterator[Pipe]:
             tables={pair.source: pair.target for pair in migration.tables},
             guard=partial(guard, target, dict(fences)),
             limits=limits,
+            way="thrift" if migration.spec.apply == "thrift" else "rpc",
         )
         for table, fence in fences.items():
             migration.ledger.release_lease(migration.run_id, names[table], fence.number)
@@ -179,7 +179,7 @@ def drain(migration: Migration, spark: SparkSession) -> dict[str, Any]:
             end = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "end") or []}
             # Groups of servers that joined behind the end fence hold nothing in front of it.
             known = {file.group for file in migration.ledger.files(migration.run_id)} | end.keys()
-            files = [file for file in _await_archive(migration) if file.group in known]
+            files = [file for file in await_archive(migration) if file.group in known]
             wanted = behind_start(migration, files)
             below = [file for file in wanted if file.number < end.get(file.group, file.number + 1)]
             record_seen(migration, below, sealed={file.name for file in below})
@@ -208,7 +208,7 @@ def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
             return cut
         log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
         if cut.splitting():
-            _await_archive(migration)
+            await_archive(migration)
         elif all(cut.before[table] == cut.after[table] for table in moved):
             return cut
         if time.monotonic() > deadline:
@@ -216,24 +216,6 @@ def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
                 f"regions of {', '.join(moved)} moved during every cut of the log for {SETTLE_SECONDS:.0f} s; "
                 "it goes on once the balancer rests",
                 tables=moved,
-            )
-        time.sleep(1.0)
-
-
-def _await_archive(migration: Migration) -> list[WalFile]:
-    """All WAL files, once none is left of a dead server that HBase has still to split."""
-    deadline = time.monotonic() + SPLIT_SECONDS
-    while True:
-        alive = {server.name for server in migration.source.servers()}
-        files = list_wals(migration.source_files, migration.source_root)
-        left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
-        if not left:
-            return files
-        if time.monotonic() > deadline:
-            raise TransientError(
-                f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
-                "look at the source's master, then run again",
-                file=left[0].name,
             )
         time.sleep(1.0)
 

@@ -17,6 +17,9 @@ PHASES = (
 )  # fmt: skip
 """In the order of a run; snapshot, copy, clone and compare are done by table."""
 
+WINDOW_PHASES = ("replay_window",)
+"""of a run that replays a time window"""
+
 READ_ONLY = "read-only table"
 """the kind of object that the ledger keeps for a source table that was set READONLY"""
 
@@ -87,13 +90,14 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
 
 def status(ledger: Ledger, run: Run) -> dict[str, Any]:
     """Where the run stands now: phase, percent, edits applied, backlog, lag, ETA (None while unknown)."""
-    phases = [p for p in ledger.phases(run.run_id) if p.phase in PHASES]
+    names = WINDOW_PHASES if run.spec.get("window") else PHASES
+    phases = [p for p in ledger.phases(run.run_id) if p.phase in names]
     rounds = ledger.rounds(run.run_id)
     running = [p for p in phases if p.state == "running"]
     current = running[-1] if running else (phases[-1] if phases else None)
     tables = max(1, len(run.spec["tables"]))
     per_table = {"snapshot", "copy", "clone", "compare"}
-    total = sum(tables if phase in per_table else 1 for phase in PHASES)
+    total = sum(tables if phase in per_table else 1 for phase in names)
     done = sum(1 for p in phases if p.state == "done")
     backlog = sum(f.length for f in ledger.files(run.run_id)) - sum(r.bytes for r in rounds)
     drained = any(p.phase == "drain" and p.state == "done" for p in phases)

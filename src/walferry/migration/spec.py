@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
@@ -55,6 +64,40 @@ def _table_pair(value: Any) -> Any:
     return {"source": value, "target": value} if isinstance(value, str) else value
 
 
+class TimeWindow(BaseModel):
+    """From a moment (included) to a moment (excluded), by the time at which the source wrote its log. UTC if no zone
+    is given."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    start: datetime = Field(alias="from")
+    end: datetime = Field(alias="to")
+
+    @field_validator("start", "end")
+    @classmethod
+    def _in_utc(cls, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+    @model_validator(mode="after")
+    def _ends_behind_its_start(self) -> TimeWindow:
+        if self.end <= self.start:
+            raise ValueError(f"the window's end {self.end.isoformat()} is not after its start {self.start.isoformat()}")
+        return self
+
+    @property
+    def start_ms(self) -> int:
+        """First millisecond that belongs to it."""
+        return round(self.start.timestamp() * 1000)
+
+    @property
+    def end_ms(self) -> int:
+        """First millisecond that does not."""
+        return round(self.end.timestamp() * 1000)
+
+    def __str__(self) -> str:
+        return f"[{self.start:%Y-%m-%dT%H:%M:%S}Z, {self.end:%Y-%m-%dT%H:%M:%S}Z)"
+
+
 class Spec(BaseModel):
     """What to move, from where to where, and how. Unknown keys are errors."""
 
@@ -68,7 +111,7 @@ class Spec(BaseModel):
     protect: Literal["peer", "stage"] = "peer"
     write_stop: Literal["confirm", "readonly"] = "confirm"
     max_lag: int = Field(default=30, ge=1, description="seconds")
-    window: None = Field(default=None, description="time window of a replay; a migration has none")
+    window: TimeWindow | None = Field(default=None, description="time window of a replay; a migration has none")
 
     @field_validator("tables")
     @classmethod
@@ -86,8 +129,8 @@ class Spec(BaseModel):
     @field_validator("apply")
     @classmethod
     def _known_way(cls, way: str) -> str:
-        if way in ("bulk", "thrift"):
-            raise ValueError(f"{way} is not built yet; use auto or rpc")
+        if way == "bulk":
+            raise ValueError("bulk is not built yet; use auto, rpc or thrift")
         return way
 
     @field_validator("protect")
@@ -103,6 +146,16 @@ class ResolvedSpec(Spec):
 
     source: Cluster
     target: Cluster
+
+    @model_validator(mode="after")
+    def _thrift_has_an_address(self) -> ResolvedSpec:
+        if self.apply == "thrift" and self.target.thrift is None:
+            raise ValueError("apply: thrift needs the address of the target's Thrift server (thrift: host:port)")
+        return self
+
+    def as_recorded(self) -> dict[str, Any]:
+        """The plain values that the ledger keeps, and that read back as the same spec."""
+        return self.model_dump(mode="json", by_alias=True)
 
 
 Connections = Callable[[str], Cluster]
@@ -135,6 +188,11 @@ def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
         raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
 
 
+def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
+    """The spec with a time window ("from", "to": ISO 8601); UsageError for one that cannot be read."""
+    return parse_spec(spec.model_dump(by_alias=True) | {"window": dict(window)}, origin="window")
+
+
 def describe_faults(error: ValidationError) -> str:
     """Put pydantic's findings into one line, without the values that were given (they may be secrets)."""
     faults = []
@@ -156,7 +214,11 @@ def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
         side: cluster if isinstance(cluster, Cluster) else connections(cluster)
         for side, cluster in (("source", spec.source), ("target", spec.target))
     }
-    return ResolvedSpec.model_validate(spec.model_dump() | {side: c.model_dump() for side, c in clusters.items()})
+    keys = spec.model_dump(by_alias=True) | {side: cluster.model_dump() for side, cluster in clusters.items()}
+    try:
+        return ResolvedSpec.model_validate(keys)
+    except ValidationError as error:
+        raise UsageError(describe_faults(error)) from error
 
 
 def cluster_from_connection(

@@ -13,4 +13,4 @@ def start_run(params: Mapping[str, Any], connections: Connections, owner: str) -
     """Open the run of a spec given as a mapping, or find the owner's unfinished one again; its id."""
     spec = resolve(parse_spec(params, origin="params"), connections)
     with Ledger.open() as ledger:
-        return ledger.open_run(spec.name, owner, spec.model_dump(), owner).run_id
+        return ledger.open_run(spec.name, owner, spec.as_recorded(), owner).run_id

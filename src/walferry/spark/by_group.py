@@ -19,9 +19,9 @@ from walferry.errors import DamagedInputError
 from walferry.formats.cells import gather, index_cells
 from walferry.formats.wal import EntryBatch, Marker
 from walferry.spark.items import map_items
-from walferry.spark.pipe import Pipe
+from walferry.spark.pipe import EditSender, Pipe
 from walferry.spark.sealed import FileReport, Refusal, Tally, Withheld, refuse, unreadable_markers
-from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run, Sender
+from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run
 from walferry.wal.files import WalFile
 
 LANES = 4
@@ -153,7 +153,7 @@ class _Lanes:
         withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
         return replace(report, refusals=refusals, withheld=withheld)
 
-    def _run(self, lane: queue.Queue[_Request | None], sender: Sender) -> None:
+    def _run(self, lane: queue.Queue[_Request | None], sender: EditSender) -> None:
         while (request := lane.get()) is not None:
             try:
                 if self._error is None:
@@ -164,7 +164,7 @@ class _Lanes:
                 lane.task_done()
         lane.task_done()
 
-    def _send(self, sender: Sender, request: _Request) -> None:
+    def _send(self, sender: EditSender, request: _Request) -> None:
         """Send what is not held; on a refusal halve until the refused entry stands alone."""
         passing = self._let_pass(request)
         if len(passing.picked) == 0:

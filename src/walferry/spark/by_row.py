@@ -2,6 +2,9 @@
 
 Right always, also across moves, splits and merges of regions, because a row's sequence numbers rise through all of
 them. Costs one shuffle and, beforehand, one pass over the files to see what is in them.
+
+A time window is applied the same way. What the target has of other times already is read along: an edit of the window
+that such a later edit outranks stays out, so that an older window never undoes a newer one (R3).
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
+from pyspark.sql import functions as F
 
 from walferry.errors import DamagedInputError, WalferryError
-from walferry.formats.cells import binary_column, gather, index_cells
+from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.wal import EntryBatch, Marker
 from walferry.spark.items import map_items
-from walferry.spark.pipe import Pipe
+from walferry.spark.pipe import EditSender, Pipe
 from walferry.spark.sealed import FileIndex, Refusal, entry_at, index_file
-from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run, Sender
+from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run
 from walferry.wal.files import WalFile
 
 EVERY_REGION = "*"
@@ -32,6 +36,19 @@ EVERY_REGION = "*"
 def index_files(spark: SparkSession, pipe: Pipe, files: Sequence[WalFile]) -> list[FileIndex]:
     """Read files without applying anything; one task each."""
     return map_items(spark, lambda file: [index_file(pipe.open(file), file, pipe.tables)], files)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Write times from `start_ms` (included) to `end_ms` (excluded)."""
+
+    start_ms: int
+    end_ms: int
+
+    def holds(self, write_times: np.ndarray) -> np.ndarray:
+        """Which of the times lie in it."""
+        inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
+        return inside
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,10 @@ class RowTask:
     """file to the offset of damage that was accepted: nothing is read from there on"""
     held: frozenset[str] = frozenset()
     """regions that stay out"""
+    window: Span | None = None
+    """only what was written in it is applied; None: everything"""
+    settled: tuple[Span, ...] = ()
+    """with a window: when edits were written that the target has already"""
 
 
 _ROW_SCHEMA = pa.schema(
@@ -68,6 +89,18 @@ _ROW_DDL = (
     "table string, row binary, sequence_number long, index int, region string, clusters binary, "
     "write_time long, file string, offset long, cell binary"
 )
+# What ranks edits of a column, needed only beside settled ones.
+_RANKED_SCHEMA = pa.schema(
+    [
+        *_ROW_SCHEMA,
+        ("family", pa.binary()),
+        ("qualifier", pa.binary()),
+        ("timestamp", pa.int64()),
+        ("type", pa.int32()),
+        ("settled", pa.bool_()),
+    ]
+)
+_RANKED_DDL = f"{_ROW_DDL}, family binary, qualifier binary, timestamp long, type int, settled boolean"
 
 
 @dataclass(frozen=True)
@@ -76,6 +109,8 @@ class RowsApplied:
 
     cells: int
     refusals: tuple[Refusal, ...]
+    outranked: int = 0
+    """cells of the window that stayed out because the target has later ones"""
 
 
 def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsApplied:
@@ -86,15 +121,57 @@ def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsAppl
     cells of their rows may have been applied, so their regions must be applied again as a whole later.
     """
     numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
-    cells: DataFrame = numbers.mapInArrow(lambda batches: _read_rows(task, batches), _ROW_DDL)
-    ordered = cells.repartition(tasks, "table", "row").sortWithinPartitions("table", "row", "sequence_number", "index")
+    ranked = bool(task.settled)
+    cells: DataFrame = numbers.mapInArrow(
+        lambda batches: _read_rows(task, batches), _RANKED_DDL if ranked else _ROW_DDL
+    )
+    placed = cells.repartition(tasks, "table", "row")
+    if ranked:
+        placed = _rank(placed)
+    ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
     sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
     outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome
     first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
-    return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
+    return RowsApplied(
+        sum(outcome.cells for outcome in outcomes),
+        tuple(first.values()),
+        sum(outcome.outranked for outcome in outcomes),
+    )
+
+
+def _rank(cells: DataFrame) -> DataFrame:
+    """Only the window's own cells, with a column `outranked`: whether a settled edit with a higher sequence number
+    takes the cell's place, or deletes it. Partitioned as it came: every window below lies within a row."""
+    family = ("table", "row", "family")
+    column = (*family, "qualifier")
+
+    def newest(*types: CellType) -> Column:
+        counts = F.col("settled") if not types else F.col("settled") & F.col("type").isin([int(kind) for kind in types])
+        return F.max(F.when(counts, F.col("sequence_number")))
+
+    def at(*keys: str) -> WindowSpec:
+        return Window.partitionBy(*keys)
+
+    def up(*keys: str) -> WindowSpec:
+        """All cells that are as young or younger."""
+        order = Window.partitionBy(*keys).orderBy(F.desc("timestamp"))
+        return order.rangeBetween(Window.unboundedPreceding, Window.currentRow)
+
+    equal = newest().over(at(*column, "timestamp", "type"))
+    deleted = F.greatest(
+        newest(CellType.DELETE_FAMILY).over(up(*family)),
+        newest(CellType.DELETE_FAMILY_VERSION).over(at(*family, "timestamp")),
+        newest(CellType.DELETE_COLUMN).over(up(*column)),
+        newest(CellType.DELETE).over(at(*column, "timestamp")),
+    )
+    is_put = F.col("type") == int(CellType.PUT)
+    later = F.greatest(equal, F.when(is_put, deleted))
+    outranked = F.coalesce(later > F.col("sequence_number"), F.lit(False))
+    mine = F.coalesce(~F.col("settled"), F.lit(True))
+    return cells.withColumn("outranked", outranked).filter(mine)
 
 
 def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,25 +180,24 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
             for number in batch.column(0).to_pylist():
                 yield from _read_file(task, task.files[number])
     except WalferryError as error:  # Spark would turn it into a traceback; travels on as a row of its own
-        yield _failure(error)
+        yield _failure(error, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
 
 
 def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
     end = task.cut_off.get(file.name)
     try:
         for entries in task.pipe.open(file):
-            yield from row_cells(entries, file.name, _chosen(task, file.name, entries))
+            settled = None if task.window is None or not task.settled else ~task.window.holds(entries.write_time)
+            yield from row_cells(entries, file.name, _chosen(task, file.name, entries), settled)
     except DamagedInputError as error:
         if end is None or error.facts["offset"] < end:
             raise
 
 
-def _failure(error: WalferryError) -> pa.RecordBatch:
+def _failure(error: WalferryError, schema: pa.Schema) -> pa.RecordBatch:
     """A row without a table: sorts first and is raised again by the side that sends."""
-    values = [[None], [b""], [0], [0], [""], [b""], [0], [""], [0], [pickle.dumps(error)]]
-    return pa.record_batch(
-        [pa.array(value, kind.type) for value, kind in zip(values, _ROW_SCHEMA, strict=True)], schema=_ROW_SCHEMA
-    )
+    values = dict.fromkeys(schema.names) | {"row": b"", "sequence_number": 0, "index": 0, "cell": pickle.dumps(error)}
+    return pa.record_batch([pa.array([values[field.name]], field.type) for field in schema], schema=schema)
 
 
 def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
@@ -130,6 +206,11 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     offsets = batch.base + batch.start
     out = np.array([name.decode() in task.held for name in batch.regions] or [False])
     chosen &= ~out[batch.region]
+    if task.window is not None:
+        wanted_times = task.window.holds(batch.write_time)
+        for span in task.settled:
+            wanted_times |= span.holds(batch.write_time)
+        chosen &= wanted_times
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, EVERY_REGION), never)
@@ -142,8 +223,13 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     return picked
 
 
-def row_cells(batch: EntryBatch, file: str, picked: np.ndarray) -> Iterator[pa.RecordBatch]:
-    """The cells of entries with what their order needs; the cell's bytes are the WAL's own."""
+def row_cells(
+    batch: EntryBatch, file: str, picked: np.ndarray, settled: np.ndarray | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The cells of entries with what their order needs; the cell's bytes are the WAL's own.
+
+    `settled`: of each entry of the batch, whether the target has it already; given, what ranks a cell comes along.
+    """
     if len(picked) == 0:
         return
     buffer = gather(batch.buffer, batch.cells_start[picked], batch.end[picked])
@@ -156,6 +242,15 @@ def row_cells(batch: EntryBatch, file: str, picked: np.ndarray) -> Iterator[pa.R
     def named(codes: np.ndarray, names: list[bytes], kind: pa.DataType) -> pa.Array:
         return pa.array(names, pa.binary()).cast(kind).take(pa.array(codes[entry]))
 
+    ranking = []
+    if settled is not None:
+        ranking = [
+            binary_column(buffer, cells.family_start, cells.family_length),
+            binary_column(buffer, cells.qualifier_start, cells.qualifier_length),
+            pa.array(cells.timestamp),
+            pa.array(cells.type.astype(np.int32)),
+            pa.array(settled[entry]),
+        ]
     yield pa.record_batch(
         [
             named(batch.table, batch.tables, pa.string()),
@@ -168,14 +263,15 @@ def row_cells(batch: EntryBatch, file: str, picked: np.ndarray) -> Iterator[pa.R
             pa.array([file]).take(pa.array(np.zeros(len(entry), np.int64))),
             pa.array(batch.base + batch.start[entry], pa.int64()),
             pa.Array.from_buffers(pa.binary(), len(entry), [None, pa.py_buffer(borders), pa.py_buffer(buffer)]),
+            *ranking,
         ],
-        schema=_ROW_SCHEMA,
+        schema=_RANKED_SCHEMA if ranking else _ROW_SCHEMA,
     )
 
 
 def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     pipe = task.pipe
-    sent = 0
+    sent = outranked = 0
     refusals: list[Refusal] = []
     outcome: RowsApplied | WalferryError
     try:
@@ -183,16 +279,19 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for batch in batches:
             if batch.num_rows and batch["table"][0].as_py() is None:
                 raise pickle.loads(batch["cell"][0].as_py())
+            if "outranked" in batch.schema.names:
+                before, batch = batch.num_rows, batch.filter(pc.invert(batch["outranked"]))
+                outranked += before - batch.num_rows
             for part in _same_origin(_without(batch, {refusal.region for refusal in refusals})):
                 sent += part.num_rows
                 refusals += _send_part(pipe, sender, part)
-        outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals))
+        outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals), outranked)
     except WalferryError as error:
         outcome = error
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
-def _send_part(pipe: Pipe, sender: Sender, part: pa.RecordBatch) -> Iterator[Refusal]:
+def _send_part(pipe: Pipe, sender: EditSender, part: pa.RecordBatch) -> Iterator[Refusal]:
     """Send cells of one table; on a refusal halve until the refused cell stands alone, and leave out its region."""
     first = {name: part[name][0].as_py() for name in part.schema.names}
     run = Run(
@@ -216,7 +315,7 @@ def _send_part(pipe: Pipe, sender: Sender, part: pa.RecordBatch) -> Iterator[Ref
             return
         yield Refusal(
             first["file"], first["offset"], first["offset"], first["table"], first["region"],
-            first["sequence_number"], str(error), first["cell"],
+            first["sequence_number"], str(error), first["cell"], first["write_time"],
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pyspark import TaskContext
 
@@ -13,7 +14,12 @@ from walferry.hbase.address import ClusterAddress
 from walferry.spark.clients import shared_client, shared_files
 from walferry.spark.sealed import SealedWal
 from walferry.spark.sender import Limits, Sender
+from walferry.spark.thrift_sender import ThriftSender
 from walferry.wal.files import WalFile
+
+EditSender = Sender | ThriftSender
+Way = Literal["rpc", "thrift"]
+"""how edits reach the target"""
 
 
 @dataclass(frozen=True)
@@ -31,12 +37,15 @@ class Pipe:
     guard: Callable[[Collection[str]], None]
     """raises unless the leases of these target tables are still held; called before every request"""
     limits: Limits = field(default_factory=Limits)
+    way: Way = "rpc"
 
-    def sender(self) -> Sender:
+    def sender(self) -> EditSender:
         """A sender of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
             time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
+        if self.way == "thrift":
+            return ThriftSender(self.target, self.guard, self.limits)
         least, most = self.source_id
         source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
         return Sender(shared_client(self.target), source_id, self.guard, self.limits)

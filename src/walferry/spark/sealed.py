@@ -17,6 +17,8 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal
 
 CLOSE_SECONDS = 20.0
+NOT_IN_THE_LOG = "not in the log: "
+"""how the reason begins for which a marker edit is refused"""
 
 
 class SealedWal:
@@ -112,6 +114,8 @@ class Refusal:
     sequence_number: int
     reason: str
     data: bytes
+    write_time: int = 0
+    """ms; 0 for damage, which has none"""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class RegionEvent:
     table: str
     region: str
     sequence_number: int
+    write_time: int
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,7 @@ def _event(file: WalFile, batch: EntryBatch, entry: int) -> RegionEvent:
         batch.tables[batch.table[entry]].decode(),
         batch.regions[batch.region[entry]].decode(),
         int(batch.sequence_number[entry]),
+        int(batch.write_time[entry]),
     )
 
 
@@ -231,11 +237,8 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
         if table not in wanted:
             continue
         kind = Marker(int(batch.marker[i]))
-        reason = (
-            "bulk load: the files' cells are not in the log"
-            if kind is Marker.BULK_LOAD
-            else "marker edit of an unknown kind"
-        )
+        what = "a bulk load, whose cells" if kind is Marker.BULK_LOAD else "an unknown kind of marker, whose data"
+        reason = f"{NOT_IN_THE_LOG}{what} the log does not hold"
         found.append(
             Refusal(
                 file,
@@ -246,6 +249,7 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
                 int(batch.sequence_number[i]),
                 reason,
                 batch.buffer[batch.start[i] : batch.end[i]].tobytes(),
+                int(batch.write_time[i]),
             )
         )
     return found
@@ -262,4 +266,5 @@ def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
         int(batch.sequence_number[entry]),
         reason,
         batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(),
+        int(batch.write_time[entry]),
     )

@@ -1,0 +1,235 @@
+"""A time window of the log gives exactly its edits, and windows converge in whatever order they are run (R3)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from walferry.embedded.cluster import Cluster
+from walferry.errors import GapError, UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
+from walferry.hbase.thrift import connect
+from walferry.ledger import Ledger
+from walferry.migration import window as windows
+from walferry.migration.context import Migration
+from walferry.migration.replay import replay
+from walferry.migration.window import WindowOpenError, open_window, plan_window, replay_window
+
+from .moves import make_spec
+
+pytestmark = pytest.mark.cluster
+
+Span = tuple[int, int]
+Replay = Callable[[str, Span], Migration]
+ROWS = [b"%c%d" % (letter, number) for letter in b"bmt" for number in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def little_skew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source and test share a clock, so that windows need not wait a minute for others."""
+    monkeypatch.setattr(windows, "SKEW_MS", 300)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'windows.db'}", actor="test") as book:
+        yield book
+
+
+@pytest.fixture
+def open_replay(source: Cluster, target: Cluster, ledger: Ledger) -> Iterator[Replay]:
+    """Opens the run of a window of one table."""
+    opened: list[Migration] = []
+
+    def go(table: str, span: Span) -> Migration:
+        edges = {"from": iso(span[0]), "to": iso(span[1])}
+        spec = make_spec(source, target, [table], window=edges).model_copy(update={"name": "replay"})
+        opened.append(Migration(ledger, open_window(ledger, spec, "test").run_id))
+        return opened[-1]
+
+    yield go
+    for migration in opened:
+        migration.close()
+
+
+@pytest.fixture
+def two_tables(make_table: Callable[..., str], at_target: HBaseClient) -> str:
+    """A table that is empty on both sides."""
+    table = make_table((b"m",))
+    at_target.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}})
+    return table
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+def now() -> int:
+    """A moment with no edit within some milliseconds of it."""
+    time.sleep(0.05)
+    at = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    return at
+
+
+def edit(client: HBaseClient, table: str, step: int, edits: int = 40) -> None:
+    """Puts and deletes of few cells at few timestamps, so that what comes later decides."""
+    chance = random.Random(step)
+    for number in range(edits):
+        row, timestamp = chance.choice(ROWS), chance.randint(1, 4)
+        if chance.random() < 0.2:
+            kind = chance.choice([delete_version, delete_column])
+            client.mutate(table, [kind(row, b"f", b"q", timestamp)])
+        elif chance.random() < 0.05:
+            client.mutate(table, [delete_family(row, b"g", timestamp)])
+        else:
+            family = chance.choice([b"f", b"g"])
+            client.mutate(table, [put(row, [Cell(row, family, b"q", b"%d-%d" % (step, number), timestamp)])])
+
+
+def content(cluster: Cluster, table: str) -> dict[str, object]:
+    """All versions of all columns, as HBase's own Thrift server shows them."""
+    connection = connect(cluster.address)
+    try:
+        reader = connection.table(table)
+        return {
+            f"{row!r} {column!r}": reader.cells(row, column, 50, include_timestamp=True)
+            for row, columns in reader.scan()
+            for column in columns
+        }
+    finally:
+        connection.close()
+
+
+def spans_of(edges: Sequence[int]) -> list[Span]:
+    return list(pairwise(edges))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 1, 0, 2, 0)], ids=["in order", "reversed", "repeated"])
+def test_windows_converge_in_whatever_order_and_however_often_they_run(
+    order: Sequence[int], source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str,
+    open_replay: Replay, spark: SparkSession,
+) -> None:  # fmt: skip
+    edges = [now()]
+    for step in range(3):
+        edit(at_source, two_tables, step)
+        if step == 1:  # the middle window lies in several files, and a region moves in the midst of it
+            for server in at_source.servers():
+                at_source.roll_wal(server)
+            region = at_source.regions(two_tables)[0]
+            others = [server for server in at_source.servers() if server != region.server]
+            at_source.move_region(region, others[0])
+            edit(at_source, two_tables, 10)
+        edges.append(now())
+    time.sleep(windows.SKEW_MS / 1000)
+    for number in order:
+        replay_window(open_replay(two_tables, spans_of(edges)[number]), spark)
+    here = content(source, two_tables)
+    assert len(here) > 15
+    assert content(target, two_tables) == here
+
+
+def test_a_window_holds_its_first_moment_and_not_its_last(
+    target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+) -> None:
+    edges = [now()]
+    for name in (b"before", b"inside", b"after"):
+        at_source.put(two_tables, [Cell(name, b"f", b"q", b"v", 1)])
+        edges.append(now())
+    time.sleep(windows.SKEW_MS / 1000)
+    migration = open_replay(two_tables, (edges[1], edges[2]))
+    facts = replay_window(migration, spark)
+    assert facts["cells"] == 1
+    assert list(content(target, two_tables)) == ["b'inside' b'f:q'"]
+    assert migration.ledger.run(migration.run_id).state == "done"
+
+
+def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Migration], source: Cluster,
+    target: Cluster, spark: SparkSession,
+) -> None:  # fmt: skip
+    table = make_table()
+    migration = start_run(table)
+    edges = [now()]
+    for step in (1, 2):
+        edit(at_source, table, step)
+        edges.append(now())
+        replay(migration, spark, until=lambda: True)
+    here = content(source, table)
+    assert content(target, table) == here
+    spec = make_spec(source, target, [table], window={"from": iso(edges[0]), "to": iso(edges[1])})
+    with Migration(migration.ledger, open_window(migration.ledger, spec, "test").run_id) as window:
+        facts = replay_window(window, spark)
+    assert facts["outranked"] > 0
+    assert content(target, table) == here
+
+
+def test_a_window_that_is_not_over_says_when_it_will_be(
+    two_tables: str, open_replay: Replay, spark: SparkSession
+) -> None:
+    migration = open_replay(two_tables, (now(), now() + 3_600_000))
+    with pytest.raises(WindowOpenError, match="is complete at") as early:
+        replay_window(migration, spark)
+    assert early.value.exit_code == 3
+    assert migration.ledger.run(migration.run_id).state == "running"
+
+
+def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
+    target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+) -> None:
+    edges = [now()]
+    edit(at_source, two_tables, 1)
+    edges.append(now())
+    time.sleep(windows.SKEW_MS / 1000)
+    migration = open_replay(two_tables, (edges[0], edges[1]))
+    for server in at_source.servers():
+        at_source.roll_wal(server)
+    windows.record_seen(migration, plan_window(migration).files, sealed=set())
+    home = at_source.regions(two_tables)[0].server
+    assert home is not None
+    lost = next(file for file in plan_window(migration).files if file.server == home.name)
+    whole = b"".join(migration.source_files.read(lost.path))
+    migration.source_files.delete(lost.path)
+    try:
+        with pytest.raises(GapError, match=lost.name) as gap:
+            replay_window(migration, spark)
+        assert gap.value.exit_code == 6
+        assert content(target, two_tables) == {}
+        assert migration.ledger.run(migration.run_id).state == "failed"
+    finally:
+        migration.source_files.write(lost.path, [whole], overwrite=True)
+
+
+def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(
+    at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+) -> None:
+    start = now()
+    edit(at_source, two_tables, 1, 10)
+    at_source.disable_table(two_tables)
+    at_source.truncate_table(two_tables)
+    edit(at_source, two_tables, 2, 10)
+    end = now()
+    time.sleep(windows.SKEW_MS / 1000)
+    with pytest.raises(WalferryError, match="two histories"):
+        replay_window(open_replay(two_tables, (start, end)), spark)
+
+
+def test_a_target_without_the_table_or_a_family_is_refused(
+    make_table: Callable[..., str], at_target: HBaseClient, open_replay: Replay, spark: SparkSession
+) -> None:
+    start = now()
+    time.sleep(windows.SKEW_MS / 1000)
+    table = make_table()
+    with pytest.raises(UsageError, match=f"no table {table} at the target"):
+        replay_window(open_replay(table, (start, start + 10)), spark)
+    at_target.create_table(table, {"f": {}})
+    with pytest.raises(UsageError, match="lacks the families g"):
+        replay_window(open_replay(table, (start, start + 10)), spark)
