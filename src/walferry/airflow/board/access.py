@@ -1,0 +1,50 @@
+"""Who may look at the board: whoever Airflow lets read the runs of the DAG `hbase_migrate`.
+
+A plugin's app stands beside Airflow's own routes and is behind no login by itself. So this asks what Airflow's own
+routes ask: the login cookie or a Bearer token, then the auth manager.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, requires_access_dag
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials
+
+from walferry.airflow.board.app import NotLoggedInError
+
+DAG = "hbase_migrate"
+
+_reads_runs = requires_access_dag("GET", DagAccessEntity.RUN, DAG)
+
+
+async def logged_in(
+    request: Request, token: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
+) -> BaseUser:
+    """The user of the request; NotLoggedInError without a valid cookie or token."""
+    try:
+        return await get_user(request, None, token)
+    except HTTPException as refused:
+        # Airflow answers 401 or 403, by what is wrong with the token. For us it is one case: nobody is logged in.
+        raise NotLoggedInError(str(refused.detail), login=_login_page(request), by_token=token is not None) from None
+
+
+def may_read(request: Request, user: Annotated[BaseUser, Depends(logged_in)]) -> None:
+    """Let the request through, or raise NotLoggedInError, or HTTPException 403 for a user without the right."""
+    try:
+        _reads_runs(request, user)
+    except HTTPException as refused:
+        raise HTTPException(
+            refused.status_code, f"you are logged in, but Airflow does not let you read the runs of the DAG {DAG}"
+        ) from None
+
+
+def _login_page(request: Request) -> str:
+    """Airflow's login, which comes back to the page that was asked for."""
+    page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    airflow = request.scope.get("app_root_path", "")
+    return f"{airflow}/api/v2/auth/login?{urlencode({'next': page})}"

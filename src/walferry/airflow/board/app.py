@@ -1,0 +1,164 @@
+"""The routes of the board: two pages, their data as JSON, and the files they need. All of them only read."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from functools import cache
+from http import HTTPStatus
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.templating import Jinja2Templates
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from walferry.airflow.board.data import Pages, check_audit, overview, run_page
+from walferry.airflow.board.source import Source
+from walferry.errors import TransientError, WalferryError
+
+HERE = Path(__file__).parent
+STATIC = {path.name: path for path in (HERE / "static").iterdir() if path.suffix in (".js", ".css")}
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Nothing is loaded from elsewhere. Plotly writes its styles into the page."""
+PAGE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+Page = Annotated[int, Query(ge=0, le=10_000_000)]
+
+
+class NotLoggedInError(WalferryError):
+    """Nobody is logged in; facts `login` (the page for it) and `by_token` (a Bearer token was given)."""
+
+
+def create_app(guard: Callable[..., Any], source: Source | None = None) -> FastAPI:
+    """The board as an app; `guard` is a dependency of every route and raises when the caller may not look."""
+    ledgers = source or Source()
+    # No docs and no schema: FastAPI would serve them in front of the guard.
+    app = FastAPI(title="walferry", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(guard)])
+    _add_pages(app, ledgers)
+    _add_data(app, ledgers)
+    _add_files(app)
+    _add_errors(app)
+    return app
+
+
+def _add_pages(app: FastAPI, source: Source) -> None:
+    @app.get("/")
+    def overview_page(request: Request) -> Response:
+        """All runs."""
+        return _page(request, "overview.html")
+
+    @app.get("/runs/{run_id}")
+    def page_of_a_run(request: Request, run_id: str) -> Response:
+        """One run, by its id or the newest of a name."""
+        run = source.ledger().find(run_id)
+        return _page(request, "run.html", run=run)
+
+
+def _add_data(app: FastAPI, source: Source) -> None:
+    @app.get("/api/runs")
+    def runs(page: Page = 0) -> Response:
+        """Where each run stands, newest first."""
+        return _json(source.kept(("runs", page), lambda ledger: overview(ledger, page, source.old_run)))
+
+    @app.get("/api/runs/{run_id}")
+    def one_run(
+        run_id: str,
+        lanes: Page = 0,
+        gaps: Page = 0,
+        comparison: Page = 0,
+        differences: Page = 0,
+        quarantine: Page = 0,
+        audit: Page = 0,
+    ) -> Response:
+        """Everything on one run; the numbers choose the pages of its long lists, from 0 on."""
+        pages = Pages(lanes, gaps, comparison, differences, quarantine, audit)
+        return _json(source.kept((run_id, pages), lambda ledger: run_page(ledger, ledger.find(run_id), pages)))
+
+    @app.get("/api/audit-check")
+    def audit_check() -> Response:
+        """Walk the audit chain of the whole ledger."""
+        return _json(source.kept(("audit",), check_audit))
+
+
+def _add_files(app: FastAPI) -> None:
+    @cache
+    def packed() -> bytes:
+        return gzip.compress((resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes(), 6)
+
+    @app.get("/static/plotly.min.js")
+    def plotly_js() -> Response:
+        """The chart library, out of its installed package; pages ask for it with its version. Packed only once."""
+        headers = {"Cache-Control": "private, max-age=604800", "Content-Encoding": "gzip"}
+        return Response(packed(), media_type="text/javascript", headers=headers)
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        """One of our own scripts and styles."""
+        if name not in STATIC:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no {name}")
+        kind = "text/css" if name.endswith(".css") else "text/javascript"
+        return FileResponse(STATIC[name], media_type=kind, headers={"Cache-Control": "no-cache"})
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(NotLoggedInError)
+    def not_logged_in(request: Request, error: NotLoggedInError) -> Response:
+        if _wants_page(request) and not error.facts["by_token"]:
+            return RedirectResponse(error.facts["login"], HTTPStatus.SEE_OTHER)
+        answer = {"error": f"not logged in ({error}): log in to Airflow", "login": error.facts["login"]}
+        return JSONResponse(answer, HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+
+    @app.exception_handler(WalferryError)
+    def failed(request: Request, error: WalferryError) -> Response:
+        if isinstance(error, TransientError):
+            return _error(request, HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        unknown_run = "run" in error.facts
+        return _error(request, HTTPStatus.NOT_FOUND if unknown_run else HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
+    @app.exception_handler(StarletteHTTPException)
+    def refused(request: Request, error: StarletteHTTPException) -> Response:
+        return _error(request, HTTPStatus(error.status_code), str(error.detail))
+
+    @app.exception_handler(RequestValidationError)
+    def unusable(request: Request, error: RequestValidationError) -> Response:
+        names = sorted({str(fault["loc"][-1]) for fault in error.errors()})
+        return _error(request, HTTPStatus.UNPROCESSABLE_ENTITY, f"{', '.join(names)}: give a page number from 0 on")
+
+
+def _wants_page(request: Request) -> bool:
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return not path.startswith(("/api/", "/static/"))
+
+
+def _error(request: Request, status: HTTPStatus, message: str) -> Response:
+    if _wants_page(request):
+        return _page(request, "error.html", status, title=status.phrase, message=message)
+    return JSONResponse({"error": message}, status)
+
+
+def _page(request: Request, template: str, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Response:
+    root = request.scope.get("root_path", "")
+    return TEMPLATES.TemplateResponse(
+        request, template, {"root": root, "plotly": version("plotly"), **values}, status, headers=PAGE_HEADERS
+    )
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+TEMPLATES = Jinja2Templates(HERE / "templates")
+
+assert TEMPLATES.env.autoescape, "names in pages come from users"

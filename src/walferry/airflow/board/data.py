@@ -1,0 +1,371 @@
+"""What the pages show, as plain values out of the ledger. Nothing here knows HTTP, nothing writes.
+
+Lists that can grow long come in pages: `{"total", "page", "size", "rows"}`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
+from walferry.errors import UsageError, WalferryError
+from walferry.ledger import (
+    AuditLine,
+    Coverage,
+    Difference,
+    Ledger,
+    Phase,
+    Quarantined,
+    RangeComparison,
+    Round,
+    Run,
+    WalFile,
+)
+from walferry.ledger.rows import RANGE_STATES, to_json
+from walferry.migration.compare import UNEXPLAINED, equal
+from walferry.migration.report import PHASES, status, summary
+
+RUNS_A_PAGE = 25
+ROWS_A_PAGE = 25
+MOST_POINTS = 300
+"""of a chart; more rounds are put together"""
+LATEST_ROUNDS = 12
+MOST_TEXT = 2_000
+BOOKKEEPING = "applied_cut"
+"""kept as a phase, and no step of a run"""
+BY_TABLE = ("snapshot", "copy", "clone", "compare")
+
+Facts = dict[str, Any]
+OldRun = Callable[[Any, Callable[[], Facts]], Facts]
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Which page of each long list is asked for, from 0 on."""
+
+    lanes: int = 0
+    gaps: int = 0
+    comparison: int = 0
+    differences: int = 0
+    quarantine: int = 0
+    audit: int = 0
+
+
+# ------------------------------------------------------------------ the overview
+
+
+def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: work()) -> Facts:
+    """Where each run stands, newest first. `old_run` may keep what is said of a run that has ended."""
+    runs = ledger.runs()[::-1]
+    rows = []
+    for run in runs[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]:
+        if run.state == "running":
+            rows.append(_line(ledger, run))
+        else:
+            rows.append(old_run((run.run_id, run.ended_ms), lambda run=run: _line(ledger, run)))  # type: ignore[misc]
+    return {
+        "now_ms": _now_ms(),
+        "ledger": ledger.url,
+        "runs": {"total": len(runs), "page": page, "size": RUNS_A_PAGE, "rows": rows},
+    }
+
+
+def _line(ledger: Ledger, run: Run) -> Facts:
+    holes = _holes(ledger, run, ledger.files(run.run_id))
+    return _head(ledger, run) | {
+        "gaps": len({hole.gap.file for hole in holes if hole.kind == "gap"}),
+        "held": len(ledger.quarantined(run.run_id, "held")),
+    }
+
+
+def _head(ledger: Ledger, run: Run) -> Facts:
+    facts = status(ledger, run)
+    return facts | {
+        "percent": 100.0 if run.state == "done" else facts["percent"],
+        "name": run.name,
+        "owner": run.owner,
+        "tables": len(_pairs(run)),
+        "max_lag": run.spec.get("max_lag"),
+        "outcome": run.outcome,
+        "created_ms": run.created_ms,
+        "ended_ms": run.ended_ms,
+    }
+
+
+# ------------------------------------------------------------------ one run
+
+
+def run_page(ledger: Ledger, run: Run, pages: Pages = Pages()) -> Facts:
+    """Everything that the page of a run shows."""
+    files = ledger.files(run.run_id)
+    holes = _holes(ledger, run, files)
+    lost = [hole for hole in holes if hole.kind == "gap"]
+    phases = ledger.phases(run.run_id)
+    facts = summary(ledger, run)
+    coverage = ledger.coverage(run.run_id)
+    differences = ledger.differences(run.run_id)
+    comparison = ledger.comparison(run.run_id)
+    items = ledger.quarantined(run.run_id)
+    head = _head(ledger, run)
+    rounds = ledger.rounds(run.run_id)
+    total, lines = ledger.audit_page(run.run_id, ROWS_A_PAGE, pages.audit * ROWS_A_PAGE)
+    return {
+        "now_ms": _now_ms(),
+        "run": head
+        | {
+            key: facts[key]
+            for key in ("longest_lag_seconds", "write_stop_seconds", "log_bytes", "rounds", "data_docs", "ledger")
+        },
+        "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], differences, facts),
+        "phases": [_phase(phase) for phase in in_order(phases, [source for source, _ in _pairs(run)])],
+        "tables": _tables(run, phases, facts, coverage),
+        "lanes": draw_lanes(ledger, run.run_id, files, holes, len(_pairs(run)), pages.lanes),
+        "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
+        | {"files": len({hole.gap.file for hole in lost})},
+        "charts": series(rounds),
+        "latest_rounds": [vars(made) for made in rounds[-LATEST_ROUNDS:][::-1]],
+        "comparison": _page(
+            [_region(r) for r in sorted(comparison, key=lambda r: (equal(r), r.table, r.start))], pages.comparison
+        )
+        | {"differing": sum(not equal(r) for r in comparison)},
+        "differences": _page(
+            [_difference(d) for d in sorted(differences, key=lambda d: d.kind != UNEXPLAINED)], pages.differences
+        )
+        | {"kinds": dict(Counter(d.kind for d in differences))},
+        "quarantine": _page(_items(ledger, run, items), pages.quarantine)
+        | {"held": sum(item.state == "held" for item in items)},
+        "audit": {
+            "total": total, "page": pages.audit, "size": ROWS_A_PAGE, "rows": [_audit(line) for line in lines],
+            "head": facts["audit_head"],
+        },
+    }  # fmt: skip
+
+
+def check_audit(ledger: Ledger) -> Facts:
+    """Walk the audit chain; `broken` says in one line what is wrong with it, None when it is whole."""
+    head = ledger.audit_head()
+    try:
+        ledger.verify_audit(head)
+    except WalferryError as error:
+        return {"lines": head.sequence, "hash": head.hash, "broken": str(error)}
+    return {"lines": head.sequence, "hash": head.hash, "broken": None}
+
+
+def _holes(ledger: Ledger, run: Run, files: Sequence[WalFile]) -> list[Hole]:
+    done = ledger.phase_facts(run.run_id, "drain") is not None
+    try:
+        return find_holes(ledger, run.run_id, files, done)
+    except UsageError:
+        return []  # a spec without tables: nothing has to be there
+
+
+def _worst_first(holes: Sequence[Hole]) -> list[Hole]:
+    """Gaps, then what is held and behind which item. What waits for its turn is no trouble."""
+    shown = [h for h in holes if h.kind == "gap" or (h.kind == "held" and h.gap.reason.startswith("quarantine"))]
+    return sorted(shown, key=lambda hole: hole.kind != "gap")
+
+
+def _hole(hole: Hole) -> Facts:
+    gap = hole.gap
+    return {
+        "kind": hole.kind, "group": hole.group, "file": gap.file, "start": gap.start, "end": gap.end,
+        "table": gap.table, "reason": gap.reason,
+    }  # fmt: skip
+
+
+def _alarms(
+    head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], differences: Sequence[Difference], facts: Facts
+) -> list[Facts]:
+    """What a person has to know first, the worst first."""
+    alarms = []
+    if lost:
+        files = sorted({hole.gap.file for hole in lost})
+        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+        alarms.append({"kind": "gap", "text": f"Gap in the log: {lost[0].gap.reason}; {files[0]}{more}"})
+    if head["error"]:
+        alarms.append({"kind": "failed", "text": f"{head['phase']} failed: {head['error']}"})
+    unexplained = sum(difference.kind == UNEXPLAINED for difference in differences)
+    if unexplained:
+        alarms.append({"kind": "failed", "text": f"{unexplained} rows differ and nothing explains it"})
+    if held:
+        items = "item waits" if len(held) == 1 else "items wait"
+        alarms.append(
+            {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
+        )
+    if head["state"] == "paused":
+        alarms.append({"kind": "note", "text": f"Paused; `walferry resume {head['name']}` goes on"})
+    if head["lag_seconds"] and head["max_lag"] and head["lag_seconds"] > head["max_lag"]:
+        text = f"The lag of {head['lag_seconds']:.0f} s is above the {head['max_lag']} s that a cutover may have"
+        alarms.append({"kind": "note", "text": text})
+    alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in facts["read_only"]]
+    return alarms
+
+
+def in_order(phases: Sequence[Phase], tables: Sequence[str]) -> list[Phase]:
+    """The phases in the order of a run, those that have not begun too (with no attempt).
+
+    A run with phases of its own (a replay of a time window) is no whole migration: only what it has begun.
+    """
+    known = {(phase.phase, phase.subject): phase for phase in phases if phase.phase != BOOKKEEPING}
+    if any(phase.phase not in PHASES for phase in known.values()):
+        return list(known.values())
+    ordered = []
+    for name in PHASES:
+        for subject in tables if name in BY_TABLE else [""]:
+            nothing = Phase(name, subject, "running", 0, 0, None, {}, "")
+            ordered.append(known.pop((name, subject), nothing))
+    return ordered + list(known.values())
+
+
+def _phase(phase: Phase) -> Facts:
+    return {
+        "phase": phase.phase,
+        "subject": phase.subject,
+        "state": phase.state if phase.attempts else "not begun",
+        "attempts": phase.attempts,
+        "started_ms": phase.started_ms or None,
+        "finished_ms": phase.finished_ms,
+        "error": phase.error,
+    }
+
+
+def _tables(run: Run, phases: Sequence[Phase], facts: Facts, coverage: Sequence[Coverage]) -> list[Facts]:
+    log: dict[str, Counter[str]] = defaultdict(Counter)
+    for item in coverage:
+        log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
+    states = {(phase.phase, phase.subject): phase.state for phase in phases}
+    rows = []
+    for source, target in _pairs(run):
+        compared = facts["tables"].get(source)
+        rows.append(
+            {
+                "source": source,
+                "target": target,
+                "steps": {name: states.get((name, source), "not begun") for name in BY_TABLE},
+                "log": {state: log[source][state] for state in RANGE_STATES},
+                "compared": compared,
+            }
+        )
+    return rows
+
+
+def _pairs(run: Run) -> list[tuple[str, str]]:
+    """Source and target names, as the log and the ledger write them (without `default:`)."""
+    pairs = []
+    for table in run.spec.get("tables", ()):
+        source, target = (table["source"], table.get("target")) if isinstance(table, dict) else (str(table), None)
+        source = source.removeprefix("default:")
+        pairs.append((source, (target or source).removeprefix("default:")))
+    return pairs
+
+
+# ------------------------------------------------------------------ lag and rate
+
+
+def series(rounds: Sequence[Round]) -> Facts:
+    """Lag, edits and bytes a second over time.
+
+    The lag falls at the end of a round, so each round gives two points: how old the target was just before, and just
+    after. Rates are those of the time since the round before. Many rounds are put together: their highest lag,
+    their mean rates.
+    """
+    lag: list[tuple[int, float]] = []
+    rates: list[tuple[int, float, float]] = []
+    step = max(1, -(-len(rounds) // MOST_POINTS))
+    cut, end = None, None
+    for i in range(0, len(rounds), step):
+        piece = rounds[i : i + step]
+        highest = 0
+        for made in piece:
+            highest = max(highest, made.lag_ms, made.finished_ms - cut if cut is not None else 0)
+            cut = made.finished_ms - made.lag_ms
+        last = piece[-1]
+        since = end if end is not None else min(piece[0].started_ms, last.finished_ms)
+        seconds = max(1, last.finished_ms - since) / 1000
+        lag += [(last.finished_ms, highest / 1000), (last.finished_ms, last.lag_ms / 1000)]
+        cells, size = sum(made.cells for made in piece), sum(made.bytes for made in piece)
+        rates.append((last.finished_ms, round(cells / seconds, 1), round(size / seconds, 1)))
+        end = last.finished_ms
+    return {
+        "from_ms": rounds[0].started_ms if rounds else None,
+        "lag": {"at_ms": [at for at, _ in lag], "seconds": [seconds for _, seconds in lag]},
+        "rate": {
+            "at_ms": [at for at, _, _ in rates],
+            "edits": [edits for _, edits, _ in rates],
+            "bytes": [size for _, _, size in rates],
+        },
+    }
+
+
+# ------------------------------------------------------------------ rows of the long lists
+
+
+def _page(rows: list[Facts], page: int) -> Facts:
+    shown = rows[page * ROWS_A_PAGE : (page + 1) * ROWS_A_PAGE]
+    return {"total": len(rows), "page": page, "size": ROWS_A_PAGE, "rows": shown}
+
+
+def _region(item: RangeComparison) -> Facts:
+    sides = ("source_rows", "source_cells", "source_digest", "target_rows", "target_cells", "target_digest")
+    return {
+        "table": item.table,
+        "region": item.region,
+        "start": shown_row(item.start) or "(first)",
+        "stop": shown_row(item.stop) or "(last)",
+        "equal": equal(item),
+        **{key: getattr(item, key) for key in sides},
+        "dropped": {
+            f"{side} {what}": count
+            for side in ("source", "target")
+            for what, count in item.dropped.get(side, {}).items()
+        },
+    }
+
+
+def _difference(item: Difference) -> Facts:
+    return {"table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": _short(item.detail)}
+
+
+def _items(ledger: Ledger, run: Run, items: Sequence[Quarantined]) -> list[Facts]:
+    behind: dict[int, set[tuple[str, str]]] = defaultdict(set)
+    for hold in ledger.holds(run.run_id):
+        behind[hold.quarantine_id].add((hold.table, hold.region))
+    rows = [
+        {
+            "id": item.quarantine_id, "state": item.state, "table": item.table or "(not known)",
+            "region": item.region, "file": item.file, "start": item.start, "end": item.end,
+            "bytes": len(item.data), "reason": _short(item.reason), "recorded_ms": item.recorded_ms,
+            "resolution": item.resolution, "released_by": item.released_by,
+            "release_reason": item.release_reason, "released_ms": item.released_ms,
+            "holds": [
+                f"all of {table}" if region == "*" else f"{region} of {table}"
+                for table, region in sorted(behind[item.quarantine_id])
+            ][:20],
+        }
+        for item in items
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (row["state"] != "held", row["id"]))
+
+
+def _audit(line: AuditLine) -> Facts:
+    return {
+        "sequence": line.sequence, "at_ms": line.at_ms, "actor": line.actor, "action": line.action,
+        "inputs": _short(to_json(line.inputs)), "outcome": _short(line.outcome), "hash": line.hash,
+    }  # fmt: skip
+
+
+def shown_row(row: bytes) -> str:
+    r"""A row key as the HBase shell writes it: printable ASCII as it is, every other byte (and `\`) as \x.."""
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in row)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text)} characters, all of it in the ledger)"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,173 @@
+"""The log as lanes: one for each WAL group, its files in order, drawn as blocks of one state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from walferry.ledger import Gap, Ledger, Position, WalFile, WalRange
+from walferry.ledger.rows import RANGE_STATES, FenceKind
+
+State = Literal["gap", "held", "seen", "sealed", "applied", "verified", "outside"]
+ORDER: tuple[State, ...] = ("gap", "held", "seen", "sealed", "applied", "verified", "outside")
+"""The worst first: what a block says when its files are of several states."""
+
+Part = tuple[State, int, str]
+"""a file of a lane: state, bytes, name"""
+
+FENCES: tuple[FenceKind, FenceKind] = ("start", "end")
+PER_PAGE = 20
+MOST_BLOCKS = 120
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Bytes that are not applied, and what that means now.
+
+    gap: lost, or passed over by what was applied behind it. held: they wait for an operator's decision. waiting:
+    the log goes on faster than the replay, their turn comes.
+    """
+
+    gap: Gap
+    group: str
+    kind: Literal["gap", "held", "waiting"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring files of a lane in one state; `first` and `last` are their names."""
+
+    state: State
+    files: int
+    bytes: int
+    first: str
+    last: str
+
+
+def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: bool) -> list[Hole]:
+    """What the ledger's view `gaps` lists, told apart; `drained`: all had to be applied by now."""
+    known = {file.name: file for file in files}
+    reached = ledger.reached(run_id)
+    ends = {position.file: position.offset for position in ledger.fence(run_id, "end") or []}
+    held = {(hold.file, hold.table) for hold in ledger.holds(run_id)}
+    holes = []
+    for gap in ledger.gaps(run_id):
+        file = known.get(gap.file)
+        group = file.group if file else gap.file.rpartition(".")[0]
+        kind: Literal["gap", "held", "waiting"] = "waiting"
+        if gap.reason.startswith("quarantine") or (gap.file, gap.table) in held:
+            kind = "held"
+        elif file is None or file.state == "missing" or drained:
+            kind = "gap"
+        elif file.number < reached.get((group, gap.table), 0) or gap.end < ends.get(gap.file, file.length):
+            kind = "gap"  # something behind it is applied
+        holes.append(Hole(gap, group, kind))
+    return holes
+
+
+def draw_lanes(
+    ledger: Ledger, run_id: str, files: Sequence[WalFile], holes: Sequence[Hole], tables: int, page: int
+) -> dict[str, Any]:
+    """A page of lanes as plain values, those with gaps first, then those that are held, then by name.
+
+    `files` are the run's, `holes` what `find_holes` made of them, `tables` says how many tables a file is read for.
+    """
+    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    troubles: dict[str, list[Hole]] = defaultdict(list)
+    for file in files:
+        by_group[file.group].append(file)
+    for hole in holes:
+        troubles[hole.group].append(hole)
+    kinds = {group: {hole.kind for hole in found} for group, found in troubles.items()}
+
+    def worst_first(group: str) -> tuple[bool, bool, str]:
+        return "gap" not in kinds.get(group, ()), "held" not in kinds.get(group, ()), group
+
+    order = sorted(by_group.keys() | troubles.keys(), key=worst_first)
+    shown = order[page * PER_PAGE : (page + 1) * PER_PAGE]
+    ranges: dict[str, list[WalRange]] = defaultdict(list)
+    for item in ledger.ranges(run_id, groups=shown):
+        ranges[item.file].append(item)
+    fences: list[dict[str, Position]] = [{p.group: p for p in ledger.fence(run_id, kind) or []} for kind in FENCES]
+    lanes = []
+    for group in shown:
+        start, end = (fence.get(group) for fence in fences)
+        by_file: dict[str, list[Hole]] = {file.name: [] for file in by_group[group]}
+        for hole in troubles[group]:
+            by_file.setdefault(hole.gap.file, []).append(hole)
+        parts: list[Part] = []
+        for file in by_group[group]:
+            found = by_file.pop(file.name)
+            inside = bool(found) or between(file, start, end)
+            state = file_state(file, ranges[file.name], found, tables) if inside else "outside"
+            parts.append((state, file.length, file.name))
+        parts += [("gap", 0, name) for name in by_file]  # no listing ever showed them
+        parts.sort(key=lambda part: _number(part[2]))
+        lanes.append(
+            {
+                "group": group,
+                "server": next((file.server for file in by_group[group]), group),
+                "files": len(parts),
+                "bytes": sum(length for _, length, _ in parts),
+                "counts": {state: sum(part[0] == state for part in parts) for state in ORDER},
+                "blocks": [vars(block) for block in merge(parts)],
+            }
+        )
+    return {"total": len(order), "page": page, "size": PER_PAGE, "rows": lanes}
+
+
+def between(file: WalFile, start: Position | None, end: Position | None) -> bool:
+    """Whether some of the file lies between the fences of its group; a fence that is not set shuts nothing out."""
+    if start and file.number < start.number:
+        return False
+    return not end or (file.number, 0) < (end.number, end.offset)
+
+
+def file_state(file: WalFile, ranges: Collection[WalRange], holes: Iterable[Hole], tables: int) -> State:
+    """The state that the file has for all tables: the least that any of them has reached."""
+    kinds = {hole.kind for hole in holes}
+    if "gap" in kinds:
+        return "gap"
+    if "held" in kinds:
+        return "held"
+    if len({item.table for item in ranges}) >= tables:
+        return min((item.state for item in ranges), key=RANGE_STATES.index)
+    return "sealed" if file.state == "sealed" else "seen"
+
+
+def merge(files: Sequence[Part]) -> list[Block]:
+    """Join neighbours of one state; a lane with too many blocks is cut into pieces that show their worst state."""
+    blocks = _join(Block(state, 1, length, name, name) for state, length, name in files)
+    if len(blocks) <= MOST_BLOCKS:
+        return blocks
+    step = -(-len(files) // MOST_BLOCKS)
+    pieces = [files[i : i + step] for i in range(0, len(files), step)]
+    return _join(
+        Block(
+            min((state for state, _, _ in piece), key=ORDER.index),
+            len(piece),
+            sum(length for _, length, _ in piece),
+            piece[0][2],
+            piece[-1][2],
+        )
+        for piece in pieces
+    )
+
+
+def _join(blocks: Iterable[Block]) -> list[Block]:
+    joined: list[Block] = []
+    for block in blocks:
+        last = joined[-1] if joined else None
+        if last and last.state == block.state:
+            files, length = last.files + block.files, last.bytes + block.bytes
+            joined[-1] = replace(last, files=files, bytes=length, last=block.last)
+        else:
+            joined.append(block)
+    return joined
+
+
+def _number(name: str) -> tuple[int, str]:
+    number = name.rpartition(".")[2]
+    return (int(number) if number.isdigit() else 0, name)

@@ -1,0 +1,212 @@
+// The page of a run.
+import { charts } from "./charts.js";
+import { lanes } from "./lanes.js";
+import { answer, badge, bytes, byId, count, duration, fill, live, pager, pages, say, show, time } from "./live.js";
+
+const run = document.querySelector("h1").dataset.run;
+const LISTS = ["lanes", "gaps", "comparison", "differences", "quarantine", "audit"];
+
+function path() {
+  const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
+  return `/api/runs/${encodeURIComponent(run)}?${query}`;
+}
+
+function tiles(facts) {
+  const { run: r } = facts;
+  const lost = facts.gaps.files;
+  const held = facts.quarantine.held;
+  const list = [
+    ["Phase", r.phase],
+    ["Done", `${r.percent.toFixed(0)} %`],
+    ["Edits applied", count(r.edits_applied)],
+    ["Lag", duration(r.lag_seconds)],
+    ["Backlog", bytes(r.backlog_bytes)],
+    ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
+    ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
+    ["Time taken", duration(r.elapsed_seconds)],
+    r.state === "running" && r.eta_seconds !== null && !r.error ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
+    ["Writes stopped for", duration(r.write_stop_seconds)],
+  ];
+  const box = byId("tiles");
+  list.forEach(([name, value, kind], at) => {
+    let tile = box.children[at];
+    if (!tile) {
+      tile = document.createElement("div");
+      tile.append(document.createElement("dt"), document.createElement("dd"));
+      box.append(tile);
+    }
+    say(tile.firstChild, name);
+    say(tile.lastChild, value);
+    tile.className = kind ?? "";
+  });
+}
+
+function alarms(list) {
+  const box = byId("alarms");
+  while (box.children.length > list.length) box.lastChild.remove();
+  list.forEach((alarm, at) => {
+    const line = box.children[at] ?? box.appendChild(document.createElement("p"));
+    line.className = `alarm ${alarm.kind}`;
+    say(line, alarm.text);
+  });
+}
+
+function phases(facts) {
+  const began = facts.run.created_ms;
+  const now = facts.run.ended_ms ?? facts.now_ms;
+  const whole = Math.max(1, now - began);
+  const part = (ms) => Math.min(100, Math.max(0, Math.round((1000 * (ms - began)) / whole) / 10));
+  fill(byId("phases-rows"), facts.phases, (p) => `${p.phase} ${p.subject}`, (p) => {
+    const over = p.state === "running" && facts.run.ended_ms === null;
+    const end = p.finished_ms ?? now;
+    const left = p.started_ms ? part(p.started_ms) : 0;
+    return [
+      `${p.phase} ${p.subject}`.trim(),
+      { kind: "badge", state: p.state },
+      { text: time(p.started_ms), class: "time" },
+      { text: p.started_ms ? duration((end - p.started_ms) / 1000) + (over ? " so far" : "") : "–", class: "number" },
+      { text: p.attempts || "–", class: "number" },
+      { kind: "when", class: "timeline", state: p.state, left, width: p.started_ms ? Math.max(0.4, part(end) - left) : null },
+      { kind: "long", class: "long", text: p.error },
+    ];
+  });
+}
+
+const pair = (source, target) => ({ kind: "lines", class: "number", list: [count(source), count(target)] });
+const named = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`);
+
+function tables(facts) {
+  fill(byId("tables-rows"), facts.tables, (t) => t.source, (t) => {
+    const c = t.compared;
+    const equal = c && c.equal_regions === c.regions;
+    const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${state}`);
+    return [
+      t.source,
+      t.target,
+      { kind: "badges", list: ["snapshot", "copy", "clone"].map((step) => ({ state: t.steps[step], text: step })) },
+      { kind: "lines", list: states.length ? states : ["nothing yet"] },
+      c ? { kind: "badge", state: equal ? "equal" : "differs", text: `${equal ? "equal" : "differs"}: ${c.equal_regions} of ${c.regions} regions` } : "not yet",
+      c ? pair(c.source_rows, c.target_rows) : { text: "–", class: "number" },
+      c ? pair(c.source_cells, c.target_cells) : { text: "–", class: "number" },
+      { kind: "lines", list: c ? (named(c.differences).length ? named(c.differences) : ["none"]) : ["–"] },
+    ];
+  });
+}
+
+function gaps(list) {
+  show(byId("gaps"), list.total > 0);
+  fill(byId("gaps-rows"), list.rows, (gap, at) => `${at} ${gap.file} ${gap.table} ${gap.start}`, (gap) => [
+    { kind: "badge", state: gap.kind },
+    { text: gap.file, class: "hex" },
+    { text: gap.start === gap.end ? `from ${count(gap.start)}` : `${count(gap.start)} – ${count(gap.end)}`, class: "time" },
+    gap.table,
+    { text: gap.reason, class: "long" },
+  ]);
+  pager("gaps", list);
+}
+
+function comparison(list, rows) {
+  show(byId("comparison-none"), list.total === 0);
+  show(byId("comparison-some"), list.total > 0);
+  say(byId("comparison-sum"), `${count(list.total - list.differing)} of ${count(list.total)} regions are equal. Those that differ come first.`);
+  fill(byId("comparison-rows"), list.rows, (r) => `${r.table} ${r.region} ${r.start}`, (r) => [
+    r.table,
+    { text: r.region, class: "hex" },
+    { text: r.start, class: "key" },
+    { text: r.stop, class: "key" },
+    { kind: "badge", state: r.equal ? "equal" : "differs" },
+    pair(r.source_rows, r.target_rows),
+    pair(r.source_cells, r.target_cells),
+    { kind: "lines", class: "hex whole", list: [r.source_digest, r.target_digest] },
+    { kind: "lines", list: named(r.dropped).length ? named(r.dropped) : ["–"] },
+  ]);
+  pager("comparison", list);
+  show(byId("differences"), rows.total > 0);
+  fill(byId("differences-rows"), rows.rows, (d, at) => `${at} ${d.table} ${d.row}`, (d) => [
+    d.table,
+    { text: d.row, class: "key" },
+    { kind: "badge", state: d.kind === "unexplained" ? "failed" : "warning", text: d.kind },
+    { kind: "long", class: "long", text: d.detail },
+  ]);
+  pager("differences", rows);
+}
+
+function quarantine(list) {
+  show(byId("quarantine-none"), list.total === 0);
+  show(byId("quarantine-some"), list.total > 0);
+  fill(byId("quarantine-rows"), list.rows, (item) => item.id, (item) => [
+    String(item.id),
+    { kind: "badge", state: item.state },
+    { kind: "lines", list: [item.table, item.region].filter(Boolean), class: "key" },
+    { kind: "lines", class: "long", list: [item.reason, `${count(item.bytes)} bytes kept, ${time(item.recorded_ms)}`] },
+    { kind: "lines", class: "hex", list: [item.file, `bytes ${count(item.start)} – ${count(item.end)}`] },
+    { kind: "lines", class: "key", list: item.holds.length ? item.holds : ["nothing"] },
+    item.resolution
+      ? { kind: "lines", list: [`${item.resolution}, by ${item.released_by}`, item.release_reason ?? "", time(item.released_ms)] }
+      : "none yet",
+  ]);
+  pager("quarantine", list);
+}
+
+function audit(list) {
+  say(byId("head"), `${list.head.sequence} ${list.head.hash}`);
+  fill(byId("audit-rows"), list.rows, (line) => line.sequence, (line) => [
+    { text: line.sequence, class: "number" },
+    { text: time(line.at_ms), class: "time" },
+    line.actor,
+    line.action,
+    { kind: "long", class: "json", text: line.inputs },
+    { kind: "long", class: "long", text: line.outcome },
+  ]);
+  pager("audit", list);
+}
+
+function rounds(list) {
+  fill(byId("rounds-rows"), list, (r) => r.number, (r) => [
+    { text: r.number, class: "number" },
+    { text: time(r.finished_ms), class: "time" },
+    ...[duration((r.finished_ms - r.started_ms) / 1000), count(r.files), bytes(r.bytes), count(r.cells), duration(r.lag_ms / 1000), bytes(r.backlog_bytes)].map((text) => ({ text, class: "number" })),
+  ]);
+}
+
+function head(facts) {
+  const { run: r } = facts;
+  const state = byId("state");
+  if (state.dataset.state !== r.state) {
+    state.dataset.state = r.state;
+    state.replaceChildren(badge(r.state));
+  }
+  const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
+  say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.${r.outcome ? ` Outcome: ${r.outcome}.` : ""}`);
+  say(byId("ledger"), `Ledger: ${r.ledger}`);
+  document.title = `${r.run}: ${r.state}, ${r.percent.toFixed(0)} % – walferry`;
+  const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
+  say(byId("status"), [`${r.run} is ${r.state}: ${r.phase}, ${r.percent.toFixed(0)} % done`, ...news].join(". "));
+}
+
+byId("check").addEventListener("click", async () => {
+  say(byId("checked"), "checking…");
+  try {
+    const found = await answer("/api/audit-check");
+    byId("checked").className = found.broken ? "bad" : "good";
+    say(byId("checked"), found.broken ?? `✓ whole: ${count(found.lines)} lines, each chained to the one before`);
+  } catch (error) {
+    say(byId("checked"), error.message);
+  }
+});
+
+live(path, (facts) => {
+  head(facts);
+  alarms(facts.alarms);
+  tiles(facts);
+  phases(facts);
+  tables(facts);
+  lanes(facts.lanes);
+  pager("lanes", facts.lanes);
+  gaps(facts.gaps);
+  charts(facts);
+  rounds(facts.latest_rounds);
+  comparison(facts.comparison, facts.differences);
+  quarantine(facts.quarantine);
+  audit(facts.audit);
+});

@@ -1,0 +1,299 @@
+"""The board in a real Chromium, behind the login of the real Airflow. Its ledger is filled by hand, which is quick.
+
+With WALFERRY_PICTURES=<folder> the pictures of docs/board.md are taken on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from unit.airflow.board_ledger import EVIL, fill
+from walferry.embedded.airflow import USERNAME
+from walferry.embedded.environment import Environment
+from walferry.ledger import Ledger, QuarantineItem
+
+pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(600)]
+
+WIDTH = 1280
+LIVE_MS = 15_000
+"""the pages ask every two seconds; a busy machine may take longer"""
+PATHS = ("/", "/runs/orders-1", "/api/runs", "/api/runs/orders-1", "/api/audit-check", "/static/run.js",
+         "/static/plotly.min.js")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def book(environment: Environment) -> Iterator[Ledger]:
+    """The environment's ledger with runs of all kinds."""
+    with Ledger.open(environment.ledger, actor="airflow") as ledger:
+        fill(ledger)
+        yield ledger
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("there is no Chromium: install the Debian package chromium")
+    with sync_playwright() as playwright:
+        # root, as in a container, has to do without the browser's sandbox
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        with playwright.chromium.launch(executable_path=path, args=arguments) as browser:
+            yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": WIDTH, "height": 900}, color_scheme="light") as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def person(browser: Browser, environment: Environment, book: Ledger) -> Iterator[BrowserContext]:
+    """The browser of a person who has logged in."""
+    with browser.new_context(viewport={"width": WIDTH, "height": 900}, color_scheme="light") as context:
+        with context.new_page() as page:
+            log_in(page, environment, "/walferry/")
+        yield context
+
+
+@pytest.fixture
+def page(person: BrowserContext, environment: Environment) -> Iterator[Page]:
+    """A tab of that person. Whatever it asks of another host, or says to the console, is a failure."""
+    page = person.new_page()
+    faults: list[str] = []
+    page.on("request", lambda request: faults.append(request.url) if elsewhere(request.url, environment) else None)
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    yield page
+    page.close()
+    assert faults == []
+
+
+def elsewhere(url: str, environment: Environment) -> bool:
+    return not url.startswith((environment.airflow.url + "/", "data:", "blob:"))
+
+
+def log_in(page: Page, environment: Environment, path: str) -> None:
+    page.goto(environment.airflow.url + path)
+    page.fill("input[name=username]", USERNAME)
+    page.fill("input[name=password]", environment.airflow.password)
+    page.press("input[name=password]", "Enter")
+    page.wait_for_url(f"**{path}")
+
+
+def open_run(page: Page, environment: Environment, run: str) -> None:
+    page.goto(f"{environment.airflow.url}/walferry/runs/{run}")
+    page.wait_for_selector("#audit-rows tr")
+    page.wait_for_selector("#chart-lag .main-svg")
+
+
+def picture(page: Page, name: str, **options: Any) -> None:
+    folder = os.environ.get("WALFERRY_PICTURES")
+    if folder:
+        page.wait_for_timeout(800)
+        page.screenshot(path=Path(folder) / f"{name}.png", **options)
+
+
+def expired_token(environment: Environment) -> str:
+    """A token that was good until a minute ago."""
+    with environment.airflow.client() as client:
+        token = client.headers["Authorization"].removeprefix("Bearer ")
+    claims = jwt.decode(token, options={"verify_signature": False}) | {"exp": int(time.time()) - 60}
+    secret = json.loads((environment.airflow.directory / "secrets.json").read_text())["jwt_secret"]
+    return jwt.encode(claims, secret, algorithm=jwt.get_unverified_header(token)["alg"])
+
+
+# ---- who may look
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_sees_anything_without_a_login(environment: Environment, path: str) -> None:
+    answer = httpx.get(f"{environment.airflow.url}/walferry{path}", timeout=60)
+    if path.startswith(("/api", "/static")):
+        assert answer.status_code == 401
+        assert answer.json()["error"] == "not logged in (Not authenticated): log in to Airflow"
+    else:
+        assert answer.status_code == 303
+        assert answer.headers["location"].startswith("/api/v2/auth/login?next=%2Fwalferry%2F")
+        assert "orders" not in answer.text
+
+
+def test_a_wrong_and_an_expired_token_are_one_clear_line(environment: Environment) -> None:
+    lines = {}
+    for name, token in (("wrong", "junk"), ("expired", expired_token(environment))):
+        for send in ({"headers": {"Authorization": f"Bearer {token}"}}, {"cookies": {"_token": token}}):
+            answer = httpx.get(f"{environment.airflow.url}/walferry/api/runs", timeout=60, **send)  # type: ignore[arg-type]
+            assert answer.status_code == 401
+            lines[name] = answer.json()["error"]
+    assert lines == {
+        "wrong": "not logged in (Invalid JWT token): log in to Airflow",
+        "expired": "not logged in (Token Expired): log in to Airflow",
+    }
+
+
+def test_a_token_opens_pages_and_data(environment: Environment, book: Ledger) -> None:
+    with environment.airflow.client() as client:
+        for path in PATHS:
+            assert client.get(f"/walferry{path}").status_code == 200, path
+        assert client.post("/walferry/api/runs").status_code == 405
+        unknown = client.get("/walferry/api/runs/nope-1")
+        assert (unknown.status_code, unknown.json()["error"][-20:]) == (404, "knows no run 'nope-1'"[-20:])
+
+
+# ---- what one sees
+
+
+def test_the_overview_lists_all_runs_and_leads_to_each(page: Page, environment: Environment) -> None:
+    page.goto(f"{environment.airflow.url}/walferry/")
+    row = page.locator("#runs tbody tr", has_text="accounts-1")
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("1 ▲")
+    expect(page.locator("#runs tbody tr", has_text="visits-1")).to_contain_text("100 %")
+    expect(page.locator("#runs tbody tr", has_text="trial-1")).to_contain_text("aborted")
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "overview", clip={"x": 0, "y": 0, "width": WIDTH, "height": 270})
+    page.get_by_role("link", name="visits-1").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("visits-1 ✓ done", timeout=LIVE_MS)
+
+
+def test_a_gap_stands_out_and_names_its_file(page: Page, environment: Environment) -> None:
+    open_run(page, environment, "accounts-1")
+    gap = page.locator("#lanes-rows .block.gap")
+    expect(gap).to_have_count(1)
+    expect(gap).to_have_text("gap")
+    expect(page.locator("#lanes-rows tr").first).to_contain_text("rs3.old.example")
+    height = "(block) => block.getBoundingClientRect().height"
+    assert gap.evaluate(height) > page.locator("#lanes-rows .block.applied").first.evaluate(height)
+    name = str(gap.get_attribute("aria-label"))
+    assert "rs3.old.example,16020" in name
+    expect(page.locator("#alarms")).to_contain_text("Gap in the log: missing")
+    expect(page.locator("#gaps-rows")).to_contain_text("missing: the file is gone from the source")
+    expect(page.locator("#phases-rows tr", has_text="replay")).to_contain_text("failed")
+    page.evaluate("document.querySelector('#coverage').scrollIntoView()")
+    picture(page, "coverage")
+
+
+def test_a_quarantined_item_is_shown_as_text_whatever_it_says(page: Page, environment: Environment) -> None:
+    open_run(page, environment, "orders-1")
+    expect(page.locator("#quarantine-rows")).to_contain_text(EVIL)
+    expect(page.locator("#alarms")).to_contain_text("1 item waits in quarantine")
+    expect(page.locator("#lanes-rows .block.held")).to_have_count(1)
+    assert page.locator("main d").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    picture(page, "run")
+
+
+def test_a_finished_run_shows_every_region_and_its_whole_chain(page: Page, environment: Environment) -> None:
+    open_run(page, environment, "visits-1")
+    expect(page.locator("#comparison-rows tr")).to_have_count(8)
+    expect(page.locator("#comparison-rows tr").first).to_contain_text("differs")
+    expect(page.locator("#differences-rows")).to_contain_text(r"04\x00\xFE")
+    expect(page.locator("#lanes-rows .block.verified")).to_have_count(2)
+    page.get_by_role("button", name="Check the chain").click()
+    expect(page.locator("#checked")).to_contain_text("whole")
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    page.evaluate("document.querySelector('#comparison').scrollIntoView()")
+    picture(page, "comparison", clip={"x": 0, "y": 0, "width": WIDTH, "height": 640})
+
+
+def test_the_login_leads_back_to_a_page_that_knows_no_such_run(
+    context: BrowserContext, environment: Environment, book: Ledger
+) -> None:
+    page = context.new_page()
+    log_in(page, environment, "/walferry/runs/nope-1")
+    expect(page.locator("main")).to_contain_text("knows no run 'nope-1'")
+    expect(page.get_by_role("link", name="Migrations")).to_be_visible()
+
+
+def test_changes_show_up_without_a_reload_and_leave_focus_and_place(
+    page: Page, environment: Environment, book: Ledger
+) -> None:
+    open_run(page, environment, "orders-1")
+    block = page.locator("#lanes-rows .block.held")
+    block.focus()
+    top = "document.activeElement.getBoundingClientRect().top"
+    page.evaluate("window.before = 1; scrollTo(0, 700)")
+    before = page.evaluate(top)
+    held = book.quarantined("orders-1", "held")
+    book.quarantine("orders-1", [QuarantineItem(held[0].file, 9, 12, "customers", "r9", 5, "another one", b"\x01")])
+    book.set_paused("orders-1", True, "kim", "to see it")
+    try:
+        expect(page.locator("#quarantine-rows")).to_contain_text("another one", timeout=LIVE_MS)
+        expect(page.locator("#state")).to_have_text("‖ paused", timeout=LIVE_MS)
+        expect(page.locator("#alarms")).to_contain_text("2 items wait in quarantine")
+        expect(page.locator("#status")).to_contain_text("orders-1 is paused")
+        expect(page.locator("#audit-rows tr").first).to_contain_text("pause run")
+        assert page.evaluate("window.before") == 1
+        assert page.evaluate("document.activeElement.classList.contains('held')")
+        assert page.evaluate(top) == pytest.approx(before, abs=3)  # a new line above does not push it away
+    finally:
+        book.set_paused("orders-1", False, "kim")
+        book.release(2, "accept", "it was a test", "kim")
+
+
+def test_everything_can_be_reached_by_the_keyboard(page: Page, environment: Environment) -> None:
+    open_run(page, environment, "orders-1")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('#lanes-rows') !== null"):
+            break
+    seen = [page.locator("#block").text_content()]
+    for key in ("ArrowRight", "ArrowDown", "End"):
+        page.keyboard.press(key)
+        seen.append(page.locator("#block").text_content())
+    assert len(set(seen)) == 4, seen
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Tab")  # one stop for all lanes
+    assert page.evaluate("document.activeElement.closest('#lanes-rows') === null")
+    before = page.locator("#audit-rows tr").first.text_content()
+    page.locator("#audit-pages button").last.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#audit-rows tr").first).not_to_have_text(str(before))
+    expect(page.locator("#audit-pages button").last).to_be_focused()
+
+
+def test_no_table_is_wider_than_its_place_and_every_table_has_heads(page: Page, environment: Environment) -> None:
+    for run in ("orders-1", "accounts-1", "visits-1"):
+        open_run(page, environment, run)
+        wide = "[...document.querySelectorAll('.wide')].filter((box) => box.scrollWidth > box.clientWidth).length"
+        assert page.evaluate(wide) == 0, run
+        assert page.evaluate("document.querySelectorAll('th:not([scope])').length") == 0
+
+
+def test_a_login_that_has_ended_is_said_and_leads_back(
+    context: BrowserContext, environment: Environment, book: Ledger
+) -> None:
+    page = context.new_page()
+    log_in(page, environment, "/walferry/")
+    page.wait_for_selector("#runs tbody tr")
+    context.clear_cookies()
+    expect(page.locator("#trouble")).to_contain_text("Your login has ended", timeout=LIVE_MS)
+    expect(page.locator("#runs tbody tr").first).to_be_visible()  # what was known stays
+    page.get_by_role("link", name="Log in again").click()
+    page.wait_for_selector("input[name=password]")
+
+
+def test_airflows_navigation_leads_to_the_board(
+    context: BrowserContext, environment: Environment, book: Ledger
+) -> None:
+    page = context.new_page()
+    log_in(page, environment, "/")
+    page.get_by_text("Migrations").click()
+    board = page.frame_locator("iframe")
+    board.get_by_role("link", name="orders-1").click()
+    expect(board.get_by_role("heading", level=1)).to_contain_text("orders-1")
+    expect(board.locator("#lanes-rows .block.held")).to_have_count(1, timeout=LIVE_MS)
+    picture(page, "airflow")

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.airflow.board_ledger import EVIL, NAMES, aborted, clock, done, fill, group, running, seen, spec
+from walferry.airflow.board.data import MOST_POINTS, Pages, check_audit, in_order, overview, run_page, series, shown_row
+from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
+from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, WalRange
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
+        yield ledger
+
+
+def begun(book: Ledger, groups: int = 1) -> str:
+    run = book.open_run("move", "tester", spec("move"), "tester").run_id
+    book.set_fence(run, "start", [Position(group(i), seen(i, 10).name, 10, 0) for i in range(groups)])
+    return run
+
+
+def whole(number: int, state: str, *tables: str, i: int = 0) -> list[WalRange]:
+    file = seen(i, number, length=100)
+    return [WalRange(file.name, 0, 100, table, 1, 1, 1, 1, state) for table in tables]  # type: ignore[arg-type]
+
+
+def blocks(book: Ledger, run: str, lane: int = 0) -> list[tuple[str, int]]:
+    facts = run_page(book, book.run(run))
+    return [(block["state"], block["files"]) for block in facts["lanes"]["rows"][lane]["blocks"]]
+
+
+# ---- lanes
+
+
+def test_a_block_says_the_least_that_any_table_has_reached(book: Ledger) -> None:
+    run = begun(book)
+    book.see_files(run, [seen(0, n, length=100, sealed=n < 15) for n in range(10, 16)])
+    orders, customers = NAMES
+    book.set_ranges(
+        run, whole(10, "verified", *NAMES) + whole(11, "verified", orders) + whole(11, "applied", customers)
+    )
+    book.set_ranges(run, whole(12, "applied", *NAMES) + whole(13, "applied", orders) + whole(13, "sealed", customers))
+    assert blocks(book, run) == [("verified", 1), ("applied", 2), ("sealed", 2), ("seen", 1)]
+
+
+def test_what_waits_for_its_turn_is_no_gap(book: Ledger) -> None:
+    run = begun(book)
+    book.see_files(run, [seen(0, n, length=100) for n in range(10, 13)])
+    book.set_ranges(run, whole(10, "applied", *NAMES))
+    facts = run_page(book, book.run(run))
+    assert facts["gaps"]["total"] == 0
+    assert facts["alarms"] == []
+    assert {hole.kind for hole in find_holes(book, run, book.files(run), drained=False)} == {"waiting"}
+
+
+def test_a_file_that_was_passed_over_is_a_gap(book: Ledger) -> None:
+    run = begun(book)
+    book.see_files(run, [seen(0, n, length=100) for n in range(10, 13)])
+    book.set_ranges(run, whole(10, "applied", *NAMES) + whole(12, "applied", *NAMES))
+    assert blocks(book, run) == [("applied", 1), ("gap", 1), ("applied", 1)]
+    facts = run_page(book, book.run(run))
+    assert {(row["kind"], row["file"]) for row in facts["gaps"]["rows"]} == {("gap", seen(0, 11).name)}
+    assert facts["alarms"][0]["kind"] == "gap"
+
+
+def test_a_hole_inside_of_a_file_is_a_gap(book: Ledger) -> None:
+    run = begun(book)
+    file = seen(0, 10, length=100)
+    book.see_files(run, [file])
+    ends = [(0, 40), (60, 100)]
+    book.set_ranges(run, [WalRange(file.name, a, b, table, 1, 1, 1, 1, "applied") for a, b in ends for table in NAMES])
+    assert blocks(book, run) == [("gap", 1)]
+
+
+def test_a_missing_file_is_a_gap_and_its_lane_comes_first(book: Ledger) -> None:
+    run = begun(book, groups=3)
+    book.see_files(run, [seen(i, n, length=100) for i in range(3) for n in (10, 11)])
+    book.mark_missing(run, seen(2, 11).name)
+    lanes = run_page(book, book.run(run))["lanes"]
+    assert [lane["group"] for lane in lanes["rows"]] == [group(2), group(0), group(1)]
+    assert lanes["rows"][0]["counts"]["gap"] == 1
+
+
+def test_a_fence_in_a_file_that_nobody_saw_is_a_gap_of_its_lane(book: Ledger) -> None:
+    run = begun(book)
+    assert blocks(book, run) == [("gap", 1)]
+
+
+def test_what_is_not_applied_after_the_drain_is_a_gap(book: Ledger) -> None:
+    run = begun(book)
+    book.see_files(run, [seen(0, n, length=100) for n in (10, 11)])
+    book.set_ranges(run, whole(10, "applied", *NAMES))
+    book.set_fence(run, "end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    book.start_phase(run, "drain")
+    book.finish_phase(run, "drain", {})
+    assert blocks(book, run) == [("applied", 1), ("gap", 1)]
+
+
+def test_a_held_range_is_held_and_no_gap(book: Ledger) -> None:
+    run = begun(book)
+    file = seen(0, 10, length=100)
+    book.see_files(run, [file, seen(0, 11, length=100)])
+    (number,) = book.quarantine(run, [QuarantineItem(file.name, 5, 9, NAMES[0], "r1", 1, "refused", b"\xff")])
+    book.hold_regions(run, [Hold(file.name, NAMES[0], "r1", 0, number)])
+    book.set_ranges(run, whole(10, "sealed", NAMES[0]) + whole(10, "applied", NAMES[1]) + whole(11, "applied", *NAMES))
+    assert blocks(book, run) == [("held", 1), ("applied", 1)]
+    assert {row["kind"] for row in run_page(book, book.run(run))["gaps"]["rows"]} == {"held"}
+
+
+def test_files_behind_the_end_fence_are_outside(book: Ledger) -> None:
+    run = begun(book)
+    book.see_files(run, [seen(0, n, length=100) for n in range(10, 14)])
+    book.set_ranges(run, whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
+    book.set_fence(run, "end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    assert blocks(book, run) == [("applied", 2), ("outside", 2)]
+
+
+def test_a_lane_of_many_changes_stays_short_and_shows_its_gap() -> None:
+    files: list[Part] = [("applied" if n % 2 else "verified", 1, f"g.{n}") for n in range(5_000)]
+    files[777] = ("gap", 1, "g.777")
+    drawn = merge(files)
+    assert len(drawn) <= MOST_BLOCKS
+    assert sum(block.files for block in drawn) == 5_000
+    assert [block.state for block in drawn].count("gap") == 1
+
+
+def test_two_hundred_files_of_one_state_are_one_block() -> None:
+    (block,) = merge([("applied", 7, f"g.{n}") for n in range(200)])
+    assert (block.files, block.bytes, block.first, block.last) == (200, 1_400, "g.0", "g.199")
+
+
+def test_hundreds_of_lanes_come_in_pages(book: Ledger) -> None:
+    run = begun(book, groups=45)
+    book.see_files(run, [seen(i, 10, length=100) for i in range(45)])
+    lanes = [run_page(book, book.run(run), Pages(lanes=page))["lanes"] for page in range(3)]
+    assert [len(page["rows"]) for page in lanes] == [20, 20, 5]
+    assert {page["total"] for page in lanes} == {45}
+    assert len({row["group"] for page in lanes for row in page["rows"]}) == 45
+
+
+# ---- the overview
+
+
+def test_the_overview_lists_the_newest_run_first_and_its_troubles(book: Ledger) -> None:
+    fill(book, files=12)
+    rows = overview(book)["runs"]["rows"]
+    assert [row["run"] for row in rows] == ["orders-1", "accounts-1", "visits-1", "trial-1"]
+    assert [row["gaps"] for row in rows] == [0, 1, 0, 0]
+    assert [row["held"] for row in rows] == [1, 0, 0, 0]
+    assert rows[2]["percent"] == 100
+    assert rows[3]["state"] == "aborted"
+
+
+def test_the_overview_asks_only_once_about_a_run_that_has_ended(book: Ledger) -> None:
+    aborted(book)
+    asked = []
+
+    def remember(question: object, work: object) -> dict[str, object]:
+        asked.append(question)
+        return {"kept": True}
+
+    assert overview(book, 0, remember)["runs"]["rows"] == [{"kept": True}]
+    assert len(asked) == 1
+
+
+def test_an_empty_ledger_has_an_empty_overview(book: Ledger) -> None:
+    assert overview(book)["runs"] == {"total": 0, "page": 0, "size": 25, "rows": []}
+
+
+# ---- a run
+
+
+def test_a_run_that_has_just_begun_can_be_shown(book: Ledger) -> None:
+    facts = run_page(book, book.open_run("move", "tester", {"name": "move", "tables": []}, "tester"))
+    assert facts["lanes"]["total"] == 0
+    assert facts["charts"]["from_ms"] is None
+    assert {phase["state"] for phase in facts["phases"]} == {"not begun"}
+
+
+def test_a_finished_run_shows_its_comparison_the_differing_region_first(book: Ledger) -> None:
+    facts = run_page(book, book.run(done(book)))
+    regions = facts["comparison"]
+    assert (regions["total"], regions["differing"]) == (8, 1)
+    assert [row["equal"] for row in regions["rows"]] == [False] + [True] * 7
+    assert regions["rows"][0]["start"] == "0300"
+    assert regions["rows"][0]["stop"] == r"06\x00\xFF"
+    assert facts["differences"]["kinds"] == {"history-dependent": 1}
+    assert {block["state"] for lane in facts["lanes"]["rows"] for block in lane["blocks"]} == {"verified"}
+    assert [table["target"] for table in facts["tables"]] == ["shop:orders", "crm:customers"]
+    assert facts["run"]["write_stop_seconds"] > 0
+
+
+def test_a_lost_file_is_the_first_alarm_and_the_failed_phase_the_second(book: Ledger) -> None:
+    facts = run_page(book, book.run(running(book, "accounts", gap=True, held=False, files=12)))
+    assert [alarm["kind"] for alarm in facts["alarms"]][:2] == ["gap", "failed"]
+    assert "is missing at the source" in facts["alarms"][1]["text"]
+    assert facts["gaps"]["files"] == 1
+
+
+def test_a_quarantined_item_shows_where_it_is_and_what_waits_behind_it(book: Ledger) -> None:
+    facts = run_page(book, book.run(running(book, "orders", gap=False, held=True, files=12)))
+    (item,) = facts["quarantine"]["rows"]
+    assert item["state"] == "held"
+    assert EVIL in item["reason"]
+    assert item["bytes"] == 640
+    assert item["holds"] == ["5f0a1c7be2d94d3f8b6a7c9d0e1f2a3b of shop:orders"]
+    assert facts["quarantine"]["held"] == 1
+
+
+def test_phases_come_in_the_order_of_a_run_with_those_to_come(book: Ledger) -> None:
+    run = book.open_run("move", "tester", spec("move"), "tester").run_id
+    for phase, subject in (("plan", ""), ("copy", NAMES[1]), ("applied_cut", "")):
+        book.start_phase(run, phase, subject)
+    phases = in_order(book.phases(run), NAMES)
+    assert [(p.phase, p.subject) for p in phases[:7]] == [
+        ("plan", ""), ("protect", ""), ("fence", ""), ("snapshot", NAMES[0]), ("snapshot", NAMES[1]),
+        ("copy", NAMES[0]), ("copy", NAMES[1]),
+    ]  # fmt: skip
+    assert [p.attempts for p in phases[:7]] == [1, 0, 0, 0, 0, 0, 1]
+    assert "applied_cut" not in {p.phase for p in phases}
+
+
+def test_a_run_with_phases_of_its_own_shows_only_those(book: Ledger) -> None:
+    run = book.open_run("hour", "tester", spec("hour"), "tester").run_id
+    book.start_phase(run, "replay_window")
+    book.finish_phase(run, "replay_window", {"cells": 1})
+    book.end_run(run, "done", "tester", "1 cells")
+    facts = run_page(book, book.run(run))
+    assert [(phase["phase"], phase["state"]) for phase in facts["phases"]] == [("replay_window", "done")]
+    assert facts["run"]["percent"] == 100
+
+
+def test_the_audit_trail_comes_in_pages_newest_first(book: Ledger) -> None:
+    run = book.open_run("move", "tester", spec("move"), "tester")
+    for n in range(60):
+        book.audit("kim", "note", run.run_id, {"n": n, "long": "x" * 5_000})
+    pages = [run_page(book, run, Pages(audit=page))["audit"] for page in range(3)]
+    assert [len(page["rows"]) for page in pages] == [25, 25, 11]
+    assert [page["rows"][0]["sequence"] for page in pages] == [61, 36, 11]
+    assert pages[0]["total"] == 61
+    assert "(5018 characters, all of it in the ledger)" in pages[0]["rows"][0]["inputs"]
+    assert len(pages[0]["rows"][0]["inputs"]) < 2_100
+
+
+def test_a_page_behind_the_last_is_empty(book: Ledger) -> None:
+    run = book.run(done(book))
+    assert run_page(book, run, Pages(comparison=9, audit=900, lanes=5))["comparison"]["rows"] == []
+
+
+def test_a_whole_chain_is_told_from_a_broken_one(book: Ledger) -> None:
+    aborted(book)
+    assert check_audit(book)["broken"] is None
+    database = book._database
+    with database.write() as connection:
+        connection.exec_driver_sql("DROP TRIGGER audit_no_update")
+        connection.exec_driver_sql("UPDATE audit SET actor = 'nobody' WHERE sequence = 2")
+    assert "line 2" in str(check_audit(book)["broken"])
+
+
+# ---- lag and rate
+
+
+def rounds(n: int, cells: int = 100) -> list[Round]:
+    return [Round(i + 1, i * 10_000, i * 10_000 + 10_000, 1, 5_000, 1, cells, 3_000, 0) for i in range(n)]
+
+
+def test_the_lag_grows_until_a_round_ends_and_falls_then() -> None:
+    facts = series(rounds(3))
+    assert facts["lag"]["at_ms"] == [10_000, 10_000, 20_000, 20_000, 30_000, 30_000]
+    assert facts["lag"]["seconds"] == [3, 3, 13, 3, 13, 3]
+
+
+def test_the_rate_is_what_was_applied_since_the_round_before() -> None:
+    assert series(rounds(3))["rate"] == {"at_ms": [10_000, 20_000, 30_000], "edits": [10.0] * 3, "bytes": [500.0] * 3}
+
+
+def test_thousands_of_rounds_are_put_together_without_losing_the_highest_lag() -> None:
+    many = rounds(5_000)
+    many[2_345] = Round(2_346, 0, many[2_345].finished_ms, 1, 5_000, 1, 100, 77_000, 0)
+    facts = series(many)
+    assert len(facts["rate"]["at_ms"]) <= MOST_POINTS
+    assert max(facts["lag"]["seconds"]) >= 77
+    assert set(facts["rate"]["edits"]) == {10.0}
+
+
+def test_row_keys_are_shown_as_the_shell_writes_them() -> None:
+    assert shown_row(b"a\x00\xffz\\<") == r"a\x00\xFFz\x5C<"
+
+
+def test_the_clock_of_the_ledger_runs_again_after_filling(book: Ledger) -> None:
+    with clock(1_000_000) as hands:
+        old = book.open_run("old", "tester", spec("old"), "tester").created_ms
+    assert old <= hands.ms < book.open_run("new", "tester", spec("new"), "tester").created_ms
