@@ -41,7 +41,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("/walferry/", "/walferry/runs/visits-1")
+PAGES = ("/walferry/", "/walferry/runs/visits-1", "/walferry/runs/visits-1/report")
 DATA = ("/walferry/api/runs", "/walferry/api/runs/visits-1", "/walferry/api/audit-check")
 FILES = ("/walferry/static/run.js", "/walferry/static/board.css", "/walferry/static/plotly.min.js")
 
@@ -217,3 +217,31 @@ def test_a_process_that_only_loads_plugins_loads_nothing_heavy() -> None:
     script = "import sys, walferry.airflow.board; print(sorted({'pyspark', 'numba', 'fastapi'} & sys.modules.keys()))"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_the_report_is_what_the_command_prints(client: TestClient) -> None:
+    answer = client.get("/walferry/runs/visits/report")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.text.startswith("Run visits-1: done")
+
+
+def test_data_docs_are_served_from_their_folder_and_from_nowhere_else(url: str, tmp_path: Path) -> None:
+    site = tmp_path / "docs" / "local_site"
+    (site / "static").mkdir(parents=True)
+    (site / "index.html").write_text("the checks")
+    (tmp_path / "docs" / "secret.html").write_text("not yours")
+    with Ledger.open(url, actor="tester") as ledger:
+        run = ledger.open_run("checked", "tester", spec("checked"), "tester").run_id
+        pages = mounted(Source(url))
+        assert pages.get(f"/walferry/runs/{run}/docs/index.html").status_code == 404
+        ledger.start_phase(run, "check_copy")
+        ledger.finish_phase(run, "check_copy", {"data_docs": str(site / "index.html")})
+    assert pages.get(f"/walferry/runs/{run}/docs/index.html").text == "the checks"
+    for path in (
+        "static",
+        "none.html",
+        "..%2fsecret.html",
+        "%2e%2e/secret.html",
+        str(tmp_path / "docs" / "secret.html"),
+    ):
+        assert pages.get(f"/walferry/runs/{run}/docs/{path}").status_code == 404, path

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from walferry.airflow.board.data import Pages, check_audit, overview, run_page
 from walferry.airflow.board.source import Source
 from walferry.errors import TransientError, WalferryError
+from walferry.migration.report import render, summary
 
 HERE = Path(__file__).parent
 STATIC = {path.name: path for path in (HERE / "static").iterdir() if path.suffix in (".js", ".css")}
@@ -28,6 +29,11 @@ POLICY = (
     "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 """Nothing is loaded from elsewhere. Plotly writes its styles into the page."""
+DOCS_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Data Docs bring scripts and styles within their pages, and name others that are elsewhere: those are not loaded."""
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -64,6 +70,27 @@ def _add_pages(app: FastAPI, source: Source) -> None:
         """One run, by its id or the newest of a name."""
         run = source.ledger().find(run_id)
         return _page(request, "run.html", run=run)
+
+    @app.get("/runs/{run_id}/report")
+    def report_of_a_run(run_id: str) -> Response:
+        """What `walferry report` prints."""
+        ledger = source.ledger()
+        return Response(render(summary(ledger, ledger.find(run_id))) + "\n", media_type="text/plain; charset=utf-8")
+
+    @app.get("/runs/{run_id}/docs/{path:path}")
+    def data_docs_of_a_run(run_id: str, path: str) -> Response:
+        """A file of Great Expectations' Data Docs of a run; needs the folder of reports where the API server runs."""
+        ledger = source.ledger()
+        run = ledger.find(run_id)
+        known = [ledger.phase_facts(run.run_id, phase) for phase in ("check_drain", "check_copy")]
+        index = next((facts["data_docs"] for facts in known if facts), None)
+        if index is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"run {run.run_id} has no Data Docs yet")
+        site = Path(index).parent.resolve()
+        file = (site / path).resolve()
+        if not file.is_relative_to(site) or not file.is_file():
+            raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no {path} in the Data Docs of run {run.run_id} here")
+        return FileResponse(file, headers=PAGE_HEADERS | {"Content-Security-Policy": DOCS_POLICY})
 
 
 def _add_data(app: FastAPI, source: Source) -> None:
