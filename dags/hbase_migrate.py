@@ -15,6 +15,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, dag, get_current_context, task
 
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
+from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ PARAMS = {
     params=PARAMS,
     tags=["walferry", "hbase"],
     doc_md=__doc__,
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=10), "on_failure_callback": WalferryNotifier()},
 )
 def hbase_migrate() -> None:
     @task

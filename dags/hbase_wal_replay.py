@@ -17,6 +17,7 @@ from typing import Any
 from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
 from airflow.sdk import CronDataIntervalTimetable, Param, Variable, dag, get_current_context, task
 
+from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ PARAMS = {
     params=PARAMS,
     tags=["walferry", "hbase"],
     doc_md=__doc__,
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=10), "on_failure_callback": WalferryNotifier()},
 )
 def hbase_wal_replay() -> None:
     @task

@@ -11,11 +11,14 @@ from walferry.embedded.environment import Environment, Settings
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """What `make up` boots, in a folder of the tests' own."""
+    """What `make up` boots, in a folder of the tests' own; windows of the log last a minute instead of an hour."""
     environment = Environment.lay_out(tmp_path_factory.mktemp("environment"), Settings())
-    environment.start()
-    try:
-        environment.airflow.unpause("hbase_migrate")
-        yield environment
-    finally:
-        environment.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WALFERRY_REPLAY_CRON", "* * * * *")
+        patch.setenv("WALFERRY_CLOCK_SKEW_SECONDS", "5")
+        environment.start()
+        try:
+            environment.airflow.unpause("hbase_migrate")
+            yield environment
+        finally:
+            environment.stop()

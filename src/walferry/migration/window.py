@@ -12,6 +12,7 @@ this window stays out. "Later" goes by sequence number, as in the row's own hist
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 OWNER = "window"
 """who a window's run belongs to: whoever repeats it goes on with the unfinished one"""
-SKEW_MS = 60_000
+SKEW_MS = int(os.environ.get("WALFERRY_CLOCK_SKEW_SECONDS", "60")) * 1000
 """how far clocks may differ, and how long an edit may wait before it reaches its file"""
 FIRST_LOG_MS = 120_000
 """by then a region server that started has opened its first log"""

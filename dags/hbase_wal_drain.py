@@ -1,0 +1,113 @@
+"""Apply what is sealed of the source's log to tables that the target has already, whenever something was sealed.
+
+What to follow stands in the Airflow Variable `walferry_drain`: JSON with the keys of the form, for example
+`{"tables": ["shop:orders"]}`. Values of the form that are not the default go before it. The first run keeps the
+source's WALs with a disabled replication peer and sets the start fence; earlier edits are not applied.
+End it with `walferry abort` (docs/platform.md).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, Variable, dag, get_current_context, task
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.exceptions import AirflowFailException
+
+from walferry.airflow.notifiers import WalferryNotifier
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.sensors import CLEANER_TTL_SECONDS, wal_asset
+
+SOURCE = "hbase_source"
+VARIABLE = "walferry_drain"
+DEADLINE = timedelta(minutes=15)
+
+TABLE = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+PARAMS = {
+    "name": Param("drain", type="string", pattern=r"^[a-z][a-z0-9_]{0,39}$", title="Name"),
+    "source": Param(SOURCE, type="string", title="Source", description="Airflow connection of type hbase."),
+    "target": Param("hbase_target", type="string", title="Target", description="Airflow connection of type hbase."),
+    "tables": Param(
+        [], type="array", title="Tables",
+        items={"anyOf": [
+            {"type": "string", "pattern": TABLE},
+            {"type": "object", "additionalProperties": False, "required": ["source", "target"], "properties": {
+                "source": {"type": "string", "pattern": TABLE}, "target": {"type": "string", "pattern": TABLE}}},
+        ]},
+        description=f"As in hbase_migrate. When empty, the Variable {VARIABLE} names them.",
+    ),
+    "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
+    "max_lag": Param(300, type="integer", minimum=1, title="Lag that is told when it is exceeded, in seconds"),
+}  # fmt: skip
+
+
+def drain_spec(params: dict[str, Any], variable: Any) -> dict[str, Any]:
+    """The spec of the drain: params that were changed, before the Variable's values, before the defaults."""
+    if not isinstance(variable, dict):
+        raise AirflowFailException(f"the Variable {VARIABLE} holds no JSON object")
+    defaults = {name: param.value for name, param in PARAMS.items()}
+    given = {name: value for name, value in params.items() if value != defaults.get(name)}
+    spec: dict[str, Any] = {**defaults, **variable, **given}
+    if not spec["tables"]:
+        raise AirflowFailException(
+            f'hbase_wal_drain follows no table yet: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
+        )
+    return spec
+
+
+@dag(
+    dag_id="hbase_wal_drain",
+    schedule=[wal_asset(SOURCE)],
+    catchup=False,
+    max_active_runs=1,
+    params=PARAMS,
+    tags=["walferry", "hbase"],
+    doc_md=__doc__,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "on_failure_callback": WalferryNotifier(),
+    },
+    deadline=DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=DEADLINE,
+        callback=SyncCallback(
+            WalferryNotifier,
+            kwargs={"event": "lag", "message": f"sealed edits were not applied within {DEADLINE} (hbase_wal_drain)"},
+        ),
+    ),
+)
+def hbase_wal_drain() -> None:
+    @task
+    def prepare() -> str:
+        """Find the run again, or open it: check the tables, keep the WALs, set the start fence."""
+        from walferry.airflow.hook import airflow_connection
+        from walferry.migration.follow import DRAINER, prepare_drain
+        from walferry.migration.start import start_run
+
+        context = get_current_context()
+        variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        with final_errors():
+            run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER)
+        with step(run_id) as migration:
+            prepare_drain(migration)
+        return run_id
+
+    @task
+    def measure(run: str) -> None:
+        """Send the metrics of the runs on this source, now that something was applied."""
+        from walferry.airflow.sensors import measure
+        from walferry.migration.follow import list_now
+
+        with step(run) as migration:
+            cluster = migration.spec.source
+            measure(migration.ledger, None, SOURCE, cluster, list_now(cluster), CLEANER_TTL_SECONDS)
+
+    run: Any = prepare()
+    applied = WalferrySparkOperator(task_id="apply", app="drain_sealed.py", run=run, phase="drain_sealed")
+    run >> applied >> measure(run)
+
+
+hbase_wal_drain()

@@ -1,0 +1,19 @@
+"""What walferry tells Airflow's metrics (StatsD, Datadog or OpenTelemetry, whichever airflow.cfg names)."""
+
+from __future__ import annotations
+
+from airflow.sdk.observability import stats
+
+from walferry.migration.follow import RunFacts
+
+PREFIX = "walferry"
+GAUGES = ("lag_seconds", "backlog_bytes", "edits_per_second", "gaps", "quarantine", "time_to_loss_seconds")
+
+
+def emit(facts: RunFacts, source: str) -> None:
+    """Send the gauges of a run, with the tags `run` (its id) and `source` (the connection); None is not sent."""
+    tags = {"run": facts.run_id, "source": source}
+    for name in GAUGES:
+        value = getattr(facts, name)
+        if value is not None:
+            stats.gauge(f"{PREFIX}.{name}", value, tags=tags)

@@ -1,0 +1,114 @@
+"""Tell people what needs them: a gap, an item in quarantine, a shut gate, a lag that grows, any other failure.
+
+A message is one JSON object. It goes by POST to the Airflow connection `walferry_webhook` (type http: schema, host,
+port; extra `path`; password, if any, as Bearer token), or into the log when there is no such connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import requests
+from airflow.sdk import BaseHook, BaseNotifier
+from airflow.sdk.exceptions import AirflowException
+
+from walferry.errors import WalferryError
+
+log = logging.getLogger(__name__)
+
+CONNECTION = "walferry_webhook"
+TIMEOUT_SECONDS = 10.0
+KINDS = {
+    "GapError": "gap",
+    "PeerChangedError": "gap",
+    "GateShutError": "gate",
+    "SidesDifferError": "gate",
+    "DamagedInputError": "quarantine",
+}
+"""Class of the error that ended a task -> what it is told as; others are told as a failure."""
+
+
+class WalferryNotifier(BaseNotifier):
+    """For `on_failure_callback` and deadlines. `event` is the kind of message when the context holds no error."""
+
+    template_fields = ("message",)
+
+    def __init__(self, event: str = "failure", message: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.event = event
+        self.message = message
+
+    def notify(self, context: Any) -> None:
+        """Send what the context tells; a webhook that does not answer is logged, never raised."""
+        send(describe(context, self.event, self.message))
+
+
+def describe(context: Mapping[str, Any], event: str = "failure", message: str = "") -> dict[str, Any]:
+    """The message for a task (or a DAG run) that failed or was late."""
+    error = context.get("exception")
+    instance = context.get("task_instance") or context.get("ti")
+    dag_run = context.get("dag_run")
+    return {
+        "event": kind_of(error, context.get("task")) if isinstance(error, BaseException) else event,
+        "dag": _field(instance, "dag_id") or _field(dag_run, "dag_id"),
+        "dag_run": _field(instance, "run_id") or _field(dag_run, "run_id") or _field(dag_run, "dag_run_id"),
+        "task": _field(instance, "task_id"),
+        "run": _field(context.get("task"), "run"),
+        "message": message or str(error or ""),
+    }
+
+
+def _field(thing: Any, name: str) -> Any:
+    """Of an object (callback of a task) or a mapping (callback of a deadline)."""
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
+
+
+def kind_of(error: BaseException, task: Any = None) -> str:
+    """What an error is told as: by walferry's own error behind it, or by the phase that a Spark app left failed."""
+    behind: BaseException | None = error
+    while behind is not None:
+        for kind in type(behind).__mro__:
+            if isinstance(behind, WalferryError) and kind.__name__ in KINDS:
+                return KINDS[kind.__name__]
+        behind = behind.__cause__ or behind.__context__
+    return KINDS.get(_failed_phase(task), "failure")
+
+
+def _failed_phase(task: Any) -> str:
+    """The error class that the ledger holds for the task's phase; "" when there is none."""
+    from walferry.ledger import Ledger
+
+    run, phase = getattr(task, "run", None), getattr(task, "phase", None)
+    if not run or not phase:
+        return ""
+    try:
+        with Ledger.open(create=False) as ledger:
+            errors = [p.error for p in ledger.phases(run) if p.phase == phase and p.state == "failed"]
+    except WalferryError:
+        return ""
+    return errors[-1].partition(":")[0] if errors else ""
+
+
+def send(message: Mapping[str, Any]) -> bool:
+    """POST the message, or log it when no webhook is known; whether it was taken. Logs neither address nor token."""
+    # Airflow logs an unknown connection as an error of its own before it raises.
+    try:
+        connection = BaseHook.get_connection(CONNECTION)
+    except AirflowException:
+        log.warning("walferry %s: %s", message.get("event"), dict(message))
+        return True
+    port = f":{connection.port}" if connection.port else ""
+    path = str(connection.extra_dejson.get("path", "")).lstrip("/")
+    url = f"{connection.schema or 'https'}://{connection.host}{port}/{path}"
+    headers = {"Authorization": f"Bearer {connection.password}"} if connection.password else {}
+    try:
+        answer = requests.post(url, json=dict(message), headers=headers, timeout=TIMEOUT_SECONDS)
+    except (requests.RequestException, ValueError) as error:
+        # Not the error's own text, which quotes the URL.
+        log.error("the webhook of connection %s did not take a message: %s", CONNECTION, type(error).__name__)
+        return False
+    if not answer.ok:
+        log.error("the webhook of connection %s refused a message: %d", CONNECTION, answer.status_code)
+    return bool(answer.ok)

@@ -1,0 +1,163 @@
+"""The sensor of `hbase_wal_watch`: records what happens to a source's WAL files, announces edits that are sealed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, BaseSensorOperator, Context
+
+from walferry.airflow.operators import final_errors
+from walferry.airflow.triggers import WalTrigger
+
+if TYPE_CHECKING:
+    from walferry.ledger import Ledger, Run
+    from walferry.migration.follow import Listing, RunFacts
+    from walferry.migration.spec import Cluster
+
+log = logging.getLogger(__name__)
+
+LATE_SECONDS = 300
+"""A lag is told when it stays above the run's max_lag for so long."""
+CLEANER_TTL_SECONDS = 600
+"""HBase's default of hbase.master.logcleaner.ttl"""
+
+
+def wal_asset(connection: str) -> Asset:
+    """The log of the cluster behind a connection; an event of it says that edits were sealed."""
+    return Asset(name=f"hbase_wal_{connection}", uri=f"walferry://{connection}/wal")
+
+
+class WalWatchSensor(BaseSensorOperator):
+    """Succeeds, and so emits the asset's event, when logs were sealed that hold edits; waits in a trigger until then.
+
+    Each time it wakes it lists the files, records them in the ledger, sends the metrics of all unfinished runs on this
+    source and tells of gaps, quarantine and lag. What was announced is read from the asset's newest event, not kept:
+    a worker that is killed between the record and its success leaves the files to be announced by the next.
+    """
+
+    template_fields = ("poll_seconds", "cleaner_ttl")
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        poll_seconds: float | str = 5,
+        beat_seconds: float = 60,
+        cleaner_ttl: float | str = CLEANER_TTL_SECONDS,
+        **kwargs: Any,
+    ) -> None:
+        asset = wal_asset(source)
+        super().__init__(inlets=[asset], outlets=[asset], **kwargs)
+        self.source = source
+        self.poll_seconds = poll_seconds
+        self.beat_seconds = beat_seconds
+        self.cleaner_ttl = cleaner_ttl
+
+    def execute(self, context: Context) -> Any:
+        """Look now; wait in the trigger when there is nothing to announce."""
+        return self.look(context)
+
+    def look(self, context: Context, event: Any = None, moved: int = 0, grown: int = 0) -> dict[str, Any]:
+        """Record what there is and announce it, or wait on; `moved` and `grown` count what it recorded before."""
+        from walferry.airflow.hook import airflow_connection
+        from walferry.ledger import Ledger
+        from walferry.migration import follow
+
+        with final_errors(), Ledger.open(actor=follow.WATCHER) as ledger:
+            cluster = airflow_connection(self.source)
+            address = cluster.address()
+            run = follow.watch_run(ledger, self.source, cluster)
+            listing = follow.list_now(cluster)
+            # Before the record: a file that is gone from now on is told of by the runs that lack it.
+            facts = measure(ledger, run, self.source, cluster, listing, float(self.cleaner_ttl))
+            for one in facts:
+                alert(ledger, run, self.source, one)
+            changes = follow.record(ledger, run.run_id, listing)
+            moved, grown = moved + len(changes.moved), grown + len(changes.grown)
+            since = max(_last_announced(context, wal_asset(self.source)), follow.announced_ms(ledger, run))
+            news = follow.news(ledger, run, cluster, since)
+            if news.sealed and not news.with_edits:
+                follow.nothing_to_announce(ledger, run, news.through_ms)
+        log.info("%d WAL files; %s", len(listing.files), changes.counts())
+        if news.with_edits:
+            extra: dict[str, Any] = {
+                "through_ms": news.through_ms, "sealed": news.sealed, "with_edits": news.with_edits, "new": news.new,
+                "bytes": news.bytes, "moved": moved, "grown": grown, "run": run.run_id,
+            }  # fmt: skip
+            context["outlet_events"][wal_asset(self.source)].extra = dict(extra)
+            return extra
+        self.defer(
+            trigger=WalTrigger(
+                run_id=run.run_id,
+                webhdfs=cluster.webhdfs,
+                user=address.user,
+                root=address.root_path,
+                poll_seconds=float(self.poll_seconds),
+                beat_seconds=self.beat_seconds,
+            ),
+            method_name="look",
+            kwargs={"moved": moved, "grown": grown},
+        )
+        raise AssertionError("defer does not return")
+
+
+def _last_announced(context: Context, asset: Asset) -> int:
+    """Up to when the asset's newest event announced what is sealed; 0 before the first."""
+    newest = context["inlet_events"][asset].ascending(False).limit(1)
+    extras: list[Any] = [event.extra or {} for event in newest]
+    return max((int(extra.get("through_ms", 0)) for extra in extras), default=0)
+
+
+def measure(
+    ledger: Ledger, watch: Run | None, source: str, cluster: Cluster, listing: Listing, cleaner_ttl: float
+) -> list[RunFacts]:
+    """Measure every unfinished run on this source and send the gauges."""
+    from walferry.airflow import metrics
+    from walferry.hbase.client import HBaseClient
+    from walferry.migration import follow
+
+    runs = follow.runs_on(ledger, cluster)
+    if not runs:
+        return []
+    with HBaseClient(cluster.address()) as client:
+        peers = follow.peers_that_keep(client)
+    found = []
+    for run in runs:
+        kept = any(o.kind == "peer" and o.name in peers for o in ledger.objects(run.run_id))
+        facts = follow.run_facts(ledger, run, listing, watch=watch, kept=kept, cleaner_ttl=cleaner_ttl)
+        metrics.emit(facts, source)
+        found.append(facts)
+    return found
+
+
+def alert(ledger: Ledger, watch: Run, source: str, facts: RunFacts) -> None:
+    """Tell of files that are gone, of new items in quarantine and of a lag above the run's limit; each once."""
+    from walferry.airflow.notifiers import send
+    from walferry.migration import follow
+
+    late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
+    found: Mapping[str, tuple[list[str], str]] = {
+        "gap": (
+            list(facts.lost),
+            f"{len(facts.lost)} WAL files are gone from the source and run {facts.run_id} did not apply them: "
+            "the log has a gap; abort the run and begin anew with a fresh snapshot",
+        ),
+        "quarantine": (
+            [str(item) for item in facts.held],
+            f"{len(facts.held)} items of run {facts.run_id} are in quarantine (walferry quarantine list)",
+        ),
+        "lag": (
+            ["late"] if late else [],
+            f"run {facts.run_id} is {facts.lag_seconds or 0:.0f} s behind; its max_lag is {facts.max_lag} s",
+        ),
+    }
+    for kind, (keys, text) in found.items():
+        fresh = sorted(follow.untold(ledger, watch, kind, facts.run_id, keys))
+        if fresh:
+            log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
+            message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
+            if not send(message):
+                continue  # not told: the next look tries again
+        follow.tell(ledger, watch, kind, facts.run_id, keys)

@@ -1,0 +1,335 @@
+"""Follow a source without a migration: what `hbase_wal_watch` records, and what `hbase_wal_drain` applies.
+
+The watch keeps what it sees in a run of its own, whose spec names the cluster and no tables. So the ledger is its
+memory: whoever is killed, the next one compares the listing with what is written there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from walferry.errors import UsageError, WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Ledger, Run, SeenFile
+from walferry.migration.context import Migration, file_system
+from walferry.migration.report import status
+from walferry.migration.spec import Cluster
+from walferry.wal.files import Place, WalFile, find_wal
+from walferry.wal.watch import Changes, KnownWal, compare, list_wals
+from walferry.wal.watch import Listing as Listing  # for the sensor, which knows this room only
+
+log = logging.getLogger(__name__)
+
+WATCHER = "hbase_wal_watch"
+DRAINER = "airflow hbase_wal_drain"
+"""owners of the runs of both DAGs"""
+DRAIN_PHASE = "drain_sealed"
+MOST_FILES = 50_000
+"""known to one run of the watch; the next one begins with what is there then"""
+SMALL_BYTES = 1024
+"""A longer log holds edits for sure: header and trailer alone are shorter."""
+RATE_SECONDS = 300
+
+
+# ------------------------------------------------------------------ the watch
+
+
+def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> Run:
+    """The run in which the watch of a connection keeps what it sees; a new one when the connection has changed."""
+    spec = {"source": cluster.model_dump(), "tables": []}
+    name = f"watch_{connection}"
+    for run in ledger.runs():
+        if run.name == name and run.state == "running":
+            known = len(ledger.files(run.run_id))
+            if run.spec == spec and known < MOST_FILES:
+                return run
+            ledger.end_run(run.run_id, "done", WATCHER, "begun anew: " + ("another cluster" if run.spec != spec else
+                           f"{known} files are known"))  # fmt: skip
+    return ledger.open_run(name, WATCHER, spec, WATCHER)
+
+
+def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
+    """The files that the watch saw and that were not gone since."""
+    return {
+        file.name: KnownWal(file.path, file.length, file.sealed_ms is not None)
+        for file in ledger.files(run_id)
+        if file.state != "missing"
+    }
+
+
+def list_now(cluster: Cluster) -> Listing:
+    """A fresh listing of the cluster's WAL files; TransientError when the NameNode does not answer."""
+    address = cluster.address()
+    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.root_path))
+
+
+async def changes_since(known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str) -> Changes:
+    """What a fresh listing shows that is not in `known`; blocks no thread. Errors as `wal.watch.list_wals`."""
+    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root))
+
+
+def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
+    """Record a listing in the watch's run; what it changed."""
+    changes = compare(known_wals(ledger, run_id), listing)
+    closed = listing.sealed()
+    changed = {*changes.new, *changes.sealed, *changes.moved, *changes.grown}
+    files = [listing.files[name] for name in sorted(changed)]
+    if files:
+        ledger.see_files(
+            run_id,
+            [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in closed) for f in files],
+        )
+    for name in changes.gone:
+        ledger.mark_missing(run_id, name)
+    return changes
+
+
+@dataclass(frozen=True)
+class News:
+    """What the watch knows and has not announced yet: files sealed since, those of them that hold edits, new ones."""
+
+    through_ms: int
+    """everything recorded up to this moment is in it"""
+    sealed: int
+    with_edits: int
+    new: int
+    bytes: int
+
+
+def news(ledger: Ledger, run: Run, cluster: Cluster, since_ms: int) -> News:
+    """What was recorded after `since_ms`. Logs that a roll closed without an edit in them are told from others."""
+    files = ledger.files(run.run_id)
+    sealed = [file for file in files if (file.sealed_ms or 0) > since_ms and file.state != "missing"]
+    through = max([since_ms, *(file.first_seen_ms for file in files), *(file.sealed_ms or 0 for file in files)])
+    with_edits = sum(
+        file.length > SMALL_BYTES
+        or _holds_edits(
+            cluster, WalFile(file.name, file.group, file.server, file.number, file.path, Place.LIVE, file.length)
+        )
+        for file in sealed
+    )
+    return News(
+        through_ms=through,
+        sealed=len(sealed),
+        with_edits=with_edits,
+        new=sum(file.first_seen_ms > since_ms for file in files),
+        bytes=sum(file.length for file in sealed),
+    )
+
+
+def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
+    """Whether a small log holds edits of user tables (not markers of flushes and openings alone, which an idle
+    cluster writes, too); what cannot be read counts as if it did."""
+    # numba: not for the triggerer, which needs the rest of this module.
+    from walferry.formats.wal import Marker, WalReader
+
+    files = file_system(cluster)
+    now = find_wal(files, cluster.address().root_path, file)
+    if now is None:
+        return False
+    try:
+        for batch in WalReader(files.read(now.path), file.name):
+            user = [not table.startswith(b"hbase:") for table in batch.tables]
+            for marker, cells, table in zip(batch.marker, batch.cell_count, batch.table, strict=True):
+                if user[table] and (marker in (Marker.BULK_LOAD, Marker.UNKNOWN) or (marker == Marker.NONE and cells)):
+                    return True
+    except (WalferryError, FileNotFoundError):
+        return True
+    return False
+
+
+# ------------------------------------------------------------------ facts of the runs on a source
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What there is to measure of an unfinished run. None: it has no such number."""
+
+    run_id: str
+    lag_seconds: float | None
+    backlog_bytes: int
+    edits_per_second: float
+    gaps: int
+    quarantine: int
+    time_to_loss_seconds: float | None
+    max_lag: int
+    lost: tuple[str, ...]
+    """files that are gone from the source and were not applied"""
+    held: tuple[int, ...]
+    """ids of the items in quarantine"""
+
+
+def runs_on(ledger: Ledger, cluster: Cluster) -> list[Run]:
+    """Unfinished runs that read the log of this cluster, known by its root folder or its ZooKeeper node."""
+    return [
+        run
+        for run in ledger.runs()
+        if run.state == "running" and run.owner != WATCHER and _same_cluster(run.spec.get("source"), cluster)
+    ]
+
+
+def _same_cluster(source: Any, cluster: Cluster) -> bool:
+    if not isinstance(source, Mapping):
+        return False
+    here = cluster.model_dump()
+    return any(
+        all(source.get(key) == here[key] for key in keys) for keys in (("zookeeper", "znode"), ("webhdfs", "rootdir"))
+    )
+
+
+def run_facts(
+    ledger: Ledger, run: Run, listing: Listing, *, watch: Run | None = None, kept: bool, cleaner_ttl: float
+) -> RunFacts:
+    """Measure a run by the ledger, what the watch saw in its run `watch`, and a fresh listing.
+
+    `kept`: its peer stands at the source, disabled, so that the cleaner takes nothing. Otherwise an archived file
+    may go `cleaner_ttl` seconds after it was last written (hbase.master.logcleaner.ttl, TimeToLiveLogCleaner).
+    """
+    now = time.time()
+    waiting = _waiting(ledger, run, watch, listing)
+    backlog = [listing.files[name] for name in waiting if name in listing.files]
+    rounds = [r for r in ledger.rounds(run.run_id) if r.finished_ms > (now - RATE_SECONDS) * 1000]
+    since = min((r.started_ms for r in rounds), default=0)
+    deadlines = [
+        listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED
+    ]
+    held = tuple(item.quarantine_id for item in ledger.quarantined(run.run_id, "held"))
+    lost = tuple(sorted(waiting - listing.files.keys()))
+    return RunFacts(
+        run_id=run.run_id,
+        lag_seconds=_unapplied_seconds(run, backlog, listing) if run.owner == DRAINER else _lag_seconds(ledger, run),
+        backlog_bytes=sum(file.length for file in backlog),
+        edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
+        gaps=len(lost),
+        quarantine=len(held),
+        time_to_loss_seconds=max(0.0, min(deadlines) - now) if deadlines and not kept else None,
+        max_lag=int(run.spec.get("max_lag") or 0),
+        lost=lost,
+        held=held,
+    )
+
+
+def _lag_seconds(ledger: Ledger, run: Run) -> float | None:
+    seconds = status(ledger, run)["lag_seconds"]
+    return None if seconds is None else float(seconds)
+
+
+def _unapplied_seconds(run: Run, backlog: Collection[WalFile], listing: Listing) -> float:
+    """For how long the oldest sealed edits wait; 0 when none do. A drain rests while nothing is sealed, so that the
+    time since its last round says nothing."""
+    cluster = Cluster.model_validate(run.spec["source"])
+    closed = listing.sealed()
+    for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
+        if file.length > SMALL_BYTES or _holds_edits(cluster, file):
+            return max(0.0, time.time() - listing.modified_ms[file.name] / 1000)
+    return 0.0
+
+
+def _waiting(ledger: Ledger, run: Run, watch: Run | None, listing: Listing) -> set[str]:
+    """Names of files between the fences that the run has not applied: seen by it, by the watch, or listed now."""
+    start = {p.group: p.number for p in ledger.fence(run.run_id, "start") or []}
+    if not start or ledger.phase_facts(run.run_id, "drain") is not None:
+        return set()
+    end = {p.group: p.number for p in ledger.fence(run.run_id, "end") or []}
+    tables = {pair["source"] if isinstance(pair, Mapping) else str(pair) for pair in run.spec["tables"]}
+    applied: dict[str, set[str]] = {}
+    for item in ledger.ranges(run.run_id):
+        if item.state in ("applied", "verified"):
+            applied.setdefault(item.file, set()).add(item.table)
+    # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
+    seen = ledger.files(watch.run_id) if watch else []
+    mine = ledger.files(run.run_id)
+    mine += [file for file in seen if file.group in start or file.first_seen_ms > run.created_ms]
+    known = {file.name: (file.group, file.number) for file in mine}
+    # HBase deletes a server's last log, instead of archiving it, when it never held a byte.
+    last: dict[str, int] = {}
+    for group, number in known.values():
+        last[group] = max(last.get(group, 0), number)
+    empty = {f.name for f in mine if f.state == "open" and not f.length and f.number == last[f.group]}
+    known |= {file.name: (file.group, file.number) for file in listing.files.values()}
+    return {
+        name
+        for name, (group, number) in known.items()
+        if start.get(group, 0) <= number < end.get(group, number + 1)
+        and not tables <= applied.get(name, set())
+        and (name in listing.files or name not in empty)
+    }
+
+
+def peers_that_keep(client: HBaseClient) -> set[str]:
+    """Ids of the disabled replication peers: each keeps every WAL from the cleaner."""
+    return {peer for peer, (enabled, _) in client.peers().items() if not enabled}
+
+
+# ------------------------------------------------------------------ what was told already
+
+
+def announced_ms(ledger: Ledger, watch: Run) -> int:
+    """Up to when nothing is left to announce, by the watch's own run: what was sealed until then held no edit."""
+    return int((ledger.phase_facts(watch.run_id, "nothing to announce") or {"through_ms": 0})["through_ms"])
+
+
+def nothing_to_announce(ledger: Ledger, watch: Run, through_ms: int) -> None:
+    """Keep that the logs sealed up to this moment held no edit, so that they are not read again."""
+    if through_ms > announced_ms(ledger, watch):
+        ledger.finish_phase(watch.run_id, "nothing to announce", {"through_ms": through_ms})
+
+
+def untold(ledger: Ledger, watch: Run, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
+    """Those of the keys that nobody was told of yet."""
+    told = ledger.phase_facts(watch.run_id, f"told {kind}", run_id) or {"keys": []}
+    return set(keys) - set(told["keys"])
+
+
+def tell(ledger: Ledger, watch: Run, kind: str, run_id: str, keys: Collection[str]) -> None:
+    """Keep in the watch's run what has been told, so that it is told once and again only when it comes back."""
+    before = ledger.phase_facts(watch.run_id, f"told {kind}", run_id) or {"keys": []}
+    if sorted(keys) != before["keys"]:
+        ledger.finish_phase(watch.run_id, f"told {kind}", {"keys": sorted(keys)}, run_id)
+
+
+# ------------------------------------------------------------------ the drain
+
+
+def check_targets(migration: Migration) -> None:
+    """Raise UsageError with all that keeps a drain from applying edits: it follows tables that exist on both sides."""
+    faults = []
+    if migration.source.cluster_id() == migration.target.cluster_id():
+        faults.append("source and target are one cluster")
+    for pair in migration.tables:
+        for client, side, table in (
+            (migration.source, "source", pair.source), (migration.target, "target", pair.target)
+        ):  # fmt: skip
+            if not client.table_exists(table):
+                faults.append(f"table {table} is not at the {side}")
+                break
+        else:
+            here, there = migration.source.describe(pair.source), migration.target.describe(pair.target)
+            lacking = sorted(here.families.keys() - there.families.keys())
+            if lacking:
+                faults.append(f"table {pair.target} at the target lacks family {', '.join(lacking)}")
+    if faults:
+        raise UsageError(f"nothing can be drained: {'; '.join(faults)}", faults=faults)
+
+
+def prepare_drain(migration: Migration) -> None:
+    """Check the tables, then keep the source's WALs and set the start fence, once.
+
+    A run that fails its check before it made anything ends as failed, so that corrected tables may take its name.
+    """
+    from walferry.migration.cut import start_fence
+    from walferry.migration.protect import protect
+
+    try:
+        check_targets(migration)
+    except UsageError as error:
+        if not migration.ledger.objects(migration.run_id):
+            migration.ledger.end_run(migration.run_id, "failed", migration.actor, str(error))
+        raise
+    protect(migration)
+    start_fence(migration)

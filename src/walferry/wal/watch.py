@@ -1,0 +1,203 @@
+"""What changed among a cluster's WAL files: asynchronous listings, which block no thread, and their comparison.
+
+Layout and names are those of `wal.files`. Listings go through WebHDFS's LISTSTATUS with the user's name, as in
+`storage.webhdfs`; the requests for the servers' folders run side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from walferry.errors import TransientError, WalferryError
+from walferry.storage import PermissionDeniedError
+from walferry.wal.files import Place, WalFile, parse_wal_name
+
+TIMEOUT_SECONDS = 60.0
+ATTEMPTS = 4
+CONNECTIONS = 8
+
+_DENIED = {"AccessControlException", "SecurityException"}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Every WAL file of user tables at one moment, each once, by name."""
+
+    files: dict[str, WalFile]
+    modified_ms: dict[str, int] = field(default_factory=dict)
+    """of each file the time that the NameNode shows; of a closed file, when it was closed"""
+
+    def sealed(self) -> set[str]:
+        """Files that nobody writes to any more: archived, or with a newer one in their group.
+
+        HBase closes the old file only after it has opened the new one: until then the NameNode shows length 0.
+        """
+        newest: dict[str, int] = {}
+        for file in self.files.values():
+            newest[file.group] = max(newest.get(file.group, 0), file.number)
+        return {
+            file.name
+            for file in self.files.values()
+            if file.place is Place.ARCHIVED or (file.number < newest[file.group] and file.length)
+        }
+
+
+@dataclass(frozen=True)
+class KnownWal:
+    """A file as it was seen last."""
+
+    path: str
+    length: int
+    sealed: bool
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Names of files by what became of them; a file may stand in several. `gone`: in no folder any more."""
+
+    new: tuple[str, ...] = ()
+    sealed: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def pressing(self) -> bool:
+        """Whether somebody should look at once: moves between folders and growth alone can wait."""
+        return bool(self.new or self.sealed or self.gone)
+
+    def counts(self) -> dict[str, int]:
+        """How many files of each kind."""
+        return {kind: len(getattr(self, kind)) for kind in ("new", "sealed", "moved", "grown", "gone")}
+
+
+def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
+    """What a listing shows that was not known before."""
+    closed = listing.sealed()
+    new, sealed, moved, grown = [], [], [], []
+    for name, file in listing.files.items():
+        before = known.get(name)
+        if before is None:
+            new.append(name)
+        else:
+            if file.path != before.path:
+                moved.append(name)
+            if file.length > before.length:
+                grown.append(name)
+        if name in closed and (before is None or not before.sealed):
+            sealed.append(name)
+    gone = known.keys() - listing.files.keys()
+    return Changes(tuple(new), tuple(sealed), tuple(moved), tuple(grown), tuple(sorted(gone)))
+
+
+async def list_wals(webhdfs: str, user: str, root: str) -> Listing:
+    """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL or several, with ";" between.
+
+    Live folders come before the archive, so that a file that moves meanwhile is seen at least once; its later place
+    counts. Raises TransientError when the NameNode does not answer or folders keep moving, PermissionDeniedError.
+    """
+    # trust_env: a proxy of this machine has nothing to do with the cluster.
+    async with httpx.AsyncClient(
+        timeout=TIMEOUT_SECONDS, limits=httpx.Limits(max_connections=CONNECTIONS), trust_env=False
+    ) as client:
+        name_node = _NameNode(client, [url.rstrip("/") for url in webhdfs.split(";")], user)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await _list(name_node, root)
+            except FileNotFoundError:
+                continue  # a folder was renamed to -splitting or removed between the two listings
+            except TransientError:
+                if attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(0.5 * attempt)
+    raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)
+
+
+async def _list(name_node: _NameNode, root: str) -> Listing:
+    found = Listing({})
+    live, archive = f"{root}/WALs", f"{root}/oldWALs"
+    folders = [f"{live}/{entry['pathSuffix']}" for entry in await name_node.statuses(live) if _is_folder(entry)]
+    for folder, entries in zip(folders, await asyncio.gather(*map(name_node.statuses, folders)), strict=True):
+        _collect(found, folder, entries, Place.SPLITTING if folder.endswith("-splitting") else Place.LIVE)
+    try:
+        entries = await name_node.statuses(archive)
+    except FileNotFoundError:
+        return found
+    _collect(found, archive, entries, Place.ARCHIVED)
+    folders = [f"{archive}/{entry['pathSuffix']}" for entry in entries if _is_folder(entry)]
+    for folder, answer in zip(
+        folders, await asyncio.gather(*map(name_node.statuses, folders), return_exceptions=True), strict=True
+    ):
+        if isinstance(answer, FileNotFoundError):
+            continue  # the cleaner removes a server's folder once it is empty
+        if isinstance(answer, BaseException):
+            raise answer
+        _collect(found, folder, answer, Place.ARCHIVED)
+    return found
+
+
+def _is_folder(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["type"] == "DIRECTORY")
+
+
+def _collect(found: Listing, folder: str, entries: Sequence[Mapping[str, Any]], place: Place) -> None:
+    for entry in entries:
+        name = entry["pathSuffix"]
+        parsed = None if _is_folder(entry) else parse_wal_name(name)
+        if parsed is not None:
+            found.files[name] = WalFile(name, *parsed, f"{folder}/{name}", place, entry["length"])
+            found.modified_ms[name] = entry["modificationTime"]
+
+
+class _NameNode:
+    """LISTSTATUS against the active one of the NameNodes."""
+
+    def __init__(self, client: httpx.AsyncClient, urls: list[str], user: str) -> None:
+        self._client = client
+        self._urls = urls
+        self._user = user
+
+    async def statuses(self, path: str) -> list[dict[str, Any]]:
+        error: Exception | None = None
+        for url in list(self._urls):
+            try:
+                statuses = await self._ask(url, path)
+            except TransientError as refusal:
+                error = refusal
+                continue
+            if url != self._urls[0]:  # the active one first from now on
+                self._urls.sort(key=lambda other: other != url)
+            return statuses
+        raise error or TransientError(f"no NameNode is given to list {path}", path=path)
+
+    async def _ask(self, url: str, path: str) -> list[dict[str, Any]]:
+        try:
+            answer = await self._client.get(
+                f"{url}/webhdfs/v1{quote(path, safe='/,')}", params={"op": "LISTSTATUS", "user.name": self._user}
+            )
+            content = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            message = f"WebHDFS at {url} does not answer (list of {path}): {error or type(error).__name__}; is it up?"
+            raise TransientError(message, path=path, url=url) from error
+        if answer.is_success:
+            return list(content["FileStatuses"]["FileStatus"])
+        remote = content.get("RemoteException", {})
+        kind, text = remote.get("exception"), str(remote.get("message", "")).split("\n", 1)[0]
+        if kind == "FileNotFoundException":
+            raise FileNotFoundError(f"{path} is not on {url}")
+        if kind in _DENIED:
+            raise PermissionDeniedError(
+                f"permission denied on {url}: list of {path} as user {self._user}; "
+                f"give that user the right, or name another user ({text})",
+                path=path,
+                user=self._user,
+            )
+        # Standby, safe mode, starting: all of it may pass. An answer of another kind will not.
+        error_class = TransientError if answer.status_code in (403, 404, 500, 503) else WalferryError
+        raise error_class(f"WebHDFS at {url} refused list of {path}: {kind or answer.status_code}: {text}", path=path)

@@ -1,0 +1,130 @@
+"""The watch and the drain in a real Airflow: what is written to the source arrives, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from walferry.embedded.dag_run import DagRun
+from walferry.embedded.environment import Environment
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.thrift import connect
+from walferry.ledger import Ledger
+from walferry.migration.context import Migration
+from walferry.migration.protect import release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
+
+TABLE = "followed"
+RUN = "drain-1"
+
+
+def content(address: ClusterAddress) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
+    """Every visible cell with its timestamp."""
+    return dict(connect(address).table(TABLE).scan(include_timestamp=True))
+
+
+def write(address: ClusterAddress, first: int, count: int) -> None:
+    with connect(address).table(TABLE).batch() as batch:
+        for number in range(first, first + count):
+            batch.put(b"%05d" % number, {b"d:q": b"value %d" % number})
+    with connect(address).table(TABLE).batch() as batch:
+        for number in range(first, first + count, 10):
+            batch.delete(b"%05d" % number)
+
+
+def roll(environment: Environment) -> None:
+    """Close the source's logs, as HBase does by itself once an hour or when they are full."""
+    with HBaseClient(environment.source.address) as source:
+        for server in source.servers():
+            source.roll_wal(server)
+
+
+def wait_for(what: Callable[[], object], seconds: float, message: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {message}"
+        time.sleep(0.5)
+
+
+def end(environment: Environment) -> None:
+    """Abort the drain's run, so that other tests find no peer of it; a drain that goes on ends after its round."""
+    with Ledger.open(environment.ledger) as ledger:
+        for run in ledger.runs():
+            if run.run_id == RUN and run.state == "running":
+                ledger.end_run(RUN, "aborted", "test", "the test is over")
+                with Migration(ledger, RUN) as migration:
+                    release(migration, aborted=True)
+
+
+def events(airflow: httpx.Client) -> list[dict[str, Any]]:
+    """What the asset's events told, the newest first."""
+    answer = airflow.get("/api/v2/assets/events", params={"name_pattern": "hbase_wal_hbase_source", "limit": 50})
+    answer.raise_for_status()
+    found = [event for event in answer.json()["asset_events"] if event["name"] == "hbase_wal_hbase_source"]
+    return [event["extra"] for event in sorted(found, key=lambda event: event["id"], reverse=True)]
+
+
+def drained(airflow: httpx.Client) -> list[str]:
+    """States of the drain's runs that the asset set off."""
+    runs = airflow.get("/api/v2/dags/hbase_wal_drain/dagRuns", params={"limit": 50}).json()["dag_runs"]
+    return [run["state"] for run in runs if run["run_type"] == "asset_triggered"]
+
+
+def watching(airflow: httpx.Client) -> bool:
+    """Whether the watch waits in the triggerer."""
+    found = airflow.get("/api/v2/dags/~/dagRuns/~/taskInstances", params={"dag_ids": "hbase_wal_watch", "limit": 100})
+    return "deferred" in {task["state"] for task in found.json()["task_instances"]}
+
+
+@pytest.mark.timeout(900)
+def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environment: Environment) -> None:
+    source, target = environment.source.address, environment.target.address
+    with HBaseClient(source) as here, HBaseClient(target) as there, environment.airflow.client() as airflow:
+        for client in (here, there):
+            client.create_table(TABLE, {"d": {"VERSIONS": "2"}}, [b"00500"])
+        variable = {"key": "walferry_drain", "value": json.dumps({"tables": [TABLE]})}
+        airflow.post("/api/v2/variables", json=variable).raise_for_status()
+        try:
+            for dag in ("hbase_wal_drain", "hbase_wal_watch"):
+                environment.airflow.unpause(dag)
+            first = DagRun.trigger(airflow, "hbase_wal_drain", {})  # sets the fence, before anything is written
+            wait_for(lambda: first.state() in ("success", "failed"), 300, "the first drain ends")
+            assert first.state() == "success", [task for task in first.tasks() if task.state != "success"]
+
+            wait_for(lambda: watching(airflow), 240, "the watch waits in the triggerer")
+            environment.airflow.kill("triggerer")
+            write(source, 0, 1000)
+            roll(environment)  # nobody looks
+            told = len(events(airflow))
+            environment.airflow.start_component("triggerer")
+            wait_for(lambda: len(events(airflow)) > told, 240, "the sealed files are announced")
+            assert events(airflow)[0]["with_edits"] >= 1
+
+            write(source, 1000, 200)
+            roll(environment)
+            expected = content(source)
+            assert len(expected) == 1080
+            wait_for(lambda: content(target) == expected, 300, "the target has what was written")
+            assert drained(airflow), "the asset set off no drain"
+
+            with Ledger.open(environment.ledger) as ledger:
+                (watch,) = [run for run in ledger.runs() if run.name == "watch_hbase_source"]
+                needed = {file.name for file in ledger.files(RUN)}
+                wait_for(
+                    lambda: needed <= {file.name for file in ledger.files(watch.run_id)},
+                    120,
+                    "the watch saw every file",
+                )
+                assert not [gap for gap in ledger.gaps(RUN) if gap.reason.startswith("missing")]
+                ledger.verify_audit()
+        finally:
+            for dag in ("hbase_wal_watch", "hbase_wal_drain"):
+                airflow.patch(f"/api/v2/dags/{dag}", json={"is_paused": True})
+            end(environment)

@@ -1,0 +1,208 @@
+"""The trigger against a real ledger; the listing is replaced, since test_watch.py has it."""
+
+from __future__ import annotations
+
+import asyncio
+import runpy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.airflow.triggers import WalTrigger
+from walferry.errors import TransientError
+from walferry.formats.cells import encode_cell
+from walferry.ledger import Ledger
+from walferry.migration import follow
+from walferry.migration.spec import Cluster
+from walferry.storage import Local
+from walferry.wal.files import Place, WalFile
+from walferry.wal.watch import Listing
+
+DAGS = Path(__file__).parents[3] / "dags"
+CLUSTER = Cluster(zookeeper="zk:2181", webhdfs="http://nn:9870", rootdir="hdfs://nn:8020/hbase", user="hbase")
+SERVER = "rs.example,16020,1700000000000"
+GROUP = SERVER.replace(",", "%2C")
+
+
+def wal(number: int, place: Place = Place.LIVE, length: int = 0) -> WalFile:
+    folder = "oldWALs" if place is Place.ARCHIVED else f"WALs/{SERVER}"
+    name = f"{GROUP}.{number}"
+    return WalFile(name, GROUP, SERVER, number, f"/hbase/{folder}/{name}", place, length)
+
+
+def listing(*files: WalFile) -> Listing:
+    return Listing({file.name: file for file in files}, {file.name: 0 for file in files})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    monkeypatch.setenv("WALFERRY_LEDGER", url)
+    with Ledger.open(url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def run_id(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The watch's run, which has seen one sealed file and one open one."""
+    monkeypatch.setattr(follow, "_holds_edits", lambda *_: False)  # small files are not read: there is no cluster
+    run = follow.watch_run(ledger, "hbase_source", CLUSTER)
+    follow.record(ledger, run.run_id, listing(wal(1, length=10), wal(2)))
+    return run.run_id
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Let the NameNode show these answers one after the other, the last for ever; returns the count of requests."""
+
+    def show(*answers: Listing | Exception) -> list[int]:
+        asked = [0]
+
+        async def list_wals(*_: Any) -> Listing:
+            answer = answers[min(asked[0], len(answers) - 1)]
+            asked[0] += 1
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr("walferry.migration.follow.list_wals", list_wals)
+        return asked
+
+    return show
+
+
+def fire(run_id: str, *, beat_seconds: float = 30, poll_seconds: float = 0.01) -> dict[str, int]:
+    """What the trigger's one event says."""
+
+    async def events() -> list[Any]:
+        trigger = WalTrigger(run_id, "http://nn:9870", "hbase", "/hbase", poll_seconds, beat_seconds)
+        return [event async for event in trigger.run()]
+
+    (event,) = asyncio.run(asyncio.wait_for(events(), 20))
+    return dict(event.payload)
+
+
+BEFORE = listing(wal(1, length=10), wal(2))
+
+
+def test_it_waits_until_a_file_is_new_or_sealed(run_id: str, shown: Callable[..., list[int]]) -> None:
+    asked = shown(BEFORE, BEFORE, listing(wal(1, length=10), wal(2, length=99), wal(3)))
+    assert fire(run_id) == {"new": 1, "sealed": 1, "moved": 0, "grown": 1, "gone": 0}
+    assert asked == [3]
+
+
+def test_a_file_that_vanished_fires_at_once(run_id: str, shown: Callable[..., list[int]]) -> None:
+    asked = shown(listing(wal(2)))
+    assert fire(run_id)["gone"] == 1
+    assert asked == [1]
+
+
+def test_growth_and_moves_wait_for_something_else_or_for_the_beat(run_id: str, shown: Callable[..., list[int]]) -> None:
+    later = (wal(1, Place.ARCHIVED, 10), wal(2, length=5))
+    asked = shown(listing(*later), listing(*later), listing(*later[:1], wal(3), wal(2)))
+    assert fire(run_id)["new"] == 1
+    assert asked == [3]
+    shown(listing(*later))
+    assert fire(run_id, beat_seconds=0) == {"new": 0, "sealed": 0, "moved": 1, "grown": 1, "gone": 0}
+
+
+def test_it_fires_after_the_beat_though_nothing_happened(run_id: str, shown: Callable[..., list[int]]) -> None:
+    shown(BEFORE)
+    assert fire(run_id, beat_seconds=0.1) == {"new": 0, "sealed": 0, "moved": 0, "grown": 0, "gone": 0}
+
+
+def test_a_name_node_that_does_not_answer_for_a_while_is_asked_again(
+    run_id: str, shown: Callable[..., list[int]]
+) -> None:
+    asked = shown(TransientError("no answer"), TransientError("no answer"), listing(wal(2), wal(3)))
+    assert fire(run_id)["new"] == 1
+    assert asked == [3]
+
+
+def test_a_triggerer_that_takes_it_over_finds_what_was_sealed_meanwhile(
+    run_id: str, shown: Callable[..., list[int]]
+) -> None:
+    shown(listing(wal(1, length=10), wal(2, length=99), wal(3)))
+    path, kwargs = WalTrigger(run_id, "http://nn:9870", "hbase", "/hbase", 0.01, 30).serialize()
+    assert path == "walferry.airflow.triggers.WalTrigger"
+    again = WalTrigger(**kwargs)
+
+    async def first_event() -> Any:
+        return await anext(again.run())
+
+    assert asyncio.run(first_event()).payload["sealed"] == 1
+
+
+def test_what_was_recorded_does_not_fire_again(ledger: Ledger, run_id: str, shown: Callable[..., list[int]]) -> None:
+    now = listing(wal(2, length=99), wal(3))
+    changes = follow.record(ledger, run_id, now)
+    assert changes.gone == (wal(1).name,)
+    assert changes.sealed == (wal(2).name,)
+    shown(now)
+    assert not any(fire(run_id, beat_seconds=0.1).values())
+
+
+def test_what_was_recorded_by_a_task_that_was_killed_is_announced_by_the_next(ledger: Ledger, run_id: str) -> None:
+    run = ledger.run(run_id)
+    before = follow.news(ledger, run, CLUSTER, 0).through_ms
+    time.sleep(0.01)  # the ledger counts milliseconds
+    now = listing(wal(1, Place.ARCHIVED, 10), wal(2, length=5000), wal(3))
+    follow.record(ledger, run_id, now)
+    assert not follow.record(ledger, run_id, now).counts()["sealed"]
+    found = follow.news(ledger, run, CLUSTER, before)
+    assert (found.sealed, found.with_edits, found.new, found.bytes) == (1, 1, 1, 5000)
+    assert follow.news(ledger, run, CLUSTER, found.through_ms).sealed == 0
+
+
+def test_a_small_log_is_opened_to_tell_whether_it_holds_edits(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = (DAGS.parent / "tests" / "fixtures" / "wal" / "closed.wal").read_bytes()
+    bare = header() + TRAILER
+    cell, flush = encode_cell(b"r", b"f", b"q", 1, 4), encode_cell(b"r", b"METAFAMILY", b"HBASE::FLUSH", 1, 4)
+    of_hbase = header() + entry([cell], table_name=b"hbase:namespace") + entry([flush]) + TRAILER
+    cluster = CLUSTER.model_copy(update={"rootdir": f"hdfs://nn:8020{tmp_path}"})
+    monkeypatch.setattr(follow, "file_system", lambda _: Local())
+    monkeypatch.setattr(follow, "SMALL_BYTES", len(edits))
+    files = {}
+    for number, content in ((1, edits), (2, bare), (3, of_hbase)):
+        path = tmp_path / "oldWALs" / wal(number).name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        files[path.name] = replace(wal(number, Place.ARCHIVED, len(content)), path=str(path))
+    run = follow.watch_run(ledger, "hbase_source", cluster)
+    follow.record(ledger, run.run_id, Listing(files))
+    found = follow.news(ledger, run, cluster, 0)
+    assert (found.sealed, found.with_edits) == (3, 1)
+
+
+def test_a_connection_that_names_another_cluster_begins_a_run_of_its_own(ledger: Ledger, run_id: str) -> None:
+    assert follow.watch_run(ledger, "hbase_source", CLUSTER).run_id == run_id
+    other = follow.watch_run(ledger, "hbase_source", CLUSTER.model_copy(update={"zookeeper": "other:2181"}))
+    assert other.run_id != run_id
+    assert ledger.run(run_id).state == "done"
+    assert follow.known_wals(ledger, other.run_id) == {}
+
+
+# ------------------------------------------------------------------ what an event sets off
+
+
+def test_the_drain_takes_changed_params_before_the_variable_before_the_defaults() -> None:
+    dag = runpy.run_path(str(DAGS / "hbase_wal_drain.py"))
+    defaults = {name: param.value for name, param in dag["PARAMS"].items()}
+    spec = dag["drain_spec"](defaults | {"apply": "rpc"}, {"tables": ["ns:t"], "max_lag": 60, "apply": "auto"})
+    assert spec == defaults | {"tables": ["ns:t"], "max_lag": 60, "apply": "rpc"}
+
+
+@pytest.mark.parametrize(("variable", "message"), [({}, "follows no table yet"), ([], "no JSON object")])
+def test_a_drain_that_knows_no_table_says_so_in_one_line(variable: object, message: str) -> None:
+    dag = runpy.run_path(str(DAGS / "hbase_wal_drain.py"))
+    with pytest.raises(AirflowFailException, match=message) as caught:
+        dag["drain_spec"]({name: param.value for name, param in dag["PARAMS"].items()}, variable)
+    assert "\n" not in str(caught.value)
