@@ -14,7 +14,32 @@ def get_provider_info() -> dict[str, Any]:
         "name": "walferry",
         "description": walferry.__doc__,
         "versions": [walferry.__version__],
-        "connection-types": [
-            {"hook-class-name": "walferry.airflow.hook.HBaseHook", "connection-type": "hbase", "hook-name": "HBase"}
+        "connection-types": [CONNECTION_TYPE],
+        "extra-links": [
+            f"walferry.airflow.links.{name}" for name in ("BoardLink", "ReportLink", "DocsLink", "SparkLink")
         ],
     }
+
+
+def _field(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+
+
+CONNECTION_TYPE: dict[str, Any] = {
+    "connection-type": "hbase",
+    "hook-name": "HBase",
+    "hook-class-name": "walferry.airflow.hook.HBaseHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "login", "password"],
+        "relabeling": {"host": "ZooKeeper quorum", "port": "ZooKeeper port"},
+        "placeholders": {"host": "zk1.example,zk2.example", "port": "2181"},
+    },
+    "conn-fields": {
+        "webhdfs": _field("WebHDFS", "Of the NameNode, such as http://namenode.example:9870. Required."),
+        "rootdir": _field("Root folder", "hbase.rootdir, such as hdfs://namenode.example:8020/hbase. Required."),
+        "znode": _field("Parent znode", "zookeeper.znode.parent; /hbase if not given."),
+        "thrift": _field("Thrift server", "host:port. Optional; not used for moving data."),
+        "user": _field("User", "Name that HBase and HDFS see; the operating system's user if not given."),
+    },
+}
+"""The form of a connection of type `hbase`: what Airflow 3.2 and newer read instead of the hook's methods."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 from airflow.sdk import BaseHook
 
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.thrift import connect
+from walferry.migration.context import file_system
 from walferry.migration.spec import Cluster, cluster_from_connection
+
+TEST_SECONDS = 14.0
+"""how long the form's button lets a person wait; ZooKeeper alone may take ten of them"""
 
 
 class HBaseHook(BaseHook):
@@ -33,14 +40,56 @@ class HBaseHook(BaseHook):
         return HBaseClient(self.cluster().address())
 
     def test_connection(self) -> tuple[bool, str]:
-        """Reach the cluster's master, for the button in the connection form."""
+        """Reach everything that the connection names, for the button in the connection form; one line either way."""
         try:
-            with self.get_conn() as client:
-                return True, f"HBase {client.version()}, cluster {client.cluster_id()}"
+            return True, examine(self.cluster(), TEST_SECONDS)
         except WalferryError as error:
-            return False, str(error)
+            # A connection under test has a made-up id.
+            return False, str(error).replace(f"connection {self.hbase_conn_id}", "the connection")
 
 
 def airflow_connection(connection_id: str) -> Cluster:
     """The cluster behind an Airflow connection id, as `spec.resolve` wants it."""
     return HBaseHook(connection_id).cluster()
+
+
+def examine(cluster: Cluster, seconds: float) -> str:
+    """Ask ZooKeeper, the master, WebHDFS and the Thrift server, if one is named; one line about the cluster.
+
+    Raises the WalferryError of the first that fails, TransientError when the answers take longer than `seconds`.
+    """
+    asked: list[str] = []
+    answers: list[str | WalferryError] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_examine(cluster, asked))
+        except WalferryError as error:
+            answers.append(error)
+        except Exception as error:  # of a thread nobody would hear
+            answers.append(WalferryError(f"{asked[-1]} answers in an unknown way: {error!r}"))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answers:
+        raise TransientError(f"{asked[-1]} did not answer within {seconds:.0f} s; is it up?")
+    if isinstance(answers[0], WalferryError):
+        raise answers[0]
+    return answers[0]
+
+
+def _examine(cluster: Cluster, asked: list[str]) -> str:
+    address = cluster.address()
+    asked.append(f"ZooKeeper at {cluster.zookeeper}")
+    with HBaseClient(address, timeout_s=5) as client:
+        cluster_id = client.cluster_id()
+        asked.append(f"HBase's master at {client.master().address}")
+        version = client.version()
+    asked.append(f"WebHDFS at {cluster.webhdfs}")
+    if file_system(cluster).status(f"{address.root_path}/hbase.id") is None:
+        raise UsageError(f"{cluster.rootdir} is not HBase's root folder: WebHDFS finds no hbase.id in it")
+    if cluster.thrift:
+        asked.append(f"the Thrift server at {cluster.thrift}")
+        connect(address).close()
+    return f"HBase {version}, cluster {cluster_id}"

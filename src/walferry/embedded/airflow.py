@@ -176,6 +176,8 @@ class Airflow:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__SECRET_KEY": secret["session_key"],
             "AIRFLOW__API_AUTH__JWT_SECRET": secret["jwt_secret"],
+            # The button in the form of a connection, and `walferry`'s fields behind it.
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             # Two Airflows on one machine would both want the port for log files of running tasks.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "0",
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "0",

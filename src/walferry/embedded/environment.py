@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from walferry.embedded import processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.spark import SparkCluster
 from walferry.errors import UsageError
 
 CHECKOUT = Path(__file__).parents[3]
@@ -34,11 +35,12 @@ class Settings(BaseSettings):
         default=None, description="source from this port on, target from +10, Airflow at +20; free ports if not given"
     )
     spark_master: str = Field(default="local[*]", description="master of the Airflow connection spark_default")
+    spark_workers: int = Field(default=0, ge=0, description="boot a standalone Spark with so many workers instead")
 
 
 @dataclass
 class Environment:
-    """Two clusters and an Airflow that knows them."""
+    """Two clusters and an Airflow that knows them; with Spark on a cluster of its own if that is wanted."""
 
     source: Cluster
     target: Cluster
@@ -46,6 +48,7 @@ class Environment:
     ledger: str
     reports: Path
     spark: str
+    spark_cluster: SparkCluster | None = None
 
     @classmethod
     def lay_out(cls, directory: Path, settings: Settings, *, dags: Path = CHECKOUT / "dags") -> Environment:
@@ -67,8 +70,15 @@ class Environment:
             environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
         )
         clusters = Cluster(directory / "source", source), Cluster(directory / "target", target)
+        workers = settings.spark_workers
+        spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
         return cls(
-            *clusters, airflow=airflow, ledger=ledger, reports=directory / "reports", spark=settings.spark_master
+            *clusters,
+            airflow=airflow,
+            ledger=ledger,
+            reports=directory / "reports",
+            spark=spark.master if spark else settings.spark_master,
+            spark_cluster=spark,
         )
 
     def start(self) -> None:
@@ -76,12 +86,16 @@ class Environment:
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             boot(self.source, self.target)
+            if self.spark_cluster:
+                self.spark_cluster.start()
             self.airflow.start(self.connections())
             undo.pop_all()
 
     def stop(self) -> None:
         """Stop everything; repeating it does nothing."""
         self.airflow.stop()
+        if self.spark_cluster:
+            self.spark_cluster.stop()
         shut_down(self.source, self.target)
 
     @property
@@ -89,13 +103,16 @@ class Environment:
         """All running servers, in the order in which to stop them."""
         clusters = [server for cluster in (self.source, self.target) for server in cluster.servers.values()]
         hdfs = [server for server in clusters if server.name == "hdfs"]
-        return [*self.airflow.servers.values(), *(server for server in clusters if server not in hdfs), *hdfs]
+        spark = self.spark_cluster.servers.values() if self.spark_cluster else ()
+        return [*self.airflow.servers.values(), *spark, *(server for server in clusters if server not in hdfs), *hdfs]
 
     def connections(self) -> dict[str, dict[str, Any]]:
         """Airflow's connections: both clusters (type `hbase`) and Spark."""
         connections: dict[str, dict[str, Any]] = {
             "spark_default": {"conn_type": "spark", "host": self.spark, "extra": {"deploy-mode": "client"}}
         }
+        if self.spark_cluster:
+            connections["spark_default"] = self.spark_cluster.connection()
         for name, cluster in (("hbase_source", self.source), ("hbase_target", self.target)):
             address = cluster.address
             host, _, port = address.zookeeper.rpartition(":")
@@ -131,7 +148,7 @@ def up(directory: Path = RUN) -> None:
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
     if running:
         raise UsageError(f"{len(running)} servers of {directory} are running: `make down` first")
-    for name in ("source", "target", "airflow"):
+    for name in ("source", "target", "airflow", "spark"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "ledger.db").unlink(missing_ok=True)
     directory.mkdir(parents=True, exist_ok=True)

@@ -435,7 +435,7 @@ class TestQuarantine:
         (item,) = ledger.quarantine(run.run_id, [self.ITEM])
         with pytest.raises(UsageError, match="reason"):
             ledger.release(item, "accept", " ", "alice")
-        with pytest.raises(UsageError, match="retry, reread, accept"):
+        with pytest.raises(UsageError, match="retry, rpc, reread, accept"):
             ledger.release(item, "forget", "because", "alice")  # type: ignore[arg-type]
         released = ledger.release(item, "accept", "test data", "alice")
         assert ledger.quarantined(run.run_id, "released") == [released]

@@ -1,0 +1,44 @@
+"""Keep a second cluster up to date until a person says that it is enough; the source's writers are left alone."""
+
+from __future__ import annotations
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import dag, task
+
+from walferry.airflow.operators import (
+    HBaseCopyOperator,
+    HBaseReplayOperator,
+    HBaseSnapshotOperator,
+    finish,
+    open_run,
+    step,
+)
+
+
+@dag(schedule=None, catchup=False, tags=["walferry", "example"], doc_md=__doc__)
+def example_hbase_replay() -> None:
+    @task
+    def begin() -> str:
+        return open_run("standby", ["shop:orders"])
+
+    @task
+    def stop(run: str) -> None:
+        """Let the replay end after its present round."""
+        from walferry.migration.cutover import stop_writes
+
+        with step(run) as migration:
+            stop_writes(migration)
+
+    @task
+    def end(run: str) -> None:
+        finish(run, "followed until a person ended it")
+
+    snapshot = HBaseSnapshotOperator(task_id="snapshot", run=begin())  # type: ignore[arg-type]
+    copy = HBaseCopyOperator(task_id="copy", run=snapshot.output)  # type: ignore[arg-type]
+    replay = HBaseReplayOperator(task_id="replay", run=copy.output, retries=3)  # type: ignore[arg-type]
+    enough = ApprovalOperator(task_id="enough", subject="End the replay?", fail_on_reject=True, retries=5)
+    copy >> enough >> stop(copy.output)  # type: ignore[arg-type]
+    end(replay.output)  # type: ignore[arg-type]
+
+
+example_hbase_replay()

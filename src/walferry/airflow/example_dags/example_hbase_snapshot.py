@@ -1,0 +1,34 @@
+"""Take snapshots of tables before something risky, and remove them when it went well.
+
+While they are there, the source keeps its log, too: should the risky step go wrong, nothing is lost meanwhile.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import dag, task
+
+from walferry.airflow.operators import HBaseSnapshotOperator, finish, open_run, step
+
+
+@dag(schedule=None, catchup=False, tags=["walferry", "example"], doc_md=__doc__)
+def example_hbase_snapshot() -> None:
+    @task
+    def begin() -> str:
+        return open_run("before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target")
+
+    @task
+    def deploy(run: str) -> str:
+        """Any @task may look at the run: here for the names of its snapshots."""
+        with step(run) as migration:
+            print("to go back to:", [migration.snapshot(pair.source) for pair in migration.tables])
+        return run
+
+    @task
+    def clean_up(run: str) -> None:
+        finish(run, "the deployment went well")
+
+    snapshot = HBaseSnapshotOperator(task_id="snapshot", run=begin())  # type: ignore[arg-type]
+    clean_up(deploy(snapshot.output))  # type: ignore[arg-type]
+
+
+example_hbase_snapshot()

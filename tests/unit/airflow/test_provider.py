@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from walferry.airflow import CONNECTION_TYPE, get_provider_info
+from walferry.airflow.hook import HBaseHook, examine
+from walferry.errors import TransientError, UsageError
+from walferry.migration.spec import Cluster
+from walferry.spark.__main__ import dependencies, pack
+
+ASK_AIRFLOW = """
+import json
+from airflow.providers_manager import ProvidersManager
+
+manager = ProvidersManager()
+fields = {name: widget.field for name, widget in manager.connection_form_widgets.items() if "__hbase__" in name}
+print(json.dumps({"fields": fields, "form": manager.field_behaviours["hbase"], "links": manager.extra_links_class_names,
+                  "hook": manager.hooks["hbase"].hook_name}, default=str))
+"""
+
+
+def cluster(port: int) -> Cluster:
+    return Cluster(zookeeper=f"127.0.0.1:{port}", webhdfs="http://127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
+
+
+def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK_AIRFLOW],
+        capture_output=True, text=True, check=True, env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    known = json.loads(answer.stdout.splitlines()[-1])
+    assert {name.removeprefix("extra__hbase__") for name in known["fields"]} == {
+        "znode", "webhdfs", "rootdir", "thrift", "user",
+    }  # fmt: skip
+    assert known["form"]["relabeling"]["host"] == "ZooKeeper quorum"
+    assert set(known["form"]["hidden_fields"]) == {"schema", "login", "password"}
+    assert {"walferry.airflow.links.BoardLink", "walferry.airflow.links.SparkLink"} <= set(known["links"])
+    assert known["hook"] == "HBase"
+
+
+def test_the_form_names_every_key_that_a_connection_is_read_from() -> None:
+    assert set(CONNECTION_TYPE["conn-fields"]) == set(Cluster.model_fields) - {"zookeeper"}
+    for name in [CONNECTION_TYPE["hook-class-name"], *get_provider_info()["extra-links"]]:
+        module, _, kind = name.rpartition(".")
+        assert hasattr(import_module(module), kind)
+
+
+def test_a_refused_port_is_told_in_one_line_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"conn_type": "hbase", "host": "127.0.0.1", "port": 1, "extra": cluster(1).model_dump(exclude_none=True)}
+    del fields["extra"]["zookeeper"]
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps(fields))
+    began = time.monotonic()
+    reached, message = HBaseHook("tried").test_connection()
+    assert not reached
+    assert message == "ZooKeeper at 127.0.0.1:1 does not answer within 10 s; is it up?"
+    assert time.monotonic() - began < 15
+
+
+def test_a_connection_without_a_required_field_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps({"conn_type": "hbase", "host": "127.0.0.1"}))
+    assert HBaseHook("tried").test_connection() == (
+        False,
+        "the connection: webhdfs: Field required; rootdir: Field required",
+    )
+
+
+def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
+    too_late = pytest.raises(TransientError, match=r"^ZooKeeper at .* did not answer within 1 s")
+    with socket.create_server(("127.0.0.1", 0)) as silent, too_late:
+        examine(cluster(silent.getsockname()[1]), 1)
+
+
+def test_the_packed_environment_runs_anywhere_with_numbas_kernels_compiled(tmp_path: Path) -> None:
+    pack(tmp_path / "environment.zip")
+    with zipfile.ZipFile(tmp_path / "environment.zip") as archive:  # as Spark does: permissions, but no times
+        archive.extractall(tmp_path / "environment")
+        mode = archive.getinfo("bin/python").external_attr >> 16
+    (tmp_path / "environment" / "bin" / "python").chmod(mode)
+    script = """
+import happybase, pyarrow
+from walferry.formats.proto import hbase_pb2
+from walferry.formats import __main__, _wal_kernels
+
+__main__.main()
+import walferry
+print(walferry.__file__)
+print(sum(_wal_kernels.scan_entries.stats.cache_misses.values()))
+"""
+    answer = subprocess.run(
+        [str(tmp_path / "environment" / "bin" / "python"), "-c", script],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    for path in tmp_path.iterdir():  # half a gigabyte each
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    place, misses = answer.stdout.splitlines()
+    assert place.startswith(str(tmp_path / "environment"))
+    assert misses == "0"
+
+
+def test_drivers_packages_stay_out_of_the_packed_environment() -> None:
+    needed = dependencies("walferry")
+    assert {"numba", "protobuf", "happybase", "pyarrow"} <= needed
+    assert not {"pyspark", "apache-airflow", "great-expectations", "psutil"} & needed
+
+
+def test_an_archive_of_a_kind_that_spark_does_not_unpack_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"name it \*\.zip"):
+        pack(tmp_path / "environment.tar.gz")
