@@ -351,16 +351,12 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
 @app.command()
 def report(name: RunName, as_json: AsJson = False, reports: Folder = REPORTS, ledger: LedgerUrl = None) -> None:
     """Print what a run did and found, and write it beside the audit trail's head."""
-    from walferry.migration.report import render, summary, write
+    from walferry.migration.report import write
 
     with Ledger.open(ledger) as book:
         run = book.find(name)
-        write(book, run, reports / run.run_id)
-        facts = summary(book, run)
-    if as_json:
-        _print_json(facts)
-    else:
-        print(render(facts))
+        path = write(book, run, reports / run.run_id)
+    print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
 @quarantine_app.command("list")
