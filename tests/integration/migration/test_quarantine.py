@@ -144,7 +144,9 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
     (item,) = migration.ledger.quarantined(migration.run_id)
     home = next(region for region in at_source.regions(table) if region.holds(b"a"))
     assert (item.table, item.region) == (table, home.encoded)
-    assert item.reason.startswith("bulk load")
+    assert item.reason.startswith("not in the log: a bulk load")
+    with pytest.raises(UsageError, match="nothing to try again"):
+        quarantine.release(migration, item.quarantine_id, "retry", "the obvious first attempt")
     here, there = sides(migration)
     assert {key: value for key, value in here.items() if "b'x'" in key} == {
         key: value for key, value in there.items() if "b'x'" in key

@@ -184,7 +184,8 @@ def test_a_dead_port_is_one_clear_transient_error_behind_bounded_attempts(caplog
         str(raised.value)
         == f"WebHDFS at {url} does not answer (status of /x): [Errno 111] Connection refused; is it up?"
     )
-    assert len(caplog.records) == 3
+    # The hdfs library may speak, too, once another test has set up logging.
+    assert len([record for record in caplog.records if record.name == "walferry.storage.webhdfs"]) == 3
 
 
 def test_a_name_node_that_hangs_is_left_at_the_deadline() -> None:
