@@ -19,7 +19,7 @@ from rich.table import Table
 
 from walferry.errors import SidesDifferError, UsageError, WalferryError
 from walferry.ledger import Ledger
-from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, resolve
+from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
 from walferry.process import set_up_logging
 
 app = typer.Typer(
@@ -67,7 +67,9 @@ def main() -> None:
 
 
 def _resolved(spec: Path) -> ResolvedSpec:
-    return resolve(load_spec(spec), environment_connection)
+    given = load_spec(spec)
+    refuse_window(given, str(spec))
+    return resolve(given, environment_connection)
 
 
 def _print_json(value: Any) -> None:

@@ -218,3 +218,10 @@ def test_a_command_line_that_cannot_be_read_is_a_usage_error(arguments: tuple[st
     answer = walferry(tmp_path, *arguments)
     assert answer.returncode == 2
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "start"])
+def test_a_migration_with_a_time_window_is_refused(command: str, tmp_path: Path) -> None:
+    window = "{from: '2026-11-21T00:00', to: '2026-11-21T01:00'}"
+    text = f"name: move\nsource: {UNREACHABLE}\ntarget: {UNREACHABLE}\ntables: [t]\nwindow: {window}\n"
+    assert "window: a migration has none" in refused(walferry(tmp_path, command, spec(tmp_path, text)), 2)

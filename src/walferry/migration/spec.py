@@ -188,6 +188,15 @@ def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
         raise UsageError(f"{origin}: {describe_faults(error)}", origin=origin) from error
 
 
+def refuse_window(spec: Spec, origin: str) -> None:
+    """Raise UsageError for a window: only a replay of the log has one, a migration takes all of it."""
+    if spec.window is not None:
+        raise UsageError(
+            f"{origin}: window: a migration has none; a time window is for `walferry replay --from … --to …`",
+            origin=origin,
+        )
+
+
 def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
     """The spec with a time window ("from", "to": ISO 8601); UsageError for one that cannot be read."""
     return parse_spec(spec.model_dump(by_alias=True) | {"window": dict(window)}, origin="window")
