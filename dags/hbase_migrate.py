@@ -14,13 +14,12 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, dag, get_current_context, task
 
+from walferry.airflow.dag_parts import TABLE_ITEMS, TASK_DEFAULTS
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
-from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
 log = logging.getLogger(__name__)
 
-TABLE = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 PARAMS = {
     "name": Param("move", type="string", pattern=r"^[a-z][a-z0-9_]{0,39}$", title="Name",
                   description="Prefix of every object that the run makes on the clusters."),
@@ -28,11 +27,7 @@ PARAMS = {
     "target": Param("hbase_target", type="string", title="Target", description="Airflow connection of type hbase."),
     "tables": Param(
         [], type="array", title="Tables", minItems=1,
-        items={"anyOf": [
-            {"type": "string", "pattern": TABLE},
-            {"type": "object", "additionalProperties": False, "required": ["source", "target"], "properties": {
-                "source": {"type": "string", "pattern": TABLE}, "target": {"type": "string", "pattern": TABLE}}},
-        ]},
+        items=TABLE_ITEMS,
         description='One a line, as ns:table. To map one to another name, write {"source": "ns:a", "target": "ns:b"} '
                     "into the JSON under Advanced Options.",
     ),
@@ -51,7 +46,7 @@ PARAMS = {
     params=PARAMS,
     tags=["walferry", "hbase"],
     doc_md=__doc__,
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=10), "on_failure_callback": WalferryNotifier()},
+    default_args=TASK_DEFAULTS,
 )
 def hbase_migrate() -> None:
     @task

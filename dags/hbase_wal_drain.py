@@ -16,6 +16,7 @@ from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
+from walferry.airflow.dag_parts import TABLE_ITEMS, TASK_DEFAULTS, spec_keys
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 from walferry.airflow.sensors import CLEANER_TTL_SECONDS, wal_asset
@@ -24,18 +25,13 @@ SOURCE = "hbase_source"
 VARIABLE = "walferry_drain"
 DEADLINE = timedelta(minutes=15)
 
-TABLE = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 PARAMS = {
     "name": Param("drain", type="string", pattern=r"^[a-z][a-z0-9_]{0,39}$", title="Name"),
     "source": Param(SOURCE, type="string", title="Source", description="Airflow connection of type hbase."),
     "target": Param("hbase_target", type="string", title="Target", description="Airflow connection of type hbase."),
     "tables": Param(
         [], type="array", title="Tables",
-        items={"anyOf": [
-            {"type": "string", "pattern": TABLE},
-            {"type": "object", "additionalProperties": False, "required": ["source", "target"], "properties": {
-                "source": {"type": "string", "pattern": TABLE}, "target": {"type": "string", "pattern": TABLE}}},
-        ]},
+        items=TABLE_ITEMS,
         description=f"As in hbase_migrate. When empty, the Variable {VARIABLE} names them.",
     ),
     "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
@@ -45,11 +41,7 @@ PARAMS = {
 
 def drain_spec(params: dict[str, Any], variable: Any) -> dict[str, Any]:
     """The spec of the drain: params that were changed, before the Variable's values, before the defaults."""
-    if not isinstance(variable, dict):
-        raise AirflowFailException(f"the Variable {VARIABLE} holds no JSON object")
-    defaults = {name: param.value for name, param in PARAMS.items()}
-    given = {name: value for name, value in params.items() if value != defaults.get(name)}
-    spec: dict[str, Any] = {**defaults, **variable, **given}
+    spec = spec_keys(params, PARAMS, variable, VARIABLE)
     if not spec["tables"]:
         raise AirflowFailException(
             f'hbase_wal_drain follows no table yet: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
@@ -65,11 +57,7 @@ def drain_spec(params: dict[str, Any], variable: Any) -> dict[str, Any]:
     params=PARAMS,
     tags=["walferry", "hbase"],
     doc_md=__doc__,
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(seconds=10),
-        "on_failure_callback": WalferryNotifier(),
-    },
+    default_args=TASK_DEFAULTS,
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=DEADLINE,

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
-from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
 from airflow.sdk import CronDataIntervalTimetable, Param, Variable, dag, get_current_context, task
 
-from walferry.airflow.notifiers import WalferryNotifier
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ PARAMS = {
     params=PARAMS,
     tags=["walferry", "hbase"],
     doc_md=__doc__,
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=10), "on_failure_callback": WalferryNotifier()},
+    default_args=TASK_DEFAULTS,
 )
 def hbase_wal_replay() -> None:
     @task
@@ -59,9 +58,9 @@ def hbase_wal_replay() -> None:
         from walferry.migration.window import complete_at_ms, open_window
 
         context = get_current_context()
-        params = {key: value for key, value in context["params"].items() if value not in (None, [])}
-        keys = {"name": "replay"} | Variable.get(VARIABLE, default={}, deserialize_json=True) | params
-        keys.setdefault("tables", [])
+        variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        keys = spec_keys(dict(context["params"]), PARAMS, variable, VARIABLE)
+        keys = {"name": "replay"} | {k: value for k, value in keys.items() if value is not None or k in variable}
         window = {key: keys.pop(key) for key in ("from", "to") if key in keys}
         if not window:
             window = {"from": context["data_interval_start"], "to": context["data_interval_end"]}
