@@ -6,14 +6,13 @@ import os
 import random
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import happybase
 import psutil
 import pytest
 
+from e2e.readers import content, wait_for
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.environment import Environment
 from walferry.hbase.address import ClusterAddress
@@ -74,23 +73,10 @@ class Traffic:
             self.error = error
 
 
-def content(address: ClusterAddress, table: str) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-    """Every visible cell with its timestamp, as Thrift's scanner gives it."""
-    connection: happybase.Connection = connect(address)
-    return dict(connection.table(table).scan(include_timestamp=True))
-
-
 def versions(address: ClusterAddress, table: str, rows: list[bytes]) -> list[list[tuple[bytes, int]]]:
     """All versions of d:q of some rows."""
     reader = connect(address).table(table)
     return [reader.cells(row, b"d:q", versions=10, include_timestamp=True) for row in rows]
-
-
-def wait_for(what: Callable[[], object], seconds: float, message: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {message}"
-        time.sleep(0.5)
 
 
 def states(run: DagRun) -> dict[str, set[str | None]]:

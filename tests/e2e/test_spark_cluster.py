@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from e2e.readers import content, wait_for
 from walferry.airflow import example_dags
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.environment import Environment
@@ -62,17 +63,6 @@ def write(address: ClusterAddress, table: str, first: int, count: int) -> None:
             batch.put(b"%05d" % (i * 7919 % 100_000), {b"d:q": b"value %d" % i, b"e:n": b"%d" % i})
             if i % 10 == 0:
                 batch.delete(b"%05d" % ((i - 5) * 7919 % 100_000), [b"e:n"])
-
-
-def content(address: ClusterAddress, table: str) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-    return dict(connect(address).table(table).scan(include_timestamp=True))
-
-
-def wait_for(what: Callable[[], object], seconds: float, message: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {message}"
-        time.sleep(0.5)
 
 
 def state(run: DagRun, task_id: str) -> str | None:

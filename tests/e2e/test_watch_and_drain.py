@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from e2e.readers import content, wait_for
 from walferry.embedded.dag_run import DagRun
 from walferry.embedded.environment import Environment
 from walferry.hbase.address import ClusterAddress
@@ -23,11 +22,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 
 TABLE = "followed"
 RUN = "drain-1"
-
-
-def content(address: ClusterAddress) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-    """Every visible cell with its timestamp."""
-    return dict(connect(address).table(TABLE).scan(include_timestamp=True))
 
 
 def write(address: ClusterAddress, first: int, count: int) -> None:
@@ -44,13 +38,6 @@ def roll(environment: Environment) -> None:
     with HBaseClient(environment.source.address) as source:
         for server in source.servers():
             source.roll_wal(server)
-
-
-def wait_for(what: Callable[[], object], seconds: float, message: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {message}"
-        time.sleep(0.5)
 
 
 def end(environment: Environment) -> None:
@@ -109,9 +96,9 @@ def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environme
 
             write(source, 1000, 200)
             roll(environment)
-            expected = content(source)
+            expected = content(source, TABLE)
             assert len(expected) == 1080
-            wait_for(lambda: content(target) == expected, 300, "the target has what was written")
+            wait_for(lambda: content(target, TABLE) == expected, 300, "the target has what was written")
             assert drained(airflow), "the asset set off no drain"
 
             with Ledger.open(environment.ledger) as ledger:

@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from e2e.readers import content
 from walferry.embedded.environment import Environment
-from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, put
-from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
@@ -22,11 +21,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 DAG = "hbase_wal_replay"
 DAG_VARIABLE = "walferry_replay"
 TABLE = "windowed"
-
-
-def content(address: ClusterAddress) -> dict[bytes, dict[bytes, tuple[bytes, int]]]:
-    """Every visible cell with its timestamp."""
-    return dict(connect(address).table(TABLE).scan(include_timestamp=True))
 
 
 def edit(client: HBaseClient, seed: int) -> None:
@@ -80,9 +74,9 @@ def test_windows_that_are_backfilled_backwards_end_as_the_source(environment: En
             backfill(environment, airflow, border - timedelta(minutes=1), border)
         finally:
             airflow.patch(f"/api/v2/dags/{DAG}", json={"is_paused": True}).raise_for_status()
-        expected = content(source)
+        expected = content(source, TABLE)
         assert len(expected) > 4
-        assert content(target) == expected
+        assert content(target, TABLE) == expected
         with Ledger.open(environment.ledger) as ledger:
             windows = [run for run in ledger.runs() if run.name.startswith("replay_") and run.state == "done"]
             facts = [ledger.phase_facts(run.run_id, "replay_window") for run in windows]

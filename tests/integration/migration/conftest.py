@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import content
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 from walferry.migration import copy, cut, protect
 from walferry.migration.context import Migration
@@ -98,16 +98,7 @@ def sides(source: Cluster, target: Cluster) -> Sides:
     """What HBase's own Thrift servers show of the run's tables: of every row all versions of all columns."""
 
     def read(cluster: Cluster, tables: list[str]) -> dict[str, object]:
-        connection = connect(cluster.address)
-        try:
-            return {
-                f"{name} {row!r} {column!r}": connection.table(name).cells(row, column, 50, include_timestamp=True)
-                for name in tables
-                for row, columns in connection.table(name).scan()
-                for column in columns
-            }
-        finally:
-            connection.close()
+        return {f"{name} {key}": cells for name in tables for key, cells in content(cluster, name).items()}
 
     def both(migration: Migration) -> tuple[dict[str, object], dict[str, object]]:
         return (

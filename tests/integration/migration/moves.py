@@ -98,6 +98,11 @@ def visible(cluster: Cluster, table: str) -> list[Any]:
         connection.close()
 
 
+def content(cluster: Cluster, table: str) -> dict[str, object]:
+    """The same by row and column, for comparing."""
+    return {f"{row!r} {column!r}": cells for row, column, cells in visible(cluster, table)}
+
+
 def raw(client: HBaseClient, table: str, row: bytes) -> list[tuple[bytes, int, int, bytes]]:
     """Qualifier, timestamp, type and value of every cell that a raw scan of a row gives."""
     cells = []

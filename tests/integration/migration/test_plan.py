@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,18 +18,6 @@ from walferry.migration.spec import ResolvedSpec
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def here(source: Cluster) -> Iterator[HBaseClient]:
-    with HBaseClient(source.address) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def there(target: Cluster) -> Iterator[HBaseClient]:
-    with HBaseClient(target.address) as client:
-        yield client
-
-
 def state(client: HBaseClient) -> tuple[Any, ...]:
     """What a plan could have changed on a cluster."""
     children = client.zk.get_children("/walferry") if client.zk.exists("/walferry") else []
@@ -38,14 +25,14 @@ def state(client: HBaseClient) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def refusal(here: HBaseClient, there: HBaseClient) -> Any:
+def refusal(at_source: HBaseClient, at_target: HBaseClient) -> Any:
     """Plans a spec that must be refused, without a change on either side; the one line."""
 
     def refused(spec: ResolvedSpec) -> str:
-        before = state(here), state(there)
+        before = state(at_source), state(at_target)
         with pytest.raises(UsageError) as caught:
             require(make_plan(spec))
-        assert (state(here), state(there)) == before
+        assert (state(at_source), state(at_target)) == before
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -57,13 +44,13 @@ def subjects(plan: Plan) -> list[tuple[str, str]]:
 
 
 def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
-    source: Cluster, target: Cluster, here: HBaseClient, there: HBaseClient
+    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient
 ) -> None:
     table = unique()
-    here.create_table(table, {"f": {}, "g": {}}, [b"m"])
-    fill(here, table, 50)
-    here.flush_table(table)
-    before = state(here), state(there)
+    at_source.create_table(table, {"f": {}, "g": {}}, [b"m"])
+    fill(at_source, table, 50)
+    at_source.flush_table(table)
+    before = state(at_source), state(at_target)
     plan = make_plan(make_spec(source, target, [table]))
     assert plan.findings == []
     (found,) = plan.tables
@@ -72,27 +59,27 @@ def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
     assert plan.source_version.startswith("2.")
     assert plan.source_cluster_id != plan.target_cluster_id
     assert plan.wal_files >= 2  # one for each region server
-    assert (state(here), state(there)) == before
+    assert (state(at_source), state(at_target)) == before
 
 
-def test_a_cluster_is_not_moved_to_itself(source: Cluster, here: HBaseClient, refusal: Any) -> None:
+def test_a_cluster_is_not_moved_to_itself(source: Cluster, at_source: HBaseClient, refusal: Any) -> None:
     table = unique()
-    here.create_table(table, {"f": {}})
+    at_source.create_table(table, {"f": {}})
     line = refusal(make_spec(source, source, [{"source": table, "target": unique()}]))
     assert "source and target are the same cluster" in line
 
 
 def test_every_fault_is_in_one_refusal(
-    source: Cluster, target: Cluster, here: HBaseClient, there: HBaseClient, refusal: Any
+    source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, refusal: Any
 ) -> None:
     missing, taken, disabled = unique("missing"), unique("taken"), unique("disabled")
     mob, order = unique("mob"), unique("order")
-    here.create_table(taken, {"f": {}})
-    there.create_table(taken, {"f": {}})
-    here.create_table(disabled, {"f": {}})
-    here.disable_table(disabled)
-    here.create_table(mob, {"f": {"IS_MOB": "true", "MOB_THRESHOLD": "100"}})
-    here.create_table(order, {"f": {"NEW_VERSION_BEHAVIOR": "true"}})
+    at_source.create_table(taken, {"f": {}})
+    at_target.create_table(taken, {"f": {}})
+    at_source.create_table(disabled, {"f": {}})
+    at_source.disable_table(disabled)
+    at_source.create_table(mob, {"f": {"IS_MOB": "true", "MOB_THRESHOLD": "100"}})
+    at_source.create_table(order, {"f": {"NEW_VERSION_BEHAVIOR": "true"}})
     line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order]))
     for part in (
         f"{missing}: there is no such table at the source",
@@ -102,14 +89,14 @@ def test_every_fault_is_in_one_refusal(
         f"{order}: family f has NEW_VERSION_BEHAVIOR",
     ):
         assert part in line
-    here.enable_table(disabled)
+    at_source.enable_table(disabled)
 
 
 def test_a_target_that_the_user_may_not_write_to_is_refused(
-    source: Cluster, target: Cluster, here: HBaseClient, refusal: Any
+    source: Cluster, target: Cluster, at_source: HBaseClient, refusal: Any
 ) -> None:
     table = unique()
-    here.create_table(table, {"f": {}})
+    at_source.create_table(table, {"f": {}})
     spec = make_spec(source, target, [table])
     stranger = spec.target.model_copy(update={"user": "stranger"})
     line = refusal(spec.model_copy(update={"target": stranger}))

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import begin, copy_tables, make_spec, run_of
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
 from walferry.migration import cut, cutover, quarantine
 from walferry.migration.replay import drain, replay
-
-from .moves import begin, copy_tables, make_spec, run_of
 
 pytestmark = pytest.mark.cluster
 

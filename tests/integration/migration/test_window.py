@@ -12,18 +12,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import content, make_spec
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GapError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
-from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 from walferry.migration import window as windows
 from walferry.migration.context import Migration
 from walferry.migration.replay import replay
 from walferry.migration.window import WindowOpenError, open_window, plan_window, replay_window
-
-from .moves import make_spec
 
 pytestmark = pytest.mark.cluster
 
@@ -93,20 +91,6 @@ def edit(client: HBaseClient, table: str, step: int, edits: int = 40) -> None:
         else:
             family = chance.choice([b"f", b"g"])
             client.mutate(table, [put(row, [Cell(row, family, b"q", b"%d-%d" % (step, number), timestamp)])])
-
-
-def content(cluster: Cluster, table: str) -> dict[str, object]:
-    """All versions of all columns, as HBase's own Thrift server shows them."""
-    connection = connect(cluster.address)
-    try:
-        reader = connection.table(table)
-        return {
-            f"{row!r} {column!r}": reader.cells(row, column, 50, include_timestamp=True)
-            for row, columns in reader.scan()
-            for column in columns
-        }
-    finally:
-        connection.close()
 
 
 def spans_of(edges: Sequence[int]) -> list[Span]:

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unit.migration.filled_ledger import SPEC
 from walferry.errors import UsageError
 from walferry.migration.spec import ResolvedSpec
 from walferry.migration.window import FIRST_LOG_MS, SKEW_MS, covering, merged, missing_ranges, planned
 from walferry.spark.by_row import Span
 from walferry.wal.files import Place, WalFile
-
-from .filled_ledger import SPEC
 
 HOUR = 3_600_000
 SERVER = f"rs,1,{HOUR}"
