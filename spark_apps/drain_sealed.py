@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from walferry.ledger import Round
 from walferry.migration.context import Migration
 from walferry.migration.follow import DRAIN_PHASE
 from walferry.migration.replay import STEP_BYTES, replay
@@ -17,20 +18,15 @@ def main(run: str, parent: Annotated[int | None, typer.Option(help="pid of the s
     """Apply all sealed ranges for run RUN: one round, or as many as a long backlog takes."""
 
     def work(migration: Migration) -> None:
-        ledger = migration.ledger
-        ledger.start_phase(run, DRAIN_PHASE)
-        try:
+        def last() -> Round:
+            return migration.ledger.rounds(run)[-1]
+
+        def drain() -> dict[str, Any]:
             # A round that took a whole step has left some of the backlog for the next.
-            replay(
-                migration,
-                open_session(f"drain {run}"),
-                until=lambda: ledger.rounds(run)[-1].bytes < STEP_BYTES,
-            )
-        except BaseException as error:
-            ledger.fail_phase(run, DRAIN_PHASE, f"{type(error).__name__}: {error}")
-            raise
-        last = ledger.rounds(run)[-1]
-        ledger.finish_phase(run, DRAIN_PHASE, {"round": last.number, "cells": last.cells})
+            replay(migration, open_session(f"drain {run}"), until=lambda: last().bytes < STEP_BYTES)
+            return {"round": last().number, "cells": last().cells}
+
+        migration.attempt(DRAIN_PHASE, drain)
 
     run_app(work, run, parent)
 

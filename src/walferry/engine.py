@@ -76,8 +76,7 @@ def finish(migration: Migration, spark: SparkSession, docs: Path) -> None:
 
 def release(migration: Migration) -> None:
     """Remove what the run made on the clusters, and end it as done."""
-    migration.once("release", lambda: protect.release(migration))
-    migration.ledger.end_run(migration.run_id, "done", migration.actor, "cut over; nothing unexplained")
+    protect.finish(migration, "cut over; nothing unexplained")
 
 
 def abort(migration: Migration, reason: str) -> None:

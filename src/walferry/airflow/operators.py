@@ -80,8 +80,7 @@ def finish(run: str, outcome: str = "done") -> None:
     from walferry.migration import protect
 
     with step(run) as migration:
-        migration.once("release", lambda: protect.release(migration))
-        migration.ledger.end_run(run, "done", migration.actor, outcome)
+        protect.finish(migration, outcome)
 
 
 class WalferrySparkOperator(SparkSubmitOperator):

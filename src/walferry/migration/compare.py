@@ -26,9 +26,10 @@ from walferry.formats.wal import WalReader
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
 from walferry.migration.context import Migration
+from walferry.migration.cut import as_listed, behind_start
 from walferry.spark.digest import Span, SpanDigest, differing_rows, digest_spans
 from walferry.spark.sealed import cells_of, table_cells
-from walferry.wal.files import Place, WalFile, find_wal, list_wals
+from walferry.wal.files import WalFile, find_wal, list_wals
 
 log = logging.getLogger(__name__)
 
@@ -354,16 +355,9 @@ def applied_files(migration: Migration, table: str) -> set[str]:
 
 def _files_behind_the_fence(migration: Migration) -> list[WalFile]:
     """The files that the ledger knows, and those that came after its last listing."""
-    files = {
-        known.name: WalFile(
-            known.name, known.group, known.server, known.number, known.path, Place.ARCHIVED, known.length
-        )
-        for known in migration.ledger.files(migration.run_id)
-    }
-    start = {position.group: position.number for position in migration.ledger.fence(migration.run_id, "start") or []}
-    for file in list_wals(migration.source_files, migration.source_root):
-        if file.number >= start.get(file.group, 0):
-            files.setdefault(file.name, file)
+    files = {known.name: as_listed(known) for known in migration.ledger.files(migration.run_id)}
+    for file in behind_start(migration, list_wals(migration.source_files, migration.source_root)):
+        files.setdefault(file.name, file)
     return list(files.values())
 
 

@@ -96,11 +96,15 @@ class Migration:
 
         `work` must stand being repeated: a killed task leaves the phase started, and the next one begins anew.
         """
-        label = f"{phase} {subject}".strip()
         facts = self.ledger.phase_facts(self.run_id, phase, subject)
         if facts is not None:
-            log.info("%s: done before, nothing to do", label)
+            log.info("%s: done before, nothing to do", f"{phase} {subject}".strip())
             return facts
+        return self.attempt(phase, work, subject)
+
+    def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
+        """Do a phase, also one that is done. Its facts, or its failure, are recorded; the failure is raised."""
+        label = f"{phase} {subject}".strip()
         self.ledger.start_phase(self.run_id, phase, subject)
         log.info("%s: started", label)
         try:

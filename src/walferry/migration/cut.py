@@ -15,11 +15,12 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from walferry import ledger
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
@@ -31,7 +32,7 @@ from walferry.wal.files import Place, WalFile, list_wals
 log = logging.getLogger(__name__)
 
 ROLL_SECONDS = 60.0
-QUIET_SECONDS = 120.0
+REST_SECONDS = 120.0
 SPLIT_SECONDS = 120.0
 NOT_KNOWN = "not known"
 """in place of a fingerprint: equal to none"""
@@ -58,6 +59,10 @@ class Cut:
             for file in self.files
             if file.place is not Place.SPLITTING and file.number < self.current.get(file.group, file.number + 1)
         ]
+
+    def is_quiet(self, table: str) -> bool:
+        """Whether no region of the table moved during the cut."""
+        return self.before[table] == self.after[table]
 
     def splitting(self) -> list[WalFile]:
         """Files of dead servers that HBase is splitting: to be applied once they are archived."""
@@ -123,20 +128,25 @@ def cut_log(migration: Migration) -> Cut:
 
 def quiet_cut(migration: Migration) -> Cut:
     """A cut during which no region of the run's tables moved; TransientError when there is none for two minutes."""
-    deadline = time.monotonic() + QUIET_SECONDS
+    return cut_until(migration, lambda cut: [table for table in cut.before if not cut.is_quiet(table)])
+
+
+def cut_until(migration: Migration, moving: Callable[[Cut], Collection[str]]) -> Cut:
+    """Cut the log again until `moving` names no table whose moves spoil the cut; TransientError after two minutes."""
+    deadline = time.monotonic() + REST_SECONDS
     while True:
         cut = cut_log(migration)
-        moved = sorted(table for table, before in cut.before.items() if before != cut.after[table])
+        moved = ", ".join(sorted(moving(cut)))
         if not moved:
             return cut
         if time.monotonic() > deadline:
             raise TransientError(
-                f"regions of {', '.join(moved)} moved during every cut of the log for {QUIET_SECONDS:.0f} s; "
+                f"regions of {moved} moved during every cut of the log for {REST_SECONDS:.0f} s; "
                 "it goes on once the balancer rests",
-                tables=moved,
+                tables=moved.split(", "),
             )
-        log.info("regions of %s moved while the log was cut; cutting again", ", ".join(moved))
-        time.sleep(2.0)
+        log.info("regions of %s moved while the log was cut; cutting again", moved)
+        time.sleep(1.0)
 
 
 def await_archive(migration: Migration) -> list[WalFile]:
@@ -233,7 +243,14 @@ def behind_start(migration: Migration, files: Iterable[WalFile]) -> list[WalFile
 
 def record_seen(migration: Migration, files: Iterable[WalFile], sealed: Collection[str]) -> None:
     """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more."""
-    migration.ledger.see_files(
-        migration.run_id,
-        [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in sealed) for f in files],
-    )
+    migration.ledger.see_files(migration.run_id, [as_seen(file, file.name in sealed) for file in files])
+
+
+def as_seen(file: WalFile, sealed: bool) -> SeenFile:
+    """A listed file as the ledger takes it."""
+    return SeenFile(file.name, file.group, file.server, file.number, file.path, file.length, sealed)
+
+
+def as_listed(file: ledger.WalFile) -> WalFile:
+    """A file of the ledger as if it were listed, for readers that look up where it stands now."""
+    return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

@@ -15,8 +15,9 @@ from typing import Any
 
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.ledger import Ledger, Run, SeenFile
+from walferry.ledger import Ledger, Run
 from walferry.migration.context import Migration, file_system
+from walferry.migration.cut import as_listed, as_seen, start_fence
 from walferry.migration.report import status
 from walferry.migration.spec import Cluster
 from walferry.wal.files import Place, WalFile, find_wal
@@ -80,10 +81,7 @@ def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
     changed = {*changes.new, *changes.sealed, *changes.moved, *changes.grown}
     files = [listing.files[name] for name in sorted(changed)]
     if files:
-        ledger.see_files(
-            run_id,
-            [SeenFile(f.name, f.group, f.server, f.number, f.path, f.length, sealed=f.name in closed) for f in files],
-        )
+        ledger.see_files(run_id, [as_seen(file, file.name in closed) for file in files])
     for name in changes.gone:
         ledger.mark_missing(run_id, name)
     return changes
@@ -106,13 +104,7 @@ def news(ledger: Ledger, run: Run, cluster: Cluster, since_ms: int) -> News:
     files = ledger.files(run.run_id)
     sealed = [file for file in files if (file.sealed_ms or 0) > since_ms and file.state != "missing"]
     through = max([since_ms, *(file.first_seen_ms for file in files), *(file.sealed_ms or 0 for file in files)])
-    with_edits = sum(
-        file.length > SMALL_BYTES
-        or _holds_edits(
-            cluster, WalFile(file.name, file.group, file.server, file.number, file.path, Place.LIVE, file.length)
-        )
-        for file in sealed
-    )
+    with_edits = sum(file.length > SMALL_BYTES or _holds_edits(cluster, as_listed(file)) for file in sealed)
     return News(
         through_ms=through,
         sealed=len(sealed),
@@ -298,21 +290,11 @@ def tell(ledger: Ledger, watch: Run, kind: str, run_id: str, keys: Collection[st
 
 def check_targets(migration: Migration) -> None:
     """Raise UsageError with all that keeps a drain from applying edits: it follows tables that exist on both sides."""
-    faults = []
+    from walferry.migration.plan import target_faults
+
+    faults = target_faults(migration)
     if migration.source.cluster_id() == migration.target.cluster_id():
-        faults.append("source and target are one cluster")
-    for pair in migration.tables:
-        for client, side, table in (
-            (migration.source, "source", pair.source), (migration.target, "target", pair.target)
-        ):  # fmt: skip
-            if not client.table_exists(table):
-                faults.append(f"table {table} is not at the {side}")
-                break
-        else:
-            here, there = migration.source.describe(pair.source), migration.target.describe(pair.target)
-            lacking = sorted(here.families.keys() - there.families.keys())
-            if lacking:
-                faults.append(f"table {pair.target} at the target lacks family {', '.join(lacking)}")
+        faults.insert(0, "source and target are one cluster")
     if faults:
         raise UsageError(f"nothing can be drained: {'; '.join(faults)}", faults=faults)
 
@@ -322,7 +304,6 @@ def prepare_drain(migration: Migration) -> None:
 
     A run that fails its check before it made anything ends as failed, so that corrected tables may take its name.
     """
-    from walferry.migration.cut import start_fence
     from walferry.migration.protect import protect
 
     try:

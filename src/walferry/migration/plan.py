@@ -213,3 +213,19 @@ def plan_run(migration: Migration) -> dict[str, object]:
     except WalferryError as error:  # nothing was changed yet: a corrected spec may take the name
         migration.ledger.end_run(migration.run_id, "failed", migration.actor, str(error))
         raise
+
+
+def target_faults(migration: Migration) -> list[str]:
+    """What keeps edits from being applied to tables that are there already: a missing table or family, each as text."""
+    faults = []
+    for pair in migration.tables:
+        if not migration.source.table_exists(pair.source):
+            faults.append(f"there is no table {pair.source} at the source")
+        elif not migration.target.table_exists(pair.target):
+            faults.append(f"there is no table {pair.target} at the target; a replay needs one with the same families")
+        else:
+            here, there = migration.source.describe(pair.source), migration.target.describe(pair.target)
+            lacking = sorted(here.families.keys() - there.families.keys())
+            if lacking:
+                faults.append(f"target table {pair.target} lacks the families {', '.join(lacking)}")
+    return faults

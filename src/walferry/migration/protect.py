@@ -128,3 +128,9 @@ def release(migration: Migration, *, aborted: bool = False) -> dict[str, Any]:
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
     return {"removed": removed}
+
+
+def finish(migration: Migration, outcome: str) -> None:
+    """Remove what the run made on the clusters, target tables aside, and end it as done."""
+    migration.once("release", lambda: release(migration))
+    migration.ledger.end_run(migration.run_id, "done", migration.actor, outcome)

@@ -16,18 +16,21 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import DamagedInputError, UsageError
 from walferry.ledger import Hold, Quarantined, QuarantineItem, WalRange
-from walferry.ledger import WalFile as SeenWal
-from walferry.ledger.rows import Resolution
+from walferry.ledger.rows import RangeState, Resolution
 from walferry.migration.context import Migration
+from walferry.migration.cut import as_listed
 from walferry.migration.lineage import LINEAGE
 from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row
 from walferry.spark.pipe import Pipe
 from walferry.spark.reread import reread_rows
 from walferry.spark.sealed import NOT_IN_THE_LOG, FileReport, Refusal, TableTally
 from walferry.spark.sender import RefusedError
-from walferry.wal.files import Place, WalFile, find_wal
+from walferry.wal.files import WalFile, find_wal
 
 log = logging.getLogger(__name__)
+
+LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
+"""decisions after which the entry itself is never applied"""
 
 
 def held_regions(migration: Migration) -> dict[str, set[str]]:
@@ -50,7 +53,7 @@ def record(migration: Migration, reports: Sequence[FileReport]) -> None:
     A kill in between repeats the batch behind the holds, so that nothing overtakes what was put away.
     """
     refusals = [refusal for report in reports for refusal in report.refusals]
-    ids = migration.ledger.quarantine(migration.run_id, [_item(refusal) for refusal in refusals])
+    ids = migration.ledger.quarantine(migration.run_id, [item_of(refusal) for refusal in refusals])
     for refusal, number in zip(refusals, ids, strict=True):
         log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
     holds = _holds(migration, reports, dict(zip(refusals, ids, strict=True)))
@@ -59,24 +62,23 @@ def record(migration: Migration, reports: Sequence[FileReport]) -> None:
     migration.ledger.set_ranges(
         migration.run_id,
         [
-            WalRange(
-                file=report.file,
-                start=0,
-                end=report.length,
-                table=tally.table,
-                entries=tally.entries,
-                cells=tally.cells,
-                first_write_ms=tally.first_write_ms or None,
-                last_write_ms=tally.last_write_ms or None,
-                state="sealed" if (report.file, tally.table) in waiting else "applied",
-            )
+            range_of(report, tally, "sealed" if (report.file, tally.table) in waiting else "applied")
             for report in reports
             for tally in report.tallies
         ],
     )
 
 
-def _item(refusal: Refusal) -> QuarantineItem:
+def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
+    """A whole file as the ledger keeps it for one table."""
+    return WalRange(
+        file=report.file, start=0, end=report.length, table=tally.table, entries=tally.entries, cells=tally.cells,
+        first_write_ms=tally.first_write_ms or None, last_write_ms=tally.last_write_ms or None, state=state,
+    )  # fmt: skip
+
+
+def item_of(refusal: Refusal) -> QuarantineItem:
+    """A refusal as the ledger's quarantine takes it."""
     return QuarantineItem(
         refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region or "",
         refusal.sequence_number, refusal.reason, refusal.data,
@@ -188,9 +190,9 @@ def _apply_table(
     past_thrift = any(items[number].resolution == "rpc" for number in ours)
     narrow = replace(pipe, tables={table: pipe.tables[table]}, way="rpc" if past_thrift else pipe.way)
     # Every earlier decision still counts: a file is read from its start.
-    left_out = [i for i in items.values() if i.state == "released" and i.resolution in ("reread", "accept")]
+    left_out = [i for i in items.values() if i.state == "released" and i.resolution in LEAVING_OUT]
     known = {file.name: file for file in migration.ledger.files(migration.run_id)}
-    files = tuple(_place(known[name]) for name in dict.fromkeys(hold.file for hold in released))
+    files = tuple(as_listed(known[name]) for name in dict.fromkeys(hold.file for hold in released))
     still = [h for h in migration.ledger.holds(migration.run_id) if h.table == table and h.quarantine_id not in ours]
     task = RowTask(
         narrow,
@@ -231,14 +233,9 @@ def _mark_applied(migration: Migration, table: str, files: Collection[str]) -> N
     known = {file.name: file for file in migration.ledger.files(migration.run_id)}
     sealed = migration.ledger.ranges(migration.run_id, state="sealed")
     ranges = [r for r in sealed if r.table == table and r.file in files]
-    ends = {name: _length(migration, _place(known[name])) for name in sorted({r.file for r in ranges})}
+    ends = {name: _length(migration, as_listed(known[name])) for name in sorted({r.file for r in ranges})}
     migration.ledger.set_ranges(migration.run_id, [replace(r, end=max(r.end, ends[r.file])) for r in ranges])
     migration.ledger.mark_applied(migration.run_id, list(ends), [table])
-
-
-def _place(file: SeenWal) -> WalFile:
-    """A file of the ledger, for readers that look up where it stands now."""
-    return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)
 
 
 def _length(migration: Migration, file: WalFile) -> int:
@@ -250,7 +247,7 @@ def _length(migration: Migration, file: WalFile) -> int:
 def _hold_again(migration: Migration, released: Sequence[Hold], refusal: Refusal) -> None:
     """What was released is refused once more: a new item takes over the holds."""
     before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
-    again = replace(_item(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
+    again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
     (number,) = migration.ledger.quarantine(migration.run_id, [again])
     migration.ledger.hold_regions(migration.run_id, [replace(hold, quarantine_id=number) for hold in released])
     log.error("quarantine %d: %s", number, again.reason)

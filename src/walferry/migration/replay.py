@@ -18,12 +18,23 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.errors import GapError, TransientError, WalferryError
+from walferry.errors import GapError, WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.ledger import Round, SeenFile, WalRange
+from walferry.ledger import Round, WalRange
 from walferry.migration import lease
 from walferry.migration.context import Migration
-from walferry.migration.cut import Cut, await_archive, behind_start, cut_log, fingerprint, record_seen, regions_of, see
+from walferry.migration.cut import (
+    Cut,
+    as_listed,
+    as_seen,
+    await_archive,
+    behind_start,
+    cut_until,
+    fingerprint,
+    record_seen,
+    regions_of,
+    see,
+)
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files, require_peer
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
@@ -38,7 +49,6 @@ from walferry.wal.files import WalFile, list_wals
 log = logging.getLogger(__name__)
 
 STEP_BYTES = 1 << 30
-SETTLE_SECONDS = 120.0
 LEASE_WAIT_SECONDS = 90.0
 
 
@@ -200,24 +210,17 @@ def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
     While regions stand still any cut does. When regions moved since the last one, the cut must be quiet: then
     whatever preceded a move was rolled into a sealed file before.
     """
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while True:
-        cut = cut_log(migration)
+
+    def moving(cut: Cut) -> list[str]:
         moved = [table for table, before in window.items() if before != cut.after[table]]
-        if not moved:
-            return cut
-        log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
-        if cut.splitting():
+        if moved:
+            log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
+        if moved and cut.splitting():
             await_archive(migration)
-        elif all(cut.before[table] == cut.after[table] for table in moved):
-            return cut
-        if time.monotonic() > deadline:
-            raise TransientError(
-                f"regions of {', '.join(moved)} moved during every cut of the log for {SETTLE_SECONDS:.0f} s; "
-                "it goes on once the balancer rests",
-                tables=moved,
-            )
-        time.sleep(1.0)
+            return moved
+        return moved if not all(cut.is_quiet(table) for table in moved) else []
+
+    return cut_until(migration, moving)
 
 
 def _window(migration: Migration) -> dict[str, str]:
@@ -278,9 +281,7 @@ def _account_for_empty(migration: Migration, names: Collection[str]) -> None:
     files = {f.name: f for f in migration.ledger.files(migration.run_id)}
     for file in (files[name] for name in sorted(names)):
         log.info("WAL file %s never held a byte and is gone with its server", file.name)
-        migration.ledger.see_files(
-            migration.run_id, [SeenFile(file.name, file.group, file.server, file.number, file.path, 0, sealed=True)]
-        )
+        migration.ledger.see_files(migration.run_id, [as_seen(as_listed(file), sealed=True)])
         nothing = [WalRange(file.name, 0, 0, pair.source, 0, 0, None, None, "applied") for pair in migration.tables]
         migration.ledger.set_ranges(migration.run_id, nothing)
 

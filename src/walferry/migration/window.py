@@ -11,7 +11,6 @@ this window stays out. "Later" goes by sequence number, as in the row's own hist
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections import defaultdict
@@ -23,21 +22,19 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
-from walferry.hbase.errors import TableNotFoundError
-from walferry.ledger import Ledger, Quarantined, QuarantineItem, Run, WalRange
+from walferry.ledger import Ledger, Quarantined, Run
 from walferry.migration.context import Migration
-from walferry.migration.cut import await_archive, cut_log, record_seen
+from walferry.migration.cut import as_listed, await_archive, cut_log, record_seen
 from walferry.migration.lineage import find_breaks
-from walferry.migration.quarantine import borders_of
+from walferry.migration.plan import target_faults
+from walferry.migration.quarantine import LEAVING_OUT, borders_of, item_of, range_of
 from walferry.migration.replay import applying
-from walferry.migration.spec import ResolvedSpec, TimeWindow
+from walferry.migration.spec import Cluster, ResolvedSpec, TimeWindow
 from walferry.spark.by_row import RowTask, Span, apply_by_row, index_files
 from walferry.spark.pipe import Pipe
 from walferry.spark.reread import reread_rows
 from walferry.spark.sealed import FileIndex, Refusal
 from walferry.wal.files import Place, WalFile, list_wals
-
-log = logging.getLogger(__name__)
 
 OWNER = "window"
 """who a window's run belongs to: whoever repeats it goes on with the unfinished one"""
@@ -62,7 +59,6 @@ class WindowPlan:
     """What a replay of the window would read. Times in ms since 1970 UTC."""
 
     window: TimeWindow
-    complete_at_ms: int
     files: list[WalFile]
     """those that may hold edits of the window, by group and number"""
     unsealed: list[str]
@@ -96,7 +92,6 @@ def complete_at_ms(window: TimeWindow) -> int:
 def plan_window(migration: Migration) -> WindowPlan:
     """Look up what a replay of the run's window needs; changes nothing, fails for nothing that is missing."""
     window = _window_of(migration)
-    ledger = migration.ledger
     files = list_wals(migration.source_files, migration.source_root)
     wanted = covering(files, window.start_ms, window.end_ms)
     settled = settled_spans(migration)
@@ -105,9 +100,10 @@ def plan_window(migration: Migration) -> WindowPlan:
     names = {file.name for file in wanted}
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in migration.source.servers()}
+    ledger, source = migration.ledger, migration.spec.source
+    readers = [run.run_id for run in ledger.runs() if _reads(run, source)]
     return WindowPlan(
         window=window,
-        complete_at_ms=complete_at_ms(window),
         files=wanted,
         unsealed=[f.name for f in needed.values() if f.place is Place.LIVE and newest[f.group] == f.name],
         settled=settled,
@@ -115,7 +111,7 @@ def plan_window(migration: Migration) -> WindowPlan:
         missing=[
             gap
             for start, end in spans
-            for gap in missing_ranges(files, alive, known_files(ledger, migration.spec, start, end), start, end)
+            for gap in missing_ranges(files, alive, known_files(ledger, readers, start, end), start, end)
         ],
     )
 
@@ -124,8 +120,8 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
     """A plan as plain values, for `--dry-run`."""
     return {
         "window": str(plan.window),
-        "complete_at": _iso(plan.complete_at_ms),
-        "complete": _now_ms() >= plan.complete_at_ms,
+        "complete_at": _iso(complete_at_ms(plan.window)),
+        "complete": _now_ms() >= complete_at_ms(plan.window),
         "files": len(plan.files),
         "bytes": sum(file.length for file in plan.files),
         "to_be_rolled": plan.unsealed,
@@ -147,10 +143,9 @@ def replay_window(migration: Migration, spark: SparkSession) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         wait_ms = complete_at_ms(window) - _now_ms()
         if wait_ms > 0:
-            moment = datetime.fromtimestamp(complete_at_ms(window) / 1000, UTC)
+            at_ms = complete_at_ms(window)
             raise WindowOpenError(
-                f"the window {window} is complete at {moment:%Y-%m-%dT%H:%M:%S}Z, in {wait_ms / 1000:.0f} s",
-                complete_at_ms=complete_at_ms(window),
+                f"the window {window} is complete at {_iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
         require_targets(migration)
         return _apply(migration, spark, window)
@@ -192,14 +187,15 @@ def _apply(migration: Migration, spark: SparkSession, window: TimeWindow) -> dic
         record_seen(migration, files, sealed={file.name for file in files})
         indexes = index_files(spark, pipe, plan.files)
         _require_one_history(indexes, [Span(window.start_ms, window.end_ms), *plan.settled])
-        released = _released(migration)
-        if any(item.resolution == "rpc" for item in migration.ledger.quarantined(migration.run_id, "released")):
+        released = migration.ledger.quarantined(migration.run_id, "released")
+        if any(item.resolution == "rpc" for item in released):
             pipe = replace(pipe, way="rpc")
+        left_out = [item for item in released if item.resolution in LEAVING_OUT]
         task = RowTask(
             pipe,
             tuple(files),
-            skipped=frozenset((item.file, item.start) for item in released if item.table != "*"),
-            cut_off={item.file: item.start for item in released if item.table == "*"},
+            skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
+            cut_off={item.file: item.start for item in left_out if item.table == "*"},
             window=Span(window.start_ms, window.end_ms),
             settled=tuple(plan.settled),
         )
@@ -211,15 +207,17 @@ def _apply(migration: Migration, spark: SparkSession, window: TimeWindow) -> dic
             done = apply_by_row(spark, task)
             cells, outranked = done.cells, done.outranked
             refusals += done.refusals
-        _reread(migration, spark, pipe)
+        _reread(migration, spark, pipe, released)
         if refusals:
-            ids = migration.ledger.quarantine(migration.run_id, [_item(refusal) for refusal in refusals])
+            ids = migration.ledger.quarantine(migration.run_id, [item_of(refusal) for refusal in refusals])
             raise RefusedEditsError(
                 f"{len(refusals)} edits of {window} could not be applied, the first: {refusals[0].reason}. "
                 f"See `walferry quarantine list {migration.run_id}`; release them, then run the window again",
                 items=ids,
             )
-        migration.ledger.set_ranges(migration.run_id, list(_ranges(indexes)))
+        reports = [index.report for index in indexes]
+        ranges = [range_of(report, tally, "applied") for report in reports for tally in report.tallies]
+        migration.ledger.set_ranges(migration.run_id, ranges)
     return {
         "files": len(plan.files), "bytes": sum(index.report.length for index in indexes), "cells": cells,
         "outranked": outranked, "along": len(plan.along),
@@ -271,17 +269,16 @@ def missing_ranges(
     return missing
 
 
-def known_files(ledger: Ledger, spec: ResolvedSpec, start_ms: int, end_ms: int) -> list[WalFile]:
-    """Files of the same source that any run of the ledger has seen and that may hold entries of a span."""
-    source = spec.source
-    runs = [
-        run.run_id
-        for run in ledger.runs()
-        if (run.spec.get("source") or {}).get("zookeeper") == source.zookeeper
-        and run.spec["source"].get("znode", source.znode) == source.znode
-    ]
+def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: int) -> list[WalFile]:
+    """Files that any of the runs has seen and that may hold entries of a span."""
     seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + SKEW_MS)
-    return [WalFile(f.name, f.group, f.server, f.number, f.path, Place.ARCHIVED, f.length) for f in seen]
+    return [as_listed(file) for file in seen]
+
+
+def _reads(run: Run, source: Cluster) -> bool:
+    """Whether a run reads the log of this cluster."""
+    there = run.spec.get("source") or {}
+    return (there.get("zookeeper"), there.get("znode", source.znode)) == (source.zookeeper, source.znode)
 
 
 def settled_spans(migration: Migration) -> list[Span]:
@@ -303,7 +300,7 @@ def settled_spans(migration: Migration) -> list[Span]:
     spans = []
     for run in (ledger.run(run_id) for run_id in sorted(runs)):
         spec = ResolvedSpec.model_validate(run.spec)
-        if (spec.source.zookeeper, spec.source.znode) != (migration.spec.source.zookeeper, migration.spec.source.znode):
+        if not _reads(run, migration.spec.source):
             raise UsageError(
                 f"run {run.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of this "
                 "window; their order is not known. Replay into a table of its own",
@@ -337,21 +334,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def require_targets(migration: Migration) -> None:
     """Raise UsageError unless every source table is there, and every target table with the source's families."""
-    faults = []
-    for pair in migration.tables:
-        try:
-            here = migration.source.describe(pair.source).families.keys()
-        except TableNotFoundError:
-            faults.append(f"there is no table {pair.source} at the source")
-            continue
-        try:
-            there = migration.target.describe(pair.target).families.keys()
-        except TableNotFoundError:
-            faults.append(f"there is no table {pair.target} at the target; a replay needs one with the same families")
-            continue
-        lacking = sorted(here - there)
-        if lacking:
-            faults.append(f"target table {pair.target} lacks the families {', '.join(lacking)}")
+    faults = target_faults(migration)
     if migration.source.cluster_id() == migration.target.cluster_id():
         faults += [f"{p.source} would be replayed into itself" for p in migration.tables if p.source == p.target]
     if faults:
@@ -385,37 +368,12 @@ def _concerns(refusal: Refusal, task: RowTask) -> bool:
 # ------------------------------------------------------------------ what was refused
 
 
-def _released(migration: Migration) -> list[Quarantined]:
-    """Items that stay out by an operator's decision: accepted ones, and those read again instead."""
-    return [
-        item
-        for item in migration.ledger.quarantined(migration.run_id, "released")
-        if item.resolution in ("accept", "reread")
-    ]
-
-
-def _reread(migration: Migration, spark: SparkSession, pipe: Pipe) -> None:
+def _reread(migration: Migration, spark: SparkSession, pipe: Pipe, released: Sequence[Quarantined]) -> None:
     """Copy the present rows of the regions whose items were released so."""
-    for item in migration.ledger.quarantined(migration.run_id, "released"):
+    for item in released:
         if item.resolution == "reread":
             for table in [pair.source for pair in migration.tables] if item.table == "*" else [item.table]:
                 reread_rows(spark, pipe, table, borders_of(migration, table, item.region))
-
-
-def _item(refusal: Refusal) -> QuarantineItem:
-    return QuarantineItem(
-        refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region or "",
-        refusal.sequence_number, refusal.reason, refusal.data,
-    )  # fmt: skip
-
-
-def _ranges(indexes: Sequence[FileIndex]) -> Iterable[WalRange]:
-    for report in (index.report for index in indexes):
-        for t in report.tallies:
-            yield WalRange(
-                file=report.file, start=0, end=report.length, table=t.table, entries=t.entries, cells=t.cells,
-                first_write_ms=t.first_write_ms or None, last_write_ms=t.last_write_ms or None, state="applied",
-            )  # fmt: skip
 
 
 def _window_of(migration: Migration) -> TimeWindow:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from unit.migration.filled_ledger import SPEC
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
@@ -17,8 +18,6 @@ from walferry.migration import cut as cutting
 from walferry.migration.context import Migration
 from walferry.migration.cut import NOT_KNOWN, Cut, fingerprint, quiet_cut, start_fence
 from walferry.wal.files import Place, WalFile
-
-from .filled_ledger import SPEC
 
 TABLE = "shop:orders"
 
@@ -98,7 +97,7 @@ def test_a_cut_that_never_is_quiet_is_given_up(
     migration: Migration, cuts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cuts(cut_of(before="here", after="there"), cut_of(before="there", after="here"))
-    monkeypatch.setattr(cutting, "QUIET_SECONDS", -1)
+    monkeypatch.setattr(cutting, "REST_SECONDS", -1)
     with pytest.raises(cutting.TransientError, match=f"regions of {TABLE} moved"):
         quiet_cut(migration)
 
