@@ -3,7 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
-from walferry.ledger.ledger import Ledger
+from walferry.ledger.ledger import Ledger, source_tables
 from walferry.ledger.rows import (
     AuditHead,
     AuditLine,
@@ -45,4 +45,5 @@ __all__ = [
     "SeenFile",
     "WalFile",
     "WalRange",
+    "source_tables",
 ]

@@ -103,7 +103,7 @@ class Ledger:
             number = connection.execute(select(func.count()).where(runs.c.name == name)).scalar_one() + 1
             run = Run(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None)
             connection.execute(insert(runs).values(to_columns(run)))
-            tables = [{"run_id": run.run_id, "table_name": table} for table in _source_tables(spec)]
+            tables = [{"run_id": run.run_id, "table_name": table} for table in source_tables(spec)]
             if tables:
                 connection.execute(insert(self._table("run_tables")), tables)
             self._note(connection, "open run", run.run_id, {"owner": owner, "spec": dict(spec)}, actor=actor)
@@ -817,7 +817,7 @@ def _same_run(run: Run, owner: str, spec: Mapping[str, Any]) -> Run:
     )
 
 
-def _source_tables(spec: Mapping[str, Any]) -> list[str]:
+def source_tables(spec: Mapping[str, Any]) -> list[str]:
     """The spec's source tables as the WAL names them: namespace `default` is left out."""
     names = [table["source"] if isinstance(table, Mapping) else str(table) for table in spec.get("tables", ())]
     return sorted({name.removeprefix("default:") for name in names})

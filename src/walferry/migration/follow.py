@@ -15,7 +15,7 @@ from typing import Any
 
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.ledger import Ledger, Run
+from walferry.ledger import Ledger, Run, source_tables
 from walferry.migration.context import Migration, file_system
 from walferry.migration.cut import as_listed, as_seen, start_fence
 from walferry.migration.report import status
@@ -228,7 +228,7 @@ def _waiting(ledger: Ledger, run: Run, watch: Run | None, listing: Listing) -> s
     if not start or ledger.phase_facts(run.run_id, "drain") is not None:
         return set()
     end = {p.group: p.number for p in ledger.fence(run.run_id, "end") or []}
-    tables = {pair["source"] if isinstance(pair, Mapping) else str(pair) for pair in run.spec["tables"]}
+    tables = set(source_tables(run.spec))
     applied: dict[str, set[str]] = {}
     for item in ledger.ranges(run.run_id):
         if item.state in ("applied", "verified"):

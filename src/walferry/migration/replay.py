@@ -38,6 +38,7 @@ from walferry.migration.cut import (
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files, require_peer
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
+from walferry.migration.report import APPLIED_CUT
 from walferry.spark.by_group import GroupTask, apply_groups
 from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
 from walferry.spark.clients import shared_client
@@ -225,7 +226,7 @@ def _settled_cut(migration: Migration, window: Mapping[str, str]) -> Cut:
 
 def _window(migration: Migration) -> dict[str, str]:
     """Fingerprints taken before the last cut whose files are all applied (at first: before the start fence)."""
-    facts = migration.ledger.phase_facts(migration.run_id, "applied_cut") or migration.done("fence")
+    facts = migration.ledger.phase_facts(migration.run_id, APPLIED_CUT) or migration.done("fence")
     return dict(facts["before"])
 
 
@@ -333,7 +334,7 @@ def _apply(migration: Migration, spark: SparkSession, pipe: Pipe, batch: Batch, 
         reports += _apply_calm(spark, _narrow(pipe, calm), batch, held)
     record(migration, reports)
     if batch.before is not None:
-        migration.ledger.finish_phase(migration.run_id, "applied_cut", {"before": batch.before})
+        migration.ledger.finish_phase(migration.run_id, APPLIED_CUT, {"before": batch.before})
     return _record_round(migration, batch, reports, started_ms)
 
 

@@ -15,7 +15,11 @@ PHASES = (
     "plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy", "replay", "approve", "write_stop",
     "end_fence", "drain", "compare", "check_drain", "release",
 )  # fmt: skip
-"""In the order of a run; snapshot, copy, clone and compare are done by table."""
+"""In the order of a run."""
+BY_TABLE = ("snapshot", "copy", "clone", "compare")
+"""those that are done once a table"""
+APPLIED_CUT = "applied_cut"
+"""kept as a phase by the replay, and no step of a run"""
 
 WINDOW_PHASES = ("replay_window",)
 """of a run that replays a time window"""
@@ -67,7 +71,7 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
                 "phase": p.phase, "subject": p.subject, "state": p.state, "attempts": p.attempts,
                 "seconds": round(((p.finished_ms or _now_ms()) - p.started_ms) / 1000, 1), "error": p.error,
             }
-            for p in phases if p.phase != "applied_cut"
+            for p in phases if p.phase != APPLIED_CUT
         ],
         "rounds": len(rounds),
         "edits_applied": sum(r.cells for r in rounds),
@@ -96,8 +100,7 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
     running = [p for p in phases if p.state == "running"]
     current = running[-1] if running else (phases[-1] if phases else None)
     tables = max(1, len(run.spec["tables"]))
-    per_table = {"snapshot", "copy", "clone", "compare"}
-    total = sum(tables if phase in per_table else 1 for phase in names)
+    total = sum(tables if phase in BY_TABLE else 1 for phase in names)
     done = sum(1 for p in phases if p.state == "done")
     backlog = sum(f.length for f in ledger.files(run.run_id)) - sum(r.bytes for r in rounds)
     drained = any(p.phase == "drain" and p.state == "done" for p in phases)

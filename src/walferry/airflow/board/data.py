@@ -27,7 +27,7 @@ from walferry.ledger import (
 )
 from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.compare import UNEXPLAINED, equal
-from walferry.migration.report import PHASES, status, summary
+from walferry.migration.report import APPLIED_CUT, BY_TABLE, PHASES, status, summary
 
 RUNS_A_PAGE = 25
 ROWS_A_PAGE = 25
@@ -35,9 +35,6 @@ MOST_POINTS = 300
 """of a chart; more rounds are put together"""
 LATEST_ROUNDS = 12
 MOST_TEXT = 2_000
-BOOKKEEPING = "applied_cut"
-"""kept as a phase, and no step of a run"""
-BY_TABLE = ("snapshot", "copy", "clone", "compare")
 
 Facts = dict[str, Any]
 OldRun = Callable[[Any, Callable[[], Facts]], Facts]
@@ -210,7 +207,7 @@ def in_order(phases: Sequence[Phase], tables: Sequence[str]) -> list[Phase]:
 
     A run with phases of its own (a replay of a time window) is no whole migration: only what it has begun.
     """
-    known = {(phase.phase, phase.subject): phase for phase in phases if phase.phase != BOOKKEEPING}
+    known = {(phase.phase, phase.subject): phase for phase in phases if phase.phase != APPLIED_CUT}
     if any(phase.phase not in PHASES for phase in known.values()):
         return list(known.values())
     ordered = []
