@@ -22,6 +22,7 @@ from walferry.migration.context import Migration
 from walferry.migration.plan import plan_run
 from walferry.migration.spec import ResolvedSpec
 from walferry.spark.session import open_session
+from walferry.storage.webhdfs import WebHdfs
 
 
 def unique(prefix: str = "t") -> str:
@@ -101,6 +102,18 @@ def visible(cluster: Cluster, table: str) -> list[Any]:
 def content(cluster: Cluster, table: str) -> dict[str, object]:
     """The same by row and column, for comparing."""
     return {f"{row!r} {column!r}": cells for row, column, cells in visible(cluster, table)}
+
+
+@contextmanager
+def taken_away(files: WebHdfs, path: str) -> Iterator[None]:
+    """The file is not there meanwhile. It comes back: a region server that cannot archive a log of its own aborts."""
+    elsewhere = f"/taken-away/{unique()}"
+    files.mkdirs("/taken-away")
+    files.rename(path, elsewhere)
+    try:
+        yield
+    finally:
+        files.rename(elsewhere, path)
 
 
 def raw(client: HBaseClient, table: str, row: bytes) -> list[tuple[bytes, int, int, bytes]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import taken_away
 from walferry.errors import GapError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
@@ -116,8 +117,7 @@ def test_a_vanished_wal_file_stops_the_run_and_is_named(
     home = at_source.regions(table)[0].server
     assert home is not None
     lost = next(f for f in cut.see(migration, made) if f.server == home.name)
-    migration.source_files.delete(lost.path)
-    with pytest.raises(GapError, match=lost.name) as stopped:
+    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name) as stopped:
         one_round(migration, spark)
     assert stopped.value.exit_code == 6
     assert any(gap.file == lost.name for gap in migration.ledger.gaps(migration.run_id))
@@ -132,8 +132,7 @@ def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
     made = cut.cut_log(migration)  # not recorded
     start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
     lost = next(file for file in made.below() if file.number >= start[file.group])
-    migration.source_files.delete(lost.path)
-    with pytest.raises(GapError, match=lost.name):
+    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name):
         one_round(migration, spark)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import content, make_spec
+from integration.migration.moves import content, make_spec, taken_away
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GapError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
@@ -180,16 +180,11 @@ def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
     home = at_source.regions(two_tables)[0].server
     assert home is not None
     lost = next(file for file in plan_window(migration).files if file.server == home.name)
-    whole = b"".join(migration.source_files.read(lost.path))
-    migration.source_files.delete(lost.path)
-    try:
-        with pytest.raises(GapError, match=lost.name) as gap:
-            replay_window(migration, spark)
-        assert gap.value.exit_code == 6
-        assert content(target, two_tables) == {}
-        assert migration.ledger.run(migration.run_id).state == "failed"
-    finally:
-        migration.source_files.write(lost.path, [whole], overwrite=True)
+    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name) as gap:
+        replay_window(migration, spark)
+    assert gap.value.exit_code == 6
+    assert content(target, two_tables) == {}
+    assert migration.ledger.run(migration.run_id).state == "failed"
 
 
 def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(
