@@ -17,6 +17,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region, TableDescriptor, new_table, table_name
 from walferry.hbase.errors import (
     NamespaceNotFoundError,
+    RemoteError,
     SnapshotExistsError,
     SnapshotInProgressError,
     SnapshotNotFoundError,
@@ -339,9 +340,54 @@ def peer_queues(client: HBaseClient, peer_id: str) -> dict[str, dict[str, int]]:
     return client.zookeeper.replication_queues(peer_id)
 
 
-def replication_enabled(client: HBaseClient) -> bool | None:
-    """Whether the cluster takes replication peers; None where that cannot be told from outside (1.x)."""
-    return True if int(client.version().split(".", 1)[0]) >= 2 else None
+def peers_may_change(client: HBaseClient) -> bool | None:
+    """Whether the cluster lets replication peers be added now; None where it has no such switch (before 2.6).
+
+    (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
+    """
+    request = pb.IsReplicationPeerModificationEnabledRequest()
+    method = "IsReplicationPeerModificationEnabled"
+    try:
+        return client.master_call(method, request, pb.IsReplicationPeerModificationEnabledResponse).enabled
+    except RemoteError as error:
+        if _is_offered(error):
+            raise
+        return None
+
+
+def lacking_rights(client: HBaseClient, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
+    """Which permissions the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE, ADMIN), such
+    as "global ADMIN", and to read tables ("READ on shop:orders").
+
+    None where HBase checks none, having no AccessController, or cannot be asked (before 2.2).
+    (MasterRpcServices.hasUserPermissions)
+    """
+    wanted = {
+        f"global {action}": pb.Permission(
+            type=pb.Permission.Type.Global,
+            global_permission=pb.GlobalPermission(action=[pb.Permission.Action.Value(action)]),
+        )
+        for action in everywhere
+    } | {
+        f"READ on {table}": pb.Permission(
+            type=pb.Permission.Type.Table,
+            table_permission=pb.TablePermission(table_name=table_name(table), action=[pb.Permission.Action.READ]),
+        )
+        for table in readable
+    }
+    request = pb.HasUserPermissionsRequest(permission=wanted.values())
+    try:
+        answer = client.master_call("HasUserPermissions", request, pb.HasUserPermissionsResponse)
+    except RemoteError as error:
+        if _is_offered(error):
+            raise
+        return None
+    return [name for name, granted in zip(wanted, answer.has_user_permission, strict=True) if not granted]
+
+
+def _is_offered(error: RemoteError) -> bool:
+    """False when the server does not know the method, or lacks the coprocessor that would answer it."""
+    return "UnsupportedOperationException" not in f"{error.facts['exception_class']} {error}"
 
 
 def _table_exists(client: HBaseClient, table: str) -> bool:

@@ -58,7 +58,8 @@ class HBaseClient:
     peers = admin.peers
     remove_peer = admin.remove_peer
     peer_queues = admin.peer_queues
-    replication_enabled = admin.replication_enabled
+    peers_may_change = admin.peers_may_change
+    lacking_rights = admin.lacking_rights
 
     put = mutate.put_cells
     mutate = mutate.mutate

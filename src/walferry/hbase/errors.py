@@ -154,8 +154,9 @@ def remote_error(
         reason = causes[-1]  # the first line says no more than that there were failures
     reason = reason.strip()[:MAX_REASON]
     kind = _kind(exception_class, [*reversed(causes), *lines], do_not_retry)
+    advice = "; grant it, or name another `user`" if kind is AccessDeniedError else ""
     return kind(
-        f"{server} answered {method}: {reason}",
+        f"{server} answered {method}: {reason}{advice}",
         exception_class=exception_class,
         server=server,
         method=method,

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 ATTEMPTS = 8  # 10 s or so: a master that steps down, a connection that breaks
 REGION_ATTEMPTS = 20  # over a minute: a crashed region server's regions, a region on the move
+_DEADLINE_S = 150  # two full time-outs and a third: a server that hangs
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _BUSY_FACTOR = 5
 
@@ -42,8 +43,8 @@ def retried(
 ) -> T:
     """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
 
-    `on_failure` hears of every failure that will be repeated, with the number of the try: to forget a
-    stale location, or to raise when another try makes no sense after all.
+    No try begins later than 150 s behind the first. `on_failure` hears of every failure that will be repeated,
+    with the number of the try: to forget a stale location, or to raise when another try makes no sense after all.
     """
 
     def failed(state: tenacity.RetryCallState) -> None:
@@ -58,7 +59,7 @@ def retried(
         return pause_s(state.outcome.exception(), state.attempt_number)
 
     return tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(attempts),
+        stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(_DEADLINE_S),
         wait=wait,
         retry=tenacity.retry_if_exception(repeatable),
         before_sleep=failed,

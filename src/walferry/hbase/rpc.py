@@ -115,7 +115,7 @@ class RpcConnection:
                 self.close()
                 raise RequestTimeoutError(
                     f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
-                    "whether the call took place is not known",
+                    "whether the call took place is not known; a server that hangs has to be restarted",
                     **self._facts(method, sent),
                 ) from error
             except (OSError, DecodeError) as error:

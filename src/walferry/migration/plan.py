@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import requests
 
-from walferry.errors import UnfinishedInputError, UnreadableInputError, UsageError, WalferryError
+from walferry.errors import TransientError, UnfinishedInputError, UnreadableInputError, UsageError, WalferryError
 from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.thrift import connect
 from walferry.migration.context import Migration, data_folder, file_system
 from walferry.migration.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
@@ -21,6 +22,7 @@ from walferry.wal.files import list_wals
 log = logging.getLogger(__name__)
 
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not tell its own
+_BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,14 @@ class Plan:
     wal_files: int
     findings: list[Finding]
 
-    def refusals(self) -> list[Finding]:
-        """What must be mended before the run can start."""
-        return [finding for finding in self.findings if finding.level == "refuse"]
-
 
 def require(plan: Plan) -> None:
     """Raise UsageError with every refusal of the plan."""
-    refusals = plan.refusals()
+    _refuse(plan.findings)
+
+
+def _refuse(findings: Sequence[Finding]) -> None:
+    refusals = [finding for finding in findings if finding.level == "refuse"]
     if refusals:
         text = "; ".join(f"{finding.subject}: {finding.message}" for finding in refusals)
         raise UsageError(f"the plan refuses: {text}", findings=[asdict(finding) for finding in refusals])
@@ -80,13 +82,20 @@ def make_plan(spec: ResolvedSpec, *, resuming: bool = False) -> Plan:
         for files, root, side in ((source_files, source_root, "source"), (target_files, target_root, "target")):
             if files.status(root) is None:
                 raise UsageError(f"{side}: {root} is not there on its file system; check rootdir and webhdfs")
-        findings: list[Finding] = []
         source_id, target_id = source.cluster_id(), target.cluster_id()
+        findings = [
+            *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
+            *_rights(target, "target", ("READ", "WRITE", "ADMIN"), []),
+            *_may_write(spec.target),
+        ]
+        _refuse(findings)  # now: without permissions hardly anything else can be asked
         if source_id == target_id:
             findings.append(
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
             )
         findings += _protection(source)
+        if spec.apply == "thrift":
+            findings += _thrift(target)
         wals = list_wals(source_files, source_root)
         findings += _codec(source_files, [(file.path, file.name) for file in wals if file.place.value == "live"])
         tables = []
@@ -114,11 +123,28 @@ def make_plan(spec: ResolvedSpec, *, resuming: bool = False) -> Plan:
 
 
 def _protection(source: HBaseClient) -> Iterator[Finding]:
-    if source.replication_enabled() is False:
+    if source.peers_may_change() is False:
         yield Finding(
-            "refuse", "protect", "replication is switched off at the source (hbase.replication=false), so a peer "
-            "keeps no WAL; switch it on",
+            "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "
+            "switch it on (peer_modification_switch true in HBase's shell)",
         )  # fmt: skip
+
+
+def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable: Sequence[str]) -> Iterator[Finding]:
+    """What the run will ask of HBase: roll WALs, keep a peer, snapshot (ADMIN), read, and ReplicateWALEntry (WRITE)."""
+    lacking = client.lacking_rights(everywhere, readable)
+    if lacking:
+        yield Finding(
+            "refuse", side, f"HBase does not grant {client.address.user} {', '.join(lacking)}; grant it, or name "
+            "another `user`",
+        )  # fmt: skip
+
+
+def _thrift(target: HBaseClient) -> Iterator[Finding]:
+    try:
+        connect(target.address).close()
+    except TransientError as error:
+        yield Finding("refuse", "target", f"{error}; is it up?")
 
 
 def _codec(files: FileSystem, candidates: list[tuple[str, str]]) -> Iterator[Finding]:
@@ -157,14 +183,19 @@ def _table(
         yield refuse("the source keeps visibility labels, whose numbers mean something else at the target")
 
 
-def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
-    """Whether the target's file system lets the user write below rootdir and has room; asks its NameNode only."""
-    root, user = spec.target.address().root_path, spec.target.address().user
-    allowed = _ask(spec.target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
+def _may_write(target: Cluster) -> Iterator[Finding]:
+    """Whether the target's file system lets the user write below rootdir."""
+    root, user = target.address().root_path, target.address().user
+    allowed = _ask(target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
     if allowed is None or allowed.status_code not in (200, 403):
         yield Finding("warn", "target", f"whether {user} may write to {root} could not be found out")
     elif allowed.status_code == 403:
         yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
+
+
+def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
+    """Whether the target's file system has room for so many bytes; asks its NameNode only."""
+    root, user = spec.target.address().root_path, spec.target.address().user
     state = _ask(spec.target, "/jmx", {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"})
     try:
         remaining = int(state.json()["beans"][0]["CapacityRemaining"]) if state is not None else None
@@ -177,6 +208,26 @@ def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
             "warn", "target", f"{remaining / 1e9:.1f} GB are left, the tables' {needed / 1e9:.1f} GB need "
             f"{needed * _REPLICATION / 1e9:.1f} GB with {_REPLICATION} copies of each block",
         )  # fmt: skip
+
+    for path in (root, f"{root}/archive"):
+        left = _quota_left(spec.target, path, user)
+        if left is not None and left < needed * _REPLICATION + _BLOCK * _REPLICATION:
+            # HDFS asks for room for a whole block with all its copies before it lets one begin.
+            yield Finding(
+                "refuse" if left < needed else "warn", "target",
+                f"the space quota on {path} leaves {max(left, 0) / 1e6:.1f} MB, the tables' {needed / 1e6:.1f} MB need "
+                f"{needed * _REPLICATION / 1e6:.1f} MB with {_REPLICATION} copies of each block, and room for the "
+                "block that is being written; raise it",
+            )  # fmt: skip
+
+
+def _quota_left(cluster: Cluster, path: str, user: str) -> int | None:
+    """Bytes that a folder's space quota leaves; None without one, or where the NameNode does not tell (Hadoop 2)."""
+    answer = _ask(cluster, f"/webhdfs/v1{path}", {"op": "GETQUOTAUSAGE", "user.name": user})
+    if answer is None or answer.status_code != 200:
+        return None
+    usage = answer.json()["QuotaUsage"]
+    return None if usage["spaceQuota"] < 0 else int(usage["spaceQuota"]) - int(usage["spaceConsumed"])
 
 
 def _ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Response | None:

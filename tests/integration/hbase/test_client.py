@@ -29,7 +29,7 @@ def test_a_cluster_names_itself_its_master_and_its_servers(client: HBaseClient) 
     assert str(client.cluster_uuid()) == client.cluster_id()
     assert client.master().address not in {server.address for server in client.servers()}
     assert len(client.servers()) == 2
-    assert client.replication_enabled() is True
+    assert client.peers_may_change() is True
 
 
 def test_a_created_table_is_described_as_it_was_asked_for(client: HBaseClient, make_table: Callable[..., str]) -> None:

@@ -22,7 +22,7 @@ from walferry.migration.context import Migration
 from walferry.migration.plan import plan_run
 from walferry.migration.spec import ResolvedSpec
 from walferry.spark.session import open_session
-from walferry.storage.webhdfs import WebHdfs
+from walferry.storage import FileSystem
 
 
 def unique(prefix: str = "t") -> str:
@@ -105,7 +105,7 @@ def content(cluster: Cluster, table: str) -> dict[str, object]:
 
 
 @contextmanager
-def taken_away(files: WebHdfs, path: str) -> Iterator[None]:
+def taken_away(files: FileSystem, path: str) -> Iterator[None]:
     """The file is not there meanwhile. It comes back: a region server that cannot archive a log of its own aborts."""
     elsewhere = f"/taken-away/{unique()}"
     files.mkdirs("/taken-away")
@@ -113,6 +113,7 @@ def taken_away(files: WebHdfs, path: str) -> Iterator[None]:
     try:
         yield
     finally:
+        files.delete(path)
         files.rename(elsewhere, path)
 
 

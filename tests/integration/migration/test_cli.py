@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from integration.migration.command import COMMAND, environment, walferry
 from integration.migration.moves import begin, copy_tables, fill, make_spec, spec_keys, unique, visible
 from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
@@ -27,25 +28,8 @@ from walferry.migration.context import Migration
 
 pytestmark = pytest.mark.cluster
 
-COMMAND = (sys.executable, "-m", "walferry.cli")
 OUR_LINE = re.compile(r"\d\d:\d\d:\d\d (?!Spark )")
 FROM_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector"  # of the JVM itself, for an option of Spark's
-
-
-def environment(folder: Path) -> dict[str, str]:
-    return os.environ | {"WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}", "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-def walferry(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(folder),
-        timeout=300,
-        check=False,
-    )
 
 
 def status(folder: Path, name: str) -> dict[str, Any]:
@@ -90,7 +74,30 @@ def left_behind(client: HBaseClient, run_id: str) -> list[str]:
     ]
 
 
-def test_a_move_with_a_writer_is_paused_resumed_and_cut_over_read_only(
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process group of its own, what it says in `out` and `err`; killed -9 at the end if need be."""
+    with (
+        (folder / "out").open("w") as out,
+        (folder / "err").open("w") as err,
+        subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder, env=environment(folder), stdout=out, stderr=err, start_new_session=True,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 of the command with its Java and its Python workers."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
     source: Cluster, target: Cluster, tmp_path: Path
 ) -> None:
     table = unique()
@@ -107,33 +114,28 @@ def test_a_move_with_a_writer_is_paused_resumed_and_cut_over_read_only(
         assert not (tmp_path / "ledger.db").exists()
         assert json.loads(walferry(tmp_path, "plan", "move.yaml", "--json").stdout)["findings"] == []
 
-        with (
-            writing(source, table) as refusals,
-            (tmp_path / "out").open("w") as out,
-            (tmp_path / "err").open("w") as err,
-            subprocess.Popen(
-                [*COMMAND, "start", "move.yaml", "--yes"],
-                cwd=tmp_path,
-                env=environment(tmp_path),
-                stdout=out,
-                stderr=err,
-            ) as process,
-        ):
-            try:
-                wait_until(lambda: status(tmp_path, name) != {}, process)
+        with writing(source, table) as refusals:
+            with running(tmp_path, "start", "move.yaml", "--yes") as process:
+                wait_until(lambda: phase_of(tmp_path, name) == "copy", process)
+            assert process.returncode == -signal.SIGKILL
+
+            with running(tmp_path, "resume", name, "--yes") as process:
+                wait_until(lambda: phase_of(tmp_path, name) in ("clone", "check_copy"), process)
                 assert walferry(tmp_path, "pause", name, "--reason", "a look").returncode == 0
-                wait_until(lambda: status(tmp_path, name)["phase"] == "replay", process)
+                wait_until(lambda: phase_of(tmp_path, name) == "replay", process)
                 assert status(tmp_path, name)["state"] == "paused"
                 assert not here.describe(table).read_only
                 time.sleep(3)
-                assert status(tmp_path, name)["phase"] == "replay"
+                assert phase_of(tmp_path, name) == "replay"
                 resumed = walferry(tmp_path, "resume", name, "--yes")
                 assert resumed.stdout == f"{name}-1 goes on in the process that runs it\n", resumed.stderr
+                kill(process)  # it holds the lease, whose successor has to wait
+                process.wait()
+
+            with running(tmp_path, "resume", name, "--yes") as process:
                 process.wait(timeout=240)
-            finally:
-                process.kill()
-        errors = (tmp_path / "err").read_text()
-        assert process.returncode == 0, errors
+                errors = (tmp_path / "err").read_text()
+                assert process.returncode == 0, errors
         assert [line for line in errors.splitlines() if not OUR_LINE.match(line)] in ([], [FROM_JAVA])
 
         assert len(refusals) == 1
@@ -159,6 +161,17 @@ def test_a_move_with_a_writer_is_paused_resumed_and_cut_over_read_only(
         assert differs.stderr.splitlines()[-1].startswith(f"error: run {name}-1: source and target differ")
         there.mutate(table, [delete_column(b"zz", b"f", b"q")])
         assert walferry(tmp_path, "verify", name).returncode == 0
+
+
+def phase_of(folder: Path, name: str) -> str | None:
+    """The newest phase that the ledger knows of."""
+    if not (folder / "ledger.db").exists():
+        return None
+    with Ledger.open(f"sqlite:///{folder / 'ledger.db'}") as ledger:
+        if all(run.name != name for run in ledger.runs()):
+            return None
+        phases = ledger.phases(ledger.find(name).run_id)
+    return phases[-1].phase if phases else None
 
 
 def wait_until(done: Any, process: subprocess.Popen[bytes], seconds: float = 180) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import taken_away
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
@@ -87,15 +88,12 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
     home = at_source.regions(table)[0].server
     assert home is not None
     file = max((f for f in first if f.server == home.name), key=lambda f: f.number)
-    whole = b"".join(migration.source_files.read(file.path))
-    content = bytearray(whole)
+    content = bytearray(b"".join(migration.source_files.read(file.path)))
     at = content.rindex(table.encode())
     content[at - 30 : at] = b"\xff" * 30
-    migration.source_files.write(file.path, [bytes(content)], overwrite=True)
-    try:
+    with taken_away(migration.source_files, file.path):
+        migration.source_files.write(file.path, [bytes(content)])
         replay(migration, spark, until=lambda: True)
-    finally:  # other tests read all logs of this cluster
-        migration.source_files.write(file.path, [whole], overwrite=True)
     put(at_source, table, "abc", b"g", b"three")
     replay(migration, spark, until=lambda: True)
     held = migration.ledger.quarantined(migration.run_id, "held")

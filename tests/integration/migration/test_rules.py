@@ -16,7 +16,8 @@ from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import cut, cutover
 from walferry.migration import replay as replaying
 from walferry.migration.context import Migration
-from walferry.migration.replay import drain, replay
+from walferry.migration.lease import LeaseLostError
+from walferry.migration.replay import applying, drain, replay, run_round
 
 pytestmark = pytest.mark.cluster
 
@@ -107,6 +108,37 @@ def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothi
     assert there == here
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["by group", "by row"])
+def test_edits_that_the_target_did_not_acknowledge_are_not_recorded_and_come_with_the_next_round(
+    moved: bool,
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    edit(at_source, table, 1)
+    if moved:
+        region = at_source.regions(table)[0]
+        at_source.move_region(region, next(server for server in at_source.servers() if server != region.server))
+    lease = f"/walferry/leases/{table}/holder"
+    with applying(migration) as pipe:
+        held, _ = at_target.zk.get(lease)
+        at_target.zk.set(lease, b"{}")  # no request goes out any more
+        with pytest.raises(LeaseLostError):
+            run_round(migration, spark, pipe)
+        at_target.zk.set(lease, held)
+        assert migration.ledger.ranges(migration.run_id, state="applied") == []
+        assert migration.ledger.gaps(migration.run_id) != []
+        run_round(migration, spark, pipe)
+    here, there = sides(migration)
+    assert len(here) > 10
+    assert there == here
+
+
 def test_a_vanished_wal_file_stops_the_run_and_is_named(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
@@ -121,6 +153,8 @@ def test_a_vanished_wal_file_stops_the_run_and_is_named(
         one_round(migration, spark)
     assert stopped.value.exit_code == 6
     assert any(gap.file == lost.name for gap in migration.ledger.gaps(migration.run_id))
+    with pytest.raises(cutover.GateShutError, match=f"{lost.name} .*: missing"):
+        cutover.gate(migration, drained=True)
 
 
 def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
