@@ -34,7 +34,7 @@ PARAMS = {
         items=TABLE_ITEMS,
         description=f"As in hbase_migrate. When empty, the Variable {VARIABLE} names them.",
     ),
-    "apply": Param("auto", type="string", enum=["auto", "rpc"], title="Way to apply edits"),
+    "apply": Param("auto", type="string", enum=["auto", "rpc", "thrift"], title="Way to apply edits"),
     "max_lag": Param(300, type="integer", minimum=1, title="Lag that is told when it is exceeded, in seconds"),
 }  # fmt: skip
 

@@ -7,11 +7,12 @@ nothing; a disabled peer's queue still holds each WAL back from the cleaner (Rep
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Any
 
 from walferry.errors import TransientError, UsageError, WalferryError
-from walferry.ledger.rows import ClusterSide
+from walferry.ledger.rows import ClusterObject, ClusterSide
 from walferry.migration.context import Migration
 from walferry.wal.files import Place, list_wals, parse_wal_name
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 QUEUE_SECONDS = 60.0
+KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
+"""how long a run without an end keeps WALs that it has applied, for windows to be replayed again"""
 TARGET_TABLE = "table"
 """the kind of object that the ledger keeps for a target table: the one that stays when the run ends"""
 
@@ -27,16 +30,57 @@ def protect(migration: Migration) -> dict[str, Any]:
     """Add the peer and wait until the current WAL of every group stands in its queue. Facts: peer, groups."""
 
     def work() -> dict[str, Any]:
-        peer = migration.peer
-        there = peer in migration.source.peers()
-        plan_own(migration, "source", "peer", peer, there=there)
-        if not there:
-            migration.source.add_peer(peer, ENDPOINT, enabled=False)
-        migration.ledger.object_made(migration.run_id, "source", "peer", peer)
-        groups = _await_queues(migration, peer)
-        return {"peer": peer, "groups": groups}
+        return {"peer": migration.peer, "groups": _add(migration, migration.peer)}
 
     return migration.once("protect", work)
+
+
+def _add(migration: Migration, peer: str) -> list[str]:
+    """Add a peer, unless an earlier attempt has; the groups whose logs it keeps from now on."""
+    there = peer in migration.source.peers()
+    plan_own(migration, "source", "peer", peer, there=there)
+    if not there:
+        migration.source.add_peer(peer, ENDPOINT, enabled=False)
+    migration.ledger.object_made(migration.run_id, "source", "peer", peer)
+    return _await_queues(migration, peer)
+
+
+def renew(migration: Migration, keep_hours: float = KEEP_HOURS) -> str | None:
+    """Let the source have back the WALs that are applied: what a run without an end does now and then.
+
+    A disabled peer's queue only grows. So every `keep_hours` a second peer begins to keep the log, and as much later,
+    once it alone keeps every file that is not applied yet, the first is removed: a file is kept for once to twice that
+    time. The name of a peer that was removed, else None. Stands being interrupted and repeated.
+    """
+    now = time.time() * 1000
+    older, *newer = _own_peers(migration)
+    if now - (newer or [older])[0].planned_ms < keep_hours * 3_600_000:
+        return None
+    if not newer:
+        every = [o for o in migration.ledger.objects(migration.run_id) if o.kind == "peer"]
+        _add(migration, f"{migration.peer}_{len(every)}")
+        return None
+    name = newer[0].name
+    _add(migration, name)  # in case that was interrupted
+    if migration.ledger.gaps(migration.run_id):
+        return None
+    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
+    listed = list_wals(migration.source_files, migration.source_root)
+    applied = {r.file for r in migration.ledger.ranges(migration.run_id) if r.state in ("applied", "verified")}
+    waiting = {file.name for file in listed if file.number >= start.get(file.group, 0)} - applied
+    if waiting - queued_files(migration, name):
+        return None
+    if older.name in migration.source.peers():
+        migration.source.remove_peer(older.name)
+    migration.ledger.object_removed(migration.run_id, "source", "peer", older.name)
+    log.info("peer %s took the place of %s, which kept only what is applied", name, older.name)
+    return older.name
+
+
+def _own_peers(migration: Migration) -> list[ClusterObject]:
+    """The peers that the run has, or is about to make, oldest first."""
+    objects = migration.ledger.objects(migration.run_id)
+    return [o for o in objects if o.kind == "peer" and o.state != "removed"]
 
 
 def plan_own(migration: Migration, cluster: ClusterSide, kind: str, name: str, *, there: bool) -> None:
@@ -88,7 +132,8 @@ class PeerChangedError(WalferryError):
 def require_peer(migration: Migration) -> None:
     """Raise PeerChangedError unless the run's peer is there and disabled. Something to ask for in each round: a
     peer that was enabled lets go of WALs at once, one that is gone lets the cleaner take them."""
-    peer = migration.peer
+    # The newest one: an older one may just have been removed.
+    peer = [o.name for o in _own_peers(migration) if o.state == "made"][-1]
     enabled, _ = migration.source.peers().get(peer, (None, ""))
     if enabled is not False:
         what = "enabled" if enabled else "removed"
@@ -99,10 +144,11 @@ def require_peer(migration: Migration) -> None:
         )
 
 
-def queued_files(migration: Migration, peer: str) -> set[str]:
-    """Names of the WAL files (of user tables) that the peer's queues keep."""
-    queues = migration.source.peer_queues(peer)
-    return {name for files in queues.values() for name in files if parse_wal_name(name) is not None}
+def queued_files(migration: Migration, *peers: str) -> set[str]:
+    """Names of the WAL files (of user tables) that the queues of these peers, by default of all the run's, keep."""
+    queues = [migration.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(migration)]]
+    names = {name for queue in queues for files in queue.values() for name in files}
+    return {name for name in names if parse_wal_name(name) is not None}
 
 
 def release(migration: Migration, *, aborted: bool = False) -> dict[str, Any]:

@@ -243,7 +243,7 @@ def check_complete(migration: Migration, cut: Cut) -> None:
     known = {file.name for file in migration.ledger.files(migration.run_id)}
     expected = known - applied
     start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
-    for name in queued_files(migration, migration.peer):
+    for name in queued_files(migration):
         group, _, number = name.rpartition(".")
         if int(number) >= start.get(group, 0) and name not in applied:
             expected.add(name)
