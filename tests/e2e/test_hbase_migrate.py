@@ -1,20 +1,29 @@
-"""The DAG in a real Airflow, driven through its API while an ordinary client writes; compared by happybase's scans."""
+"""The DAG in a real Airflow, driven through its API while an ordinary client writes; compared by happybase's scans.
+
+Its Spark is a standalone master and two workers that have nothing but the packed environment.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 import pytest
 
 from e2e.readers import content, wait_for
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.environment import Environment
+from walferry.embedded.spark import SparkCluster
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
@@ -105,15 +114,47 @@ def kill_all(victims: list[psutil.Process]) -> None:
             continue
 
 
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    folder = tmp_path_factory.mktemp("spark")
+    with SparkCluster.lay_out(folder) as cluster:
+        yield cluster
+    shutil.rmtree(folder)  # holds an environment for each executor
+
+
+@contextmanager
+def spark_default(environment: Environment, connection: dict[str, Any]) -> Iterator[httpx.Client]:
+    """Let the connection of all DAGs point elsewhere for a while."""
+    path, before = "/api/v2/connections/spark_default", environment.connections()["spark_default"]
+
+    def point_to(wanted: dict[str, Any]) -> None:
+        body = wanted | {"connection_id": "spark_default", "extra": json.dumps(wanted["extra"])}
+        airflow.patch(path, json=body).raise_for_status()
+
+    with environment.airflow.client() as airflow:
+        point_to(connection)
+        try:
+            yield airflow
+        finally:
+            point_to(before)
+
+
+def finished_tasks(worker: Path) -> int:
+    """Spark tasks that the executors of a worker say they have finished."""
+    return sum(log.read_text().count("Finished task") for log in worker.glob("app-*/*/stderr"))
+
+
 @contextmanager
 def clients(environment: Environment) -> Iterator[tuple[HBaseClient, HBaseClient]]:
     with HBaseClient(environment.source.address) as source, HBaseClient(environment.target.address) as target:
         yield source, target
 
 
-@pytest.mark.timeout(900)
-def test_a_live_migration_survives_kills_and_clears_and_ends_equal(environment: Environment) -> None:
-    with clients(environment) as (source, target), environment.airflow.client() as airflow:
+@pytest.mark.timeout(1500)
+def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_ends_equal(
+    environment: Environment, spark: SparkCluster
+) -> None:
+    with clients(environment) as (source, target), spark_default(environment, spark.connection()) as airflow:
         source.create_namespace("e2e")
         for table in (MAPPED, PLAIN):
             source.create_table(table, FAMILIES, [b"0300", b"0600"])
@@ -151,9 +192,18 @@ def test_a_live_migration_survives_kills_and_clears_and_ends_equal(environment: 
             )
             traffic.stop()
             run.answer("confirm_writes_stopped")
-            wait_for(lambda: run.state() in ENDED, 400, "the run ends")
+            wait_for(lambda: run.state() in ENDED, 700, "the run ends")
         assert run.state() == "success", {k: v for k, v in states(run).items() if v != {"success"}}
         assert traffic.error is None
+        path = f"/api/v2/dags/hbase_migrate/dagRuns/{run.run_id}/taskInstances/replay/links"
+        links = airflow.get(path).json()["extra_links"]
+        assert links["Migration board"] == f"{environment.airflow.url}/walferry/runs/e2e-1"
+        assert httpx.get(links["Spark UI"]).is_success
+
+        for number in (1, 2):
+            worker = spark.directory / f"worker-{number}"
+            assert finished_tasks(worker) > 0
+            assert list(worker.glob("app-*/*/environment/bin/python")), "the executors have another environment"
 
         for table, moved in ((MAPPED, "moved:ledger"), (PLAIN, PLAIN)):
             before, after = content(environment.source.address, table), content(environment.target.address, moved)

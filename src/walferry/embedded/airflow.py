@@ -118,7 +118,8 @@ class Airflow:
     @contextlib.contextmanager
     def client(self) -> Iterator[httpx.Client]:
         """A client of the REST API, logged in; paths begin at "/api/v2/…"."""
-        with httpx.Client(base_url=self.url, timeout=60) as client:
+        # The server closes idle connections: one kept could be closed just when the next request is sent.
+        with httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
             answer = client.post("/auth/token", json={"username": USERNAME, "password": self.password})
             answer.raise_for_status()
             client.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
