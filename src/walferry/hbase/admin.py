@@ -350,9 +350,9 @@ def peers_may_change(client: HBaseClient) -> bool | None:
     try:
         return client.master_call(method, request, pb.IsReplicationPeerModificationEnabledResponse).enabled
     except RemoteError as error:
-        if _is_offered(error):
-            raise
-        return None
+        if _is_unknown_there(error):
+            return None
+        raise
 
 
 def lacking_rights(client: HBaseClient, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
@@ -379,15 +379,15 @@ def lacking_rights(client: HBaseClient, everywhere: Sequence[str], readable: Seq
     try:
         answer = client.master_call("HasUserPermissions", request, pb.HasUserPermissionsResponse)
     except RemoteError as error:
-        if _is_offered(error):
-            raise
-        return None
+        if _is_unknown_there(error):
+            return None
+        raise
     return [name for name, granted in zip(wanted, answer.has_user_permission, strict=True) if not granted]
 
 
-def _is_offered(error: RemoteError) -> bool:
-    """False when the server does not know the method, or lacks the coprocessor that would answer it."""
-    return "UnsupportedOperationException" not in f"{error.facts['exception_class']} {error}"
+def _is_unknown_there(error: RemoteError) -> bool:
+    """Whether the server does not know the method, or lacks the coprocessor that would answer it."""
+    return "UnsupportedOperationException" in f"{error.facts['exception_class']} {error}"
 
 
 def _table_exists(client: HBaseClient, table: str) -> bool:

@@ -112,6 +112,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "ServerTooBusyException": ServerBusyError,
     "RpcThrottlingException": ServerBusyError,
     "RequestTooBigException": RemoteError,
+    "UnsupportedOperationException": RemoteError,  # a method that this version does not know
     "UnknownScannerException": ScannerLostError,
     "OutOfOrderScannerNextException": ScannerLostError,
     "ScannerResetException": ScannerLostError,

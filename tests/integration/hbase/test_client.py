@@ -30,6 +30,13 @@ def test_a_cluster_names_itself_its_master_and_its_servers(client: HBaseClient) 
     assert client.master().address not in {server.address for server in client.servers()}
     assert len(client.servers()) == 2
     assert client.peers_may_change() is True
+    assert client.lacking_rights(["ADMIN"], ["any"]) is None, "it checks no permissions"
+
+
+def test_a_method_that_the_server_does_not_know_is_refused_at_once(client: HBaseClient) -> None:
+    request = pb.IsReplicationPeerModificationEnabledRequest()
+    with pytest.raises(RemoteError, match="UnsupportedOperationException: OfAnotherVersion"):
+        client.master_call("OfAnotherVersion", request, pb.IsReplicationPeerModificationEnabledResponse)
 
 
 def test_a_created_table_is_described_as_it_was_asked_for(client: HBaseClient, make_table: Callable[..., str]) -> None:

@@ -13,6 +13,7 @@ from integration.migration.moves import taken_away
 from walferry.errors import GapError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import cut, cutover
 from walferry.migration import replay as replaying
 from walferry.migration.context import Migration
@@ -168,6 +169,32 @@ def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
     lost = next(file for file in made.below() if file.number >= start[file.group])
     with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name):
         one_round(migration, spark)
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["by group", "by row"])
+def test_nothing_of_a_held_region_is_applied_and_the_gate_stays_shut(
+    moved: bool,
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    sides: Sides,
+    spark: SparkSession,
+) -> None:
+    table = make_table()
+    migration = start_run(table)
+    held, other = at_source.regions(table)
+    earlier = QuarantineItem("earlier", 0, 9, table, held.encoded, 1, "the target refused it", b"")
+    (item,) = migration.ledger.quarantine(migration.run_id, [earlier])
+    migration.ledger.hold_regions(migration.run_id, [Hold("earlier", table, held.encoded, 0, item)])
+    if moved:
+        at_source.move_region(other, next(server for server in at_source.servers() if server != other.server))
+    at_source.put(table, [Cell(row, b"f", b"q", b"later", 1) for row in (b"a", b"x")])
+    one_round(migration, spark)
+    _, there = sides(migration)
+    assert list(there) == [f"{table} b'x' b'f:q'"]
+    assert {hold.file for hold in migration.ledger.holds(migration.run_id)} > {"earlier"}
+    with pytest.raises(cutover.GateShutError, match="in quarantine"):
+        cutover.gate(migration, drained=True)
 
 
 def test_an_idle_source_is_followed_to_its_end(

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from unit.migration.filled_ledger import SPEC
+from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.migration import cut as cutting
+from walferry.migration import replay as replaying
 from walferry.migration.context import Migration
-from walferry.migration.cut import NOT_KNOWN, Cut, fingerprint, quiet_cut, start_fence
+from walferry.migration.cut import NOT_KNOWN, Cut, cut_log, fingerprint, quiet_cut, start_fence
+from walferry.migration.replay import _settled_cut
+from walferry.storage import Local
 from walferry.wal.files import Place, WalFile
 
 TABLE = "shop:orders"
+HOME = Server("rs", 1, 2)
 
 
 def wal(group: str, number: int, place: Place) -> WalFile:
@@ -102,6 +107,77 @@ def test_a_cut_that_never_is_quiet_is_given_up(
         quiet_cut(migration)
 
 
+def test_a_round_in_which_regions_moved_needs_a_quiet_cut_and_one_in_which_none_did_takes_any(
+    migration: Migration, cuts: Callable[..., None]
+) -> None:
+    loud = cut_of(wal("rs", 7, Place.LIVE), before="there", after="elsewhere")
+    quiet = cut_of(wal("rs", 8, Place.LIVE), before="elsewhere", after="elsewhere")
+    cuts(loud, quiet)
+    assert _settled_cut(migration, {TABLE: "here"}) == quiet
+    cuts(loud, quiet)
+    assert _settled_cut(migration, {TABLE: "elsewhere"}) == loud
+
+
+def test_a_round_in_which_regions_moved_waits_for_the_logs_of_a_server_that_died(
+    migration: Migration, cuts: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Migration] = []
+    monkeypatch.setattr(replaying, "await_archive", waited.append)
+    dying = cut_of(wal("dying", 6, Place.SPLITTING), wal("rs", 7, Place.LIVE))
+    whole = cut_of(wal("dying", 6, Place.ARCHIVED), wal("rs", 8, Place.LIVE))
+    cuts(dying, whole)
+    assert _settled_cut(migration, {TABLE: "here"}) == whole
+    assert waited == [migration]
+
+
+def test_what_a_dead_server_wrote_is_in_front_of_the_cut_once_it_is_archived() -> None:
+    splitting, archived = wal("dying", 6, Place.SPLITTING), wal("gone", 5, Place.ARCHIVED)
+    sealed, current = wal("rs", 7, Place.LIVE), wal("rs", 8, Place.LIVE)
+    made = Cut(1, {}, {}, [splitting, archived, sealed, current], {"rs": 8})
+    assert made.below() == [archived, sealed]
+
+
+@dataclass
+class Rolling:
+    """A source with one server, which begins a new log some time after it was asked to, or dies instead."""
+
+    root: Path
+    dying: bool = False
+    alive: list[Server] = field(default_factory=lambda: [HOME])
+    number: int = 7
+
+    def servers(self) -> list[Server]:
+        return self.alive
+
+    def regions(self, table: str) -> list[Region]:
+        return []
+
+    def write(self) -> None:
+        Local().write(f"{self.root}/WALs/{HOME.name}/rs%2C1%2C2.{self.number}", [b"log"])
+        self.number += 1
+
+    def roll_wal(self, server: Server) -> None:
+        if self.dying:
+            self.alive = []
+        else:
+            threading.Timer(0.5, self.write).start()
+
+
+@pytest.mark.parametrize(("dying", "behind"), [(False, {"rs%2C1%2C2": 8}), (True, {})], ids=["rolls", "dies"])
+def test_what_was_written_before_a_cut_is_below_it_though_a_roll_takes_time_or_the_server_dies(
+    dying: bool, behind: dict[str, int], tmp_path: Path
+) -> None:
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        source = Rolling(tmp_path, dying)
+        source.write()
+        migration.__dict__.update(source=source, source_files=Local())
+        made = cut_log(migration)
+    assert [file.number for file in made.below()] == [7]
+    assert made.current == behind
+
+
 @dataclass
 class Meta:
     """What a client knows of one table's regions."""
@@ -118,9 +194,6 @@ class Meta:
 
     def table_enabled(self, table: str) -> bool:
         return self.enabled
-
-
-HOME = Server("rs", 1, 2)
 
 
 def on(server: Server | None, open_sequence: int = 9) -> list[Region]:
