@@ -79,7 +79,7 @@ class Airflow:
             [_airflow(), component, *port],
             log,
             folder=self.directory,
-            environment=self._variables(),
+            environment=self.variables(),
         )
 
     def kill(self, component: str) -> None:
@@ -108,7 +108,7 @@ class Airflow:
             errors="replace",
             check=False,
             cwd=self.directory,
-            env={**os.environ, **self._variables()},
+            env={**os.environ, **self.variables()},
         )
         if answer.returncode != 0:
             tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
@@ -158,7 +158,8 @@ class Airflow:
                     names = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
                     unhealthy = [name for name in sorted(names) if (parts.get(name) or {}).get("status") != "healthy"]
 
-    def _variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
+        """What the components, and the `airflow` command beside them, have in their environment; holds secrets."""
         secret = self._secrets()
         passwords = self.directory / "passwords.json"
         if not passwords.exists():

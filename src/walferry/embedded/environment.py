@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -143,6 +144,16 @@ class Environment:
         return {**clusters, "airflow": login, "spark": self.spark, "ledger": self.ledger}
 
 
+    def shell(self) -> str:
+        """The content of `.run/environment`: what a shell needs for `airflow` and `walferry` to work here."""
+        # Behind the connections' form these are known to Airflow; the `walferry` command reads them from here.
+        connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in self.connections().items()}
+        variables = self.airflow.variables() | connections
+        path = shlex.quote(str(Path(sys.executable).parent))
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items() if name != "PATH"]
+        return "\n".join([*lines, f'export PATH={path}:"$PATH"', ""])
+
+
 def up(directory: Path = RUN) -> None:
     """Boot everything afresh, leave it running and print its addresses; UsageError when it is up already."""
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
@@ -160,6 +171,7 @@ def up(directory: Path = RUN) -> None:
         environment.airflow.unpause("hbase_migrate")
         processes.write_pid_file(directory / "pids.json", environment.servers)
         write_private(directory / "endpoints.json", json.dumps(environment.endpoints(), indent=1))
+        write_private(directory / "environment", environment.shell())
         undo.pop_all()
     for server in environment.servers:
         processes.leash.release(server.pid)
@@ -172,7 +184,7 @@ def down(directory: Path = RUN) -> None:
     hdfs = [server for server in servers if server.name == "hdfs"]
     processes.stop(server for server in servers if server not in hdfs)
     processes.stop(hdfs)
-    for name in ("pids.json", "endpoints.json"):
+    for name in ("pids.json", "endpoints.json", "environment"):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -181,4 +193,5 @@ def _print_addresses(environment: Environment, directory: Path) -> None:
         address = cluster.address
         print(f"{name:8} ZooKeeper {address.zookeeper}  Thrift {address.thrift}  WebHDFS {address.webhdfs}")
     print(f"{'Airflow':8} {environment.airflow.url}  user {USERNAME}")
+    print(f"for `airflow` and `walferry` in a shell: . {os.path.relpath(directory / 'environment')}")
     print(f"the password and all addresses: {os.path.relpath(directory / 'endpoints.json')}; to stop: make down")
