@@ -143,7 +143,6 @@ class Environment:
         login = {"url": self.airflow.url, "username": USERNAME, "password": self.airflow.password}
         return {**clusters, "airflow": login, "spark": self.spark, "ledger": self.ledger}
 
-
     def shell(self) -> str:
         """The content of `.run/environment`: what a shell needs for `airflow` and `walferry` to work here."""
         # Behind the connections' form these are known to Airflow; the `walferry` command reads them from here.

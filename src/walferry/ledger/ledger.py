@@ -438,6 +438,18 @@ class Ledger:
                     same = _same_range(table, run_id, item)
                     connection.execute(update(table).where(*same).values(to_columns(item)))
 
+    def applied_files(self, run_id: str) -> set[str]:
+        """Names of the files of which nothing is left to apply, for none of the run's tables."""
+        applied: dict[str, set[str]] = {}
+        begun = set()
+        for item in self.ranges(run_id):
+            if item.state in ("applied", "verified"):
+                applied.setdefault(item.file, set()).add(item.table)
+            else:
+                begun.add(item.file)
+        tables = set(source_tables(self.run(run_id).spec))
+        return {name for name, done in applied.items() if tables <= done} - begun
+
     def ranges(
         self,
         run_id: str,

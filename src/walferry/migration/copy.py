@@ -68,7 +68,8 @@ def copy(migration: Migration, spark: SparkSession, table: str) -> dict[str, Any
         manifest = read_manifest(migration, table)
         files = list(files_of(migration, table, manifest))
         name = migration.snapshot(table)
-        migration.ledger.plan_object(migration.run_id, "target", "snapshot", name)
+        there = migration.target_files.status(f"{migration.target_root}/.hbase-snapshot/{name}") is not None
+        plan_own(migration, "target", "snapshot", name, there=there)
         _copy_manifest(migration, name)
         migration.ledger.object_made(migration.run_id, "target", "snapshot", name)
         copied: list[FileCopied] = []

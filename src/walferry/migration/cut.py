@@ -103,8 +103,9 @@ def cut_log(migration: Migration) -> Cut:
         migration.source.roll_wal(server)
     deadline = time.monotonic() + ROLL_SECONDS
     while True:
-        alive = {server.name for server in migration.source.servers()}
         files = list_wals(migration.source_files, migration.source_root)
+        # Asked behind the listing: a server registers before it opens a log, so that none of these seems to be dead.
+        alive = {server.name for server in migration.source.servers()}
         new = _newest(file for file in files if file.place is Place.LIVE)
         waiting = [
             group for group, file in old.items()

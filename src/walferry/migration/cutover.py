@@ -13,6 +13,7 @@ from walferry.errors import UnfinishedInputError, WalferryError
 from walferry.formats.wal import EntryBatch, Marker, WalReader
 from walferry.migration.context import Migration
 from walferry.migration.lineage import missing_tables
+from walferry.migration.report import READ_ONLY
 from walferry.wal.files import WalFile, find_wal, list_wals
 
 log = logging.getLogger(__name__)
@@ -112,10 +113,13 @@ def stop_writes(migration: Migration) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         at_ms = time.time_ns() // 1_000_000
         if migration.spec.write_stop == "readonly":
+            ours = {o.name for o in migration.ledger.objects(migration.run_id) if o.kind == READ_ONLY}
             for pair in migration.tables:
-                migration.ledger.plan_object(migration.run_id, "source", "read-only table", pair.source)
+                if migration.source.describe(pair.source).read_only and pair.source not in ours:
+                    continue  # by its owner: an abort must not open it
+                migration.ledger.plan_object(migration.run_id, "source", READ_ONLY, pair.source)
                 migration.source.set_read_only(pair.source, True)
-                migration.ledger.object_made(migration.run_id, "source", "read-only table", pair.source)
+                migration.ledger.object_made(migration.run_id, "source", READ_ONLY, pair.source)
         return {"at_ms": at_ms, "how": migration.spec.write_stop}
 
     return migration.once("write_stop", work)

@@ -15,7 +15,7 @@ from typing import Any
 
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.ledger import Ledger, Run, source_tables
+from walferry.ledger import Ledger, Run
 from walferry.migration.context import Migration, file_system
 from walferry.migration.cut import as_listed, as_seen, start_fence
 from walferry.migration.report import status
@@ -228,11 +228,7 @@ def _waiting(ledger: Ledger, run: Run, watch: Run | None, listing: Listing) -> s
     if not start or ledger.phase_facts(run.run_id, "drain") is not None:
         return set()
     end = {p.group: p.number for p in ledger.fence(run.run_id, "end") or []}
-    tables = set(source_tables(run.spec))
-    applied: dict[str, set[str]] = {}
-    for item in ledger.ranges(run.run_id):
-        if item.state in ("applied", "verified"):
-            applied.setdefault(item.file, set()).add(item.table)
+    applied = ledger.applied_files(run.run_id)
     # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
     seen = ledger.files(watch.run_id) if watch else []
     mine = ledger.files(run.run_id)
@@ -248,7 +244,7 @@ def _waiting(ledger: Ledger, run: Run, watch: Run | None, listing: Listing) -> s
         name
         for name, (group, number) in known.items()
         if start.get(group, 0) <= number < end.get(group, number + 1)
-        and not tables <= applied.get(name, set())
+        and name not in applied
         and (name in listing.files or name not in empty)
     }
 

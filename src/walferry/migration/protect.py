@@ -14,6 +14,7 @@ from typing import Any
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide
 from walferry.migration.context import Migration
+from walferry.migration.report import READ_ONLY
 from walferry.wal.files import Place, list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
@@ -66,9 +67,8 @@ def renew(migration: Migration, keep_hours: float = KEEP_HOURS) -> str | None:
         return None
     start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
     listed = list_wals(migration.source_files, migration.source_root)
-    applied = {r.file for r in migration.ledger.ranges(migration.run_id) if r.state in ("applied", "verified")}
-    waiting = {file.name for file in listed if file.number >= start.get(file.group, 0)} - applied
-    if waiting - queued_files(migration, name):
+    waiting = {file.name for file in listed if file.number >= start.get(file.group, 0)}
+    if waiting - migration.ledger.applied_files(migration.run_id) - queued_files(migration, name):
         return None
     if older.name in migration.source.peers():
         migration.source.remove_peer(older.name)
@@ -165,7 +165,7 @@ def release(migration: Migration, *, aborted: bool = False) -> dict[str, Any]:
             client.remove_peer(item.name)
         elif item.kind == "snapshot" and item.name in {snapshot.name for snapshot in client.snapshots()}:
             client.delete_snapshot(item.name)
-        elif item.kind == "read-only table":
+        elif item.kind == READ_ONLY:
             if not aborted:
                 continue
             if client.table_exists(item.name):

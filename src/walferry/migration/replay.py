@@ -239,7 +239,7 @@ def check_complete(migration: Migration, cut: Cut) -> None:
     """
     require_peer(migration)
     present = {file.name for file in cut.files}
-    applied = {r.file for r in migration.ledger.ranges(migration.run_id) if r.state in ("applied", "verified")}
+    applied = migration.ledger.applied_files(migration.run_id)
     known = {file.name for file in migration.ledger.files(migration.run_id)}
     expected = known - applied
     start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}

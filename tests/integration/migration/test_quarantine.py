@@ -48,9 +48,10 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     del without.schema.column_families[:]
     without.schema.column_families.extend(kept)
     at_target.modify_table(without)
-    put(at_source, table, "abxy", b"f", b"old")
+    put(at_source, table, "abcxy", b"f", b"old")
     put(at_source, table, "a", b"g", b"refused")
-    put(at_source, table, "abxy", b"f", b"new")
+    cut.cut_log(migration)  # of the same batch, the next file waits as well
+    put(at_source, table, "abcxy", b"f", b"new")
     replay(migration, spark, until=lambda: True)
     put(at_source, table, "abxy", b"f", b"newest")
     replay(migration, spark, until=lambda: True)

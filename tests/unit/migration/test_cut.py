@@ -20,7 +20,7 @@ from walferry.migration import replay as replaying
 from walferry.migration.context import Migration
 from walferry.migration.cut import NOT_KNOWN, Cut, cut_log, fingerprint, quiet_cut, start_fence
 from walferry.migration.replay import _settled_cut
-from walferry.storage import Local
+from walferry.storage import FileStatus, Local
 from walferry.wal.files import Place, WalFile
 
 TABLE = "shop:orders"
@@ -176,6 +176,27 @@ def test_what_was_written_before_a_cut_is_below_it_though_a_roll_takes_time_or_t
         made = cut_log(migration)
     assert [file.number for file in made.below()] == [7]
     assert made.current == behind
+
+
+def test_the_log_of_a_server_that_joins_during_the_cut_is_not_below_it(tmp_path: Path) -> None:
+    joined = Server("new", 1, 3)
+
+    class Joining(Local):
+        def list(self, path: str) -> list[FileStatus]:
+            if source.number > 8 and joined not in source.alive:
+                source.alive.append(joined)
+                self.write(f"{tmp_path}/WALs/{joined.name}/new%2C1%2C3.1", [b""])
+            return super().list(path)
+
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        source = Rolling(tmp_path)
+        source.write()
+        migration.__dict__.update(source=source, source_files=Joining())
+        made = cut_log(migration)
+    assert made.current == {"rs%2C1%2C2": 8, "new%2C1%2C3": 1}
+    assert [file.number for file in made.below()] == [7]
 
 
 @dataclass

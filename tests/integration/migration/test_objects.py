@@ -1,0 +1,107 @@
+"""What a run makes on the clusters is in the ledger before it is made (R6); a kill in between costs nothing (R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.migration.moves import fill, make_spec, run_of, spark, unique, visible
+from integration.migration.test_cli import left_behind
+from walferry.embedded.cluster import Cluster
+from walferry.errors import UsageError
+from walferry.migration import copy, cut, cutover, protect
+from walferry.migration.context import Migration
+
+pytestmark = pytest.mark.cluster
+
+Phase = Callable[[Migration, str], object]
+STEPS: list[tuple[str, str, tuple[str, str], Phase]] = [
+    ("source", "add_peer", ("source", "peer"), lambda run, table: protect.protect(run)),
+    ("source", "snapshot", ("source", "snapshot"), copy.snapshot),
+    ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark(), table)),
+    ("target", "clone_snapshot", ("target", "table"), copy.clone),
+    ("source", "set_read_only", ("source", "read-only table"), lambda run, table: cutover.stop_writes(run)),
+]
+"""whose method makes an object, the method, what the ledger calls the object, and the phase that makes it"""
+
+
+def killed_behind(method: Callable[..., object]) -> Callable[..., None]:
+    """Does it, and then the process is killed."""
+
+    def do(*arguments: Any, **options: Any) -> None:
+        method(*arguments, **options)
+        raise KeyboardInterrupt
+
+    return do
+
+
+def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_end_takes_it_away(
+    source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = unique()
+    with run_of(make_spec(source, target, [table], write_stop="readonly"), tmp_path) as migration:
+        migration.source.create_table(table, {"f": {}})
+        fill(migration.source, table)
+        for owner, method, made, phase in STEPS:
+            maker = getattr(migration, owner)
+            with monkeypatch.context() as patch:
+                patch.setattr(maker, method, killed_behind(getattr(maker, method)))
+                with pytest.raises(KeyboardInterrupt):
+                    phase(migration, table)
+            known = {(o.cluster, o.kind): o.state for o in migration.ledger.objects(migration.run_id)}
+            assert known.get(made) == "planned", f"{method} came first"
+            if method == "clone_snapshot":  # nothing is under way: do not wait for it
+                migration.target.zk.delete(f"/walferry/leases/{table}")
+            phase(migration, table)
+            if method == "add_peer":
+                cut.start_fence(migration)
+        assert {o.state for o in migration.ledger.objects(migration.run_id)} == {"made"}
+        assert visible(target, table) == visible(source, table)
+        assert migration.source.describe(table).read_only
+
+        protect.release(migration)
+        run = migration.run_id
+        assert left_behind(migration.source, run) == left_behind(migration.target, run) == []
+        assert migration.source.describe(table).read_only, "late writers are let in after a cutover"
+        protect.release(migration, aborted=True)
+        assert not migration.source.describe(table).read_only, "the source takes no writes after an abort"
+        assert migration.target.table_exists(table)
+
+
+def test_an_object_of_another_ledger_is_neither_used_nor_removed(
+    source: Cluster, target: Cluster, tmp_path: Path
+) -> None:
+    table = unique()
+    (tmp_path / "other").mkdir()
+    spec = make_spec(source, target, [table])
+    with run_of(spec, tmp_path) as first, run_of(spec, tmp_path / "other") as second:
+        first.source.create_table(table, {"f": {}})
+        protect.protect(first)
+        with pytest.raises(UsageError, match=f"peer {first.peer} is at the source already and not from this run"):
+            protect.protect(second)
+        protect.release(second, aborted=True)
+        protect.protect(first)
+        assert first.source.peers()[first.peer][0] is False
+        copy.snapshot(first, table)
+        copy.copy(first, spark(), table)
+        second.ledger.plan_object(second.run_id, "source", "snapshot", second.snapshot(table))  # of another source
+        with pytest.raises(UsageError, match=f"snapshot {first.snapshot(table)} is at the target already"):
+            copy.copy(second, spark(), table)
+
+
+def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
+    source: Cluster, target: Cluster, tmp_path: Path
+) -> None:
+    closed, written = unique(), unique()
+    with run_of(make_spec(source, target, [closed, written], write_stop="readonly"), tmp_path) as migration:
+        for table in (closed, written):
+            migration.source.create_table(table, {"f": {}})
+        migration.source.set_read_only(closed, True)
+        cutover.stop_writes(migration)
+        assert migration.source.describe(written).read_only
+        protect.release(migration, aborted=True)
+        assert migration.source.describe(closed).read_only
+        assert not migration.source.describe(written).read_only

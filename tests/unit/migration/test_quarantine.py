@@ -1,0 +1,77 @@
+"""What is refused is put away before its batch counts as read (R5), so that a kill in between loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from walferry.ledger import Hold, Ledger, SeenFile
+from walferry.migration.context import Migration
+from walferry.migration.quarantine import record
+from walferry.spark.sealed import FileReport, Refusal, TableTally, Withheld
+
+TABLE, OTHER = "shop:orders", "shop:users"
+FILE = "rs%2C1%2C2.10"
+
+
+@pytest.fixture
+def migration(tmp_path: Path) -> Iterator[Migration]:
+    """A run of two tables that has seen one file."""
+    spec = SPEC | {"tables": [{"source": table, "target": table} for table in (TABLE, OTHER)]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = ledger.open_run("move", "test", spec, "test").run_id
+        ledger.see_files(run, [SeenFile(FILE, "rs%2C1%2C2", "rs,1,2", 10, f"/{FILE}", 100, sealed=True)])
+        yield Migration(ledger, run)
+
+
+def report() -> FileReport:
+    """A file of which one edit of one table was refused."""
+    refusal = Refusal(FILE, 20, 30, TABLE, "r1", 4, "no such family", b"edit", 1)
+    tallies = tuple(TableTally(table, 2, 3, 1, 2) for table in (TABLE, OTHER))
+    return FileReport(FILE, 100, True, 100, tallies, (refusal,), (Withheld(FILE, TABLE, "r1", 20),))
+
+
+def applied(migration: Migration) -> list[str]:
+    return [r.table for r in migration.ledger.ranges(migration.run_id, state="applied")]
+
+
+def test_a_file_with_a_refused_edit_is_applied_for_the_other_table_only(migration: Migration) -> None:
+    record(migration, [report()])
+    (item,) = migration.ledger.quarantined(migration.run_id, "held")
+    assert (item.table, item.start, item.data) == (TABLE, 20, b"edit")
+    assert migration.ledger.holds(migration.run_id) == [Hold(FILE, TABLE, "r1", 0, item.quarantine_id)]
+    assert applied(migration) == [OTHER]
+
+
+@pytest.mark.parametrize("step", ["hold_regions", "set_ranges"])
+def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_range(
+    migration: Migration, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migration.ledger, step, kill)
+        with pytest.raises(KeyboardInterrupt):
+            record(migration, [report()])
+    assert len(migration.ledger.quarantined(migration.run_id, "held")) == 1
+    assert migration.ledger.ranges(migration.run_id) == []
+    record(migration, [report()])  # the round is repeated as a whole
+    assert len(migration.ledger.quarantined(migration.run_id, "held")) == 1
+    assert applied(migration) == [OTHER]
+
+
+def test_damage_holds_all_tables_of_the_run(migration: Migration) -> None:
+    damage = Refusal(FILE, 20, -1, "*", None, 0, "damaged", b"")
+    tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
+    record(migration, [FileReport(FILE, 100, False, 20, tallies, (damage,), ())])
+    assert {(hold.table, hold.region) for hold in migration.ledger.holds(migration.run_id)} == {
+        (TABLE, "*"),
+        (OTHER, "*"),
+    }
+    assert applied(migration) == []
+    assert [r.state for r in migration.ledger.ranges(migration.run_id)] == ["sealed", "sealed"]
