@@ -85,8 +85,10 @@ def hbase_wal_replay() -> None:
         task_id="wait_until_complete", target_time="{{ ti.xcom_pull('open_window')['complete_at'] }}"
     )
     replay = WalferrySparkOperator(
-        task_id="replay", app="replay_window.py", run="{{ ti.xcom_pull('open_window')['run'] }}", phase="replay_window"
-    )
+        task_id="replay", app="replay_window.py", run="{{ ti.xcom_pull('open_window')['run'] }}", phase="replay_window",
+        # A backfill has a limit of its own, ten runs at once: they would only wait for each other's lease.
+        max_active_tis_per_dag=1,
+    )  # fmt: skip
     opened >> wait >> replay >> report(opened["run"])
 
 

@@ -24,6 +24,8 @@ from walferry.errors import UsageError
 CHECKOUT = Path(__file__).parents[3]
 RUN = CHECKOUT / ".run"
 SOURCE_SERVERS = 2  # two groups of WALs, as on any real cluster
+LOGS_KEPT_MS = 24 * 3600 * 1000
+"""by the source without a peer: HBase's ten minutes are too short to try windows of the log on"""
 _PORTS_EACH = 10
 
 
@@ -70,7 +72,8 @@ class Environment:
             port=port,
             environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
         )
-        clusters = Cluster(directory / "source", source), Cluster(directory / "target", target)
+        keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
+        clusters = Cluster(directory / "source", source, hbase_site=keep), Cluster(directory / "target", target)
         workers = settings.spark_workers
         spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
         return cls(
