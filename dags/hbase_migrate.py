@@ -16,7 +16,7 @@ from airflow.sdk import Param, dag, get_current_context, task
 
 from walferry.airflow.dag_parts import TABLE_ITEMS, TASK_DEFAULTS
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
-from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.operators import WalferrySparkOperator, approved_by, final_errors, step
 
 log = logging.getLogger(__name__)
 
@@ -129,16 +129,16 @@ def hbase_migrate() -> None:
         from walferry.migration.cutover import approve
 
         with step(run) as migration:
-            approve(migration, f"airflow {answer['responded_by_user']['name']}")
+            approve(migration, f"airflow {approved_by(answer)}")
             return "stop_writes" if migration.spec.write_stop == "readonly" else "confirm_writes_stopped"
 
     @task(trigger_rule="none_failed_min_one_success")
-    def stop_writes(run: str) -> None:
-        """Writes have stopped, or are refused from here on."""
+    def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
+        """Writes have stopped, as a person said, or are refused from here on."""
         from walferry.migration.cutover import stop_writes
 
         with step(run) as migration:
-            stop_writes(migration)
+            stop_writes(migration, f"airflow {approved_by(answer)}" if answer else None)
 
     @task
     def end_fence(run: str) -> None:
@@ -205,7 +205,7 @@ def hbase_migrate() -> None:
         "Have all writers to {{ params.name }} stopped?",
         "Approve once no client writes to the source tables any more. A later edit shuts the gate again.",
     )
-    stopped = stop_writes(run)
+    stopped = stop_writes(run, confirmed.output)
     ended = end_fence(run)
     drain = WalferrySparkOperator(task_id="drain", app="drain_wal.py", run=run, phase="drain")
     compared = WalferrySparkOperator.partial(

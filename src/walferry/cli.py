@@ -20,7 +20,7 @@ from rich.table import Table
 from walferry.errors import SidesDifferError, UsageError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
-from walferry.process import set_up_logging
+from walferry.process import DEFAULT_REPORTS, REPORTS_VARIABLE, set_up_logging
 
 app = typer.Typer(
     help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
@@ -37,11 +37,11 @@ SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file, see m
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the migration, or id of a run")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
-Folder = Annotated[Path, typer.Option(help="where reports and Data Docs go")]
+Folder = Annotated[Path, typer.Option(envvar=REPORTS_VARIABLE, help="where reports and Data Docs go")]
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
 ]
-REPORTS = Path(".run/reports")
+REPORTS = DEFAULT_REPORTS
 
 
 class Resolution(StrEnum):
@@ -61,9 +61,11 @@ def main() -> None:
     except WalferryError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("interrupted; `walferry resume NAME` goes on from here", file=sys.stderr)
-        sys.exit(130)
+
+
+def _existing(url: str | None) -> Ledger:
+    """The ledger for a verb about a run that is in it: nothing is made where there is none."""
+    return Ledger.open(url, create=False)
 
 
 def _resolved(spec: Path) -> ResolvedSpec:
@@ -143,8 +145,15 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path) -> None:
     with Migration(book, run_id) as migration:
         try:
             migrate(migration, ask, reports / "data_docs")
-        finally:
-            path = write_report(migration, reports)
+        except BaseException as error:
+            try:
+                write_report(migration, reports)
+            except WalferryError as second:  # it must not hide the first
+                print(f"no report was written: {second}", file=sys.stderr)
+            if isinstance(error, KeyboardInterrupt):
+                print(f"interrupted; `walferry resume {migration.run.name}` goes on from here", file=sys.stderr)
+            raise
+        path = write_report(migration, reports)
     print(path.read_text(), end="")
 
 
@@ -154,7 +163,7 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     from walferry.migration.report import status as facts_of
     from walferry.migration.report import status_line
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         facts = facts_of(book, book.find(name))
     if as_json:
         _print_json(facts)
@@ -172,7 +181,7 @@ def pause(
     ledger: LedgerUrl = None,
 ) -> None:
     """Ask the replay to wait after its present round."""
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
         if dry_run:
             print(f"would pause {run.run_id} ({'paused' if run.paused else run.state} now)")
@@ -192,8 +201,13 @@ def resume(
     ledger: LedgerUrl = None,
 ) -> None:
     """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
+        if run.spec.get("window"):
+            raise UsageError(
+                f"run {run.run_id} is that of a window: `walferry replay SPEC --from … --to …` goes on with it",
+                run=run.run_id,
+            )
         if dry_run:
             print(f"would resume {run.run_id} ({'paused' if run.paused else run.state} now, owner {run.owner})")
             return
@@ -229,7 +243,7 @@ def abort(
     from walferry.migration.context import Migration
     from walferry.migration.protect import TARGET_TABLE
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
         left = [o for o in book.objects(run.run_id) if o.state != "removed" and o.kind != TARGET_TABLE]
         made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
@@ -267,16 +281,20 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
     from walferry.migration import cutover
     from walferry.migration.context import Migration
     from walferry.migration.replay import replay as follow
+    from walferry.migration.report import unapplied
     from walferry.spark.session import open_session
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
         if dry_run:
-            waiting = [r for r in book.ranges(run.run_id) if r.state in ("seen", "sealed")]
+            waiting = unapplied(book, run)
+            size = sum(file.length for file in waiting)
             if as_json:
-                _print_json({"run": run.run_id, "ranges": len(waiting), "bytes": sum(r.end - r.start for r in waiting)})
+                _print_json({"run": run.run_id, "files": len(waiting), "bytes": size})
             else:
-                print(f"would apply {len(waiting)} ranges known so far, and what the next cut seals")
+                print(
+                    f"would apply {len(waiting)} files ({size / 1e6:.1f} MB) known so far, and what the next cut seals"
+                )
             return
         with Migration(book, run.run_id) as migration:
             follow(migration, open_session(run.run_id), until=lambda: cutover.caught_up(migration))
@@ -330,7 +348,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     from walferry.migration.context import Migration
     from walferry.spark.session import open_session
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
         book.verify_audit()
         with Migration(book, run.run_id) as migration:
@@ -355,7 +373,7 @@ def report(name: RunName, as_json: AsJson = False, reports: Folder = REPORTS, le
     """Print what a run did and found, and write it beside the audit trail's head."""
     from walferry.migration.report import write
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         run = book.find(name)
         path = write(book, run, reports / run.run_id)
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
@@ -366,7 +384,7 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
     """List what could not be applied."""
     from walferry.migration.quarantine import describe
 
-    with Ledger.open(ledger) as book:
+    with _existing(ledger) as book:
         items = [describe(item) for item in book.quarantined(book.find(name).run_id)]
     if as_json:
         _print_json(items)
@@ -380,14 +398,11 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
 @quarantine_app.command("show")
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
     """Show one item, its bytes in hex."""
-    from walferry.migration.quarantine import describe
+    from walferry.migration.quarantine import describe, find_item
 
-    with Ledger.open(ledger) as book:
-        for found in book.quarantined(book.find(name).run_id):
-            if found.quarantine_id == item:
-                _print_json(describe(found) | {"data": found.data.hex()})
-                return
-    raise UsageError(f"run {name} has no quarantine item {item}", item=item)
+    with _existing(ledger) as book:
+        found = find_item(book, book.find(name), item)
+    _print_json(describe(found) | {"data": found.data.hex()})
 
 
 @quarantine_app.command("release")
@@ -404,14 +419,17 @@ def quarantine_release(
 ) -> None:
     """Decide about an item; the next replay round carries it out."""
     from walferry.migration.context import Migration
-    from walferry.migration.quarantine import release
+    from walferry.migration.quarantine import check_release, release
 
-    with Ledger.open(ledger) as book, Migration(book, book.find(name).run_id) as migration:
+    with _existing(ledger) as book, Migration(book, book.find(name).run_id) as migration:
         if dry_run:
+            check_release(migration, item, how.value)
             print(f"would release item {item} of {migration.run_id} by {how.value}: {reason}")
             return
         release(migration, item, how.value, reason)
-        print(f"item {item} released by {how.value}; the next round carries it out")
+        window = migration.spec.window is not None
+        print(f"item {item} released by {how.value}; " + (
+            "run the window again to carry it out" if window else "the next round carries it out"))  # fmt: skip
 
 
 @wal_app.command("cat")

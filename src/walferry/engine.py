@@ -38,9 +38,9 @@ def migrate(migration: Migration, approve: Callable[[str], bool], docs: Path) ->
     for pair in migration.tables:
         retried(partial(copy.copy, migration, spark, pair.source))
         retried(partial(copy.clone, migration, pair.source))
-    check_copy(migration, docs)
+    retried(lambda: check_copy(migration, docs))
     follow(migration, spark, approve)
-    retried(lambda: cutover.stop_writes(migration))
+    retried(lambda: cutover.stop_writes(migration, migration.actor))
     finish(migration, spark, docs)
 
 
@@ -70,8 +70,8 @@ def finish(migration: Migration, spark: SparkSession, docs: Path) -> None:
     retried(lambda: drain(migration, spark))
     for pair in migration.tables:
         retried(partial(last_comparison, migration, spark, pair.source))
-    check_drain(migration, docs)
-    release(migration)
+    retried(lambda: check_drain(migration, docs))
+    retried(lambda: release(migration))
 
 
 def release(migration: Migration) -> None:

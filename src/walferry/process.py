@@ -17,6 +17,8 @@ from walferry.errors import WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.context import Migration
 
+REPORTS_VARIABLE = "WALFERRY_REPORTS"
+DEFAULT_REPORTS = Path(".run/reports")
 QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
 
 
@@ -34,7 +36,7 @@ def quiet_libraries() -> None:
 
 def reports_folder() -> Path:
     """Where reports and Data Docs go: $WALFERRY_REPORTS, else `.run/reports` of the working directory."""
-    return Path(os.environ.get("WALFERRY_REPORTS", ".run/reports"))
+    return Path(os.environ.get(REPORTS_VARIABLE, DEFAULT_REPORTS))
 
 
 @contextmanager

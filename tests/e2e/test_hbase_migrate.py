@@ -220,6 +220,8 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             assert ledger.run("e2e-1").state == "done"
             assert not ledger.gaps("e2e-1")
             ledger.verify_audit()
+            for phase in ("approve", "write_stop"):
+                assert (ledger.phase_facts("e2e-1", phase) or {})["by"].startswith("airflow ")
         assert (environment.reports / "e2e-1" / "report.txt").exists()
 
 

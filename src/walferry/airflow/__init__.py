@@ -38,7 +38,7 @@ CONNECTION_TYPE: dict[str, Any] = {
         "webhdfs": _field("WebHDFS", "Of the NameNode, such as http://namenode.example:9870. Required."),
         "rootdir": _field("Root folder", "hbase.rootdir, such as hdfs://namenode.example:8020/hbase. Required."),
         "znode": _field("Parent znode", "zookeeper.znode.parent; /hbase if not given."),
-        "thrift": _field("Thrift server", "host:port. Optional; not used for moving data."),
+        "thrift": _field("Thrift server", "host:port. Optional; moves data only with apply: thrift."),
         "user": _field("User", "Name that HBase and HDFS see; the operating system's user if not given."),
     },
 }

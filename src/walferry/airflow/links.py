@@ -10,7 +10,7 @@ from urllib.parse import quote
 from airflow.sdk import DAG, BaseOperatorLink
 from airflow.sdk.configuration import conf
 
-_RUN_ID = re.compile(r"^[a-z][a-z0-9_]{0,39}-\d+$")
+_RUN_ID = re.compile(r"^[a-z][a-z0-9_]*-\d+$")
 
 
 def run_of(operator: Any) -> str | None:

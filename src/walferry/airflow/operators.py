@@ -288,11 +288,11 @@ class HBaseCutoverOperator(WalferrySparkOperator):
         from walferry.migration.cutover import stop_writes
 
         with step(self.run) as migration:
-            person = approved_by(self.approval)
+            person, confirmed_by = f"airflow {approved_by(self.approval)}", None
             if migration.spec.write_stop == "confirm":
-                approved_by(self.writes_stopped)
-            self._approve(migration, f"airflow {person}")
-            stop_writes(migration)
+                confirmed_by = f"airflow {approved_by(self.writes_stopped)}"
+            self._approve(migration, person)
+            stop_writes(migration, confirmed_by)
             self._await_end_of_replay(migration)
             end_fence(migration)
         self.submit(context)

@@ -54,6 +54,9 @@ def check_drain(migration: Migration, docs: Path) -> dict[str, Any]:
     """Gate after the drain: nothing written behind the end fence, no gap, both sides equal or explained."""
 
     def work() -> dict[str, Any]:
+        migration.done("drain")
+        for pair in migration.tables:
+            migration.done("compare", pair.source)
         require_silence(migration)
         try:
             gate(migration, drained=True)
@@ -68,7 +71,7 @@ def check_drain(migration: Migration, docs: Path) -> dict[str, Any]:
             regions = sorted({region for failure in result.failures for region in failure.regions})
             raise SidesDifferError(
                 f"source and target differ without an explanation in {', '.join(regions[:10])}; "
-                f"see `walferry report` and {result.docs_index}",
+                f"see `walferry report {migration.run_id}` and {result.docs_index}",
                 regions=regions,
                 docs_index=str(result.docs_index),
             )

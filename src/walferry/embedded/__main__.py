@@ -59,17 +59,14 @@ def writer(
     typer.echo(f"{count.state}; {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
 
 
-def main() -> int:
-    """Run the command; a WalferryError becomes one message on stderr and its exit code."""
+def main() -> None:
+    """Run the command; a WalferryError becomes one message on stderr and its exit code, Ctrl-C 130."""
     try:
-        app(standalone_mode=False)
+        app()
     except WalferryError as error:
         print(error.message, file=sys.stderr)
-        return error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
-    return 0
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

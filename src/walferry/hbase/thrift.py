@@ -8,7 +8,7 @@ from thriftpy2.transport import TTransportException
 from walferry.errors import TransientError, UsageError
 from walferry.hbase.address import ClusterAddress
 
-TIMEOUT_MS = 60_000
+TIMEOUT_SECONDS = 60.0
 
 
 def connect(address: ClusterAddress) -> happybase.Connection:
@@ -18,7 +18,7 @@ def connect(address: ClusterAddress) -> happybase.Connection:
         raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server")
     host, _, port = address.thrift.rpartition(":")
     try:
-        return happybase.Connection(host, int(port), timeout=TIMEOUT_MS)
+        return happybase.Connection(host, int(port), timeout=int(TIMEOUT_SECONDS * 1000))
     except (TTransportException, OSError) as error:
         message = f"HBase's Thrift server at {address.thrift} does not answer: {error}"
         raise TransientError(message, thrift=address.thrift) from error

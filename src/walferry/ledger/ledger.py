@@ -93,13 +93,21 @@ class Ledger:
         """The unfinished run of that name when owner and spec are the same, else a new one.
 
         `spec["tables"]` ("ns:table", or {"source": "ns:table", …}) says what `gaps` asks for.
-        Raises UsageError when another owner or another spec holds the unfinished run.
+        Raises UsageError when another owner or another spec holds the unfinished run, unless that has come no further
+        than a plan that failed: then it gives way.
         """
         runs = self._table("runs")
         with self._database.write() as connection:
             unfinished = _fetch(connection, Run, runs, runs.c.name == name, runs.c.state == "running")
             if unfinished:
-                return _same_run(unfinished[0], owner, spec)
+                try:
+                    return _same_run(unfinished[0], owner, spec)
+                except UsageError:
+                    if not self._only_planned(connection, unfinished[0].run_id):
+                        raise
+                    self._end(
+                        connection, unfinished[0], "failed", actor, "gave way to a new run; it had changed nothing"
+                    )
             number = connection.execute(select(func.count()).where(runs.c.name == name)).scalar_one() + 1
             run = Run(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None)
             connection.execute(insert(runs).values(to_columns(run)))
@@ -122,7 +130,9 @@ class Ledger:
         ]
         if found:
             return found[-1]
-        raise UsageError(f"the ledger {self.url} knows no run {name_or_run_id!r}", run=name_or_run_id)
+        alike = [run.run_id for run in runs if run.name.startswith(name_or_run_id)] or [run.run_id for run in runs]
+        others = f"its newest are {', '.join(alike[:-6:-1])}" if alike else "it knows none"
+        raise UsageError(f"the ledger {self.url} knows no run {name_or_run_id!r}; {others}", run=name_or_run_id)
 
     def runs(self) -> list[Run]:
         """All runs, oldest first."""
@@ -158,10 +168,20 @@ class Ledger:
                 return run
             if run.state != "running" or state == "running":
                 raise UsageError(f"run {run_id} is {run.state} and cannot become {state}", run=run_id)
-            ended = replace(run, state=state, outcome=outcome, ended_ms=now_ms())
-            self._update_run(connection, run_id, state=state, outcome=outcome, ended_ms=ended.ended_ms)
-            self._note(connection, "end run", run_id, {"state": state}, outcome, actor)
+            return self._end(connection, run, state, actor, outcome)
+
+    def _end(self, connection: Connection, run: Run, state: RunState, actor: str, outcome: str) -> Run:
+        ended = replace(run, state=state, outcome=outcome, ended_ms=now_ms())
+        self._update_run(connection, run.run_id, state=state, outcome=outcome, ended_ms=ended.ended_ms)
+        self._note(connection, "end run", run.run_id, {"state": state}, outcome, actor)
         return ended
+
+    def _only_planned(self, connection: Connection, run_id: str) -> bool:
+        """Whether all that a run has done is a plan that failed."""
+        phases = self._table("phases")
+        return [(p.phase, p.state) for p in _fetch(connection, Phase, phases, phases.c.run_id == run_id)] == [
+            ("plan", "failed")
+        ]
 
     # ---- phases; the subject is a table, or "" for the whole run
 
@@ -172,17 +192,17 @@ class Ledger:
                 return known.facts
         return None
 
-    def start_phase(self, run_id: str, phase: str, subject: str = "") -> None:
-        """Begin a phase, or begin it again: `attempts` counts."""
-        self._set_phase(run_id, phase, subject, "running")
+    def start_phase(self, run_id: str, phase: str, subject: str = "") -> int:
+        """Begin a phase, or begin it again; the number of this attempt. UsageError when the run has ended."""
+        return self._set_phase(run_id, phase, subject, "running")
 
     def finish_phase(self, run_id: str, phase: str, facts: Mapping[str, Any], subject: str = "") -> None:
         """The phase is done; `facts` is what later phases and the report need of it."""
         self._set_phase(run_id, phase, subject, "done", facts=facts)
 
-    def fail_phase(self, run_id: str, phase: str, error: str, subject: str = "") -> None:
-        """This attempt at the phase failed."""
-        self._set_phase(run_id, phase, subject, "failed", error=error)
+    def fail_phase(self, run_id: str, phase: str, error: str, subject: str = "", attempt: int | None = None) -> None:
+        """This attempt at the phase failed. Nothing changes when another attempt has begun, or done it, since."""
+        self._set_phase(run_id, phase, subject, "failed", error=error, attempt=attempt)
 
     def reopen_phase(self, run_id: str, phase: str, subject: str = "", reason: str = "to be done again") -> None:
         """The phase must be done again: what it rested on has changed. A phase that is not done stays as it is."""
@@ -204,15 +224,18 @@ class Ledger:
         state: PhaseState,
         facts: Mapping[str, Any] | None = None,
         error: str = "",
-    ) -> None:
+        attempt: int | None = None,
+    ) -> int:
         phases = self._table("phases")
         key = (phases.c.run_id == run_id, phases.c.phase == phase, phases.c.subject == subject)
         at = now_ms()
         with self._database.write() as connection:
-            self._run(connection, run_id)
+            starting = state == "running"
+            self._unfinished(connection, run_id) if starting else self._run(connection, run_id)
             known = _fetch(connection, Phase, phases, *key)
             before = known[0] if known else Phase(phase, subject, "running", 0, at, None, {}, "")
-            starting = state == "running"
+            if attempt is not None and (before.attempts != attempt or before.state == "done"):
+                return before.attempts
             after = replace(
                 before,
                 state=state,
@@ -229,6 +252,7 @@ class Ledger:
             action = {"running": "start phase", "done": "finish phase", "failed": "fail phase"}[state]
             inputs = {"phase": phase, "subject": subject, "attempt": after.attempts, "facts": after.facts}
             self._note(connection, action, run_id, inputs, error)
+        return after.attempts
 
     # ---- objects of ours on a cluster: planned before they are made, so that none is left behind
 
@@ -794,7 +818,8 @@ class Ledger:
     def _unfinished(self, connection: Connection, run_id: str) -> Run:
         run = self._run(connection, run_id)
         if run.state != "running":
-            raise UsageError(f"run {run_id} has ended ({run.state})", run=run_id)
+            why = f"{run.state}: {run.outcome}" if run.outcome else run.state
+            raise UsageError(f"run {run_id} has ended ({why}): begin a new one", run=run_id)
         return run
 
     def _update_run(self, connection: Connection, run_id: str, **values: Any) -> None:
@@ -819,10 +844,11 @@ def _same_run(run: Run, owner: str, spec: Mapping[str, Any]) -> Run:
     ]
     if not differing:
         return run
+    resume = "" if run.spec.get("window") else f" or by `walferry resume {run.name}`"
     raise UsageError(
         f"run {run.run_id} of {run.name!r} is unfinished and belongs to {run.owner}, with another "
-        f"{' and '.join(differing)} than this one ({owner}): go on with it by clearing its failed tasks in Airflow or "
-        f"by `walferry resume {run.name}`, or end it by `walferry abort {run.name}`",
+        f"{' and '.join(differing)} than this one ({owner}): go on with it as it was begun, by clearing its "
+        f"failed tasks in Airflow{resume}, or end it by `walferry abort {run.name} --reason …`",
         run=run.run_id,
         owner=run.owner,
         differing=differing,

@@ -10,6 +10,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
+from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, Run
 from walferry.migration.spec import Cluster, ResolvedSpec, TablePair
@@ -23,9 +24,17 @@ class Migration:
     """A run of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
 
     def __init__(self, ledger: Ledger, run: Run | str, actor: str | None = None) -> None:
-        """`run`: the id of a run, or one that is not in the ledger, to look at what it would meet."""
+        """`run`: the id of a run, or one that is not in the ledger, to look at what it would meet.
+
+        UsageError for the record of a watch, which has no tables.
+        """
         self.ledger = ledger
         self.run: Run = ledger.run(run) if isinstance(run, str) else run
+        if not self.run.spec["tables"]:
+            raise UsageError(
+                f"run {self.run.run_id} is the record of {self.run.owner}: there are no tables to work on",
+                run=self.run.run_id,
+            )
         self.spec = ResolvedSpec.model_validate(self.run.spec)
         self.actor = actor or f"{getpass.getuser()}@{socket.gethostname()}"
 
@@ -105,22 +114,26 @@ class Migration:
     def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
         """Do a phase, also one that is done. Its facts, or its failure, are recorded; the failure is raised."""
         label = f"{phase} {subject}".strip()
-        self.ledger.start_phase(self.run_id, phase, subject)
+        attempt = self.ledger.start_phase(self.run_id, phase, subject)
         log.info("%s: started", label)
         try:
             facts = work()
         except BaseException as error:
-            self.ledger.fail_phase(self.run_id, phase, f"{type(error).__name__}: {error}", subject)
+            self.ledger.fail_phase(self.run_id, phase, f"{type(error).__name__}: {error}", subject, attempt)
             raise
         self.ledger.finish_phase(self.run_id, phase, facts, subject)
         log.info("%s: done", label)
         return facts
 
     def done(self, phase: str, subject: str = "") -> dict[str, Any]:
-        """The facts of a phase that must be done by now; KeyError if it is not."""
+        """The facts of a phase that must be done by now; UsageError if it is not."""
         facts = self.ledger.phase_facts(self.run_id, phase, subject)
         if facts is None:
-            raise KeyError(f"phase {phase} {subject} of run {self.run_id} is not done")
+            raise UsageError(
+                f"this rests on {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done (any more): "
+                f"do that first, by clearing its task in Airflow or by `walferry resume {self.run.name}`",
+                run=self.run_id, phase=phase, subject=subject,
+            )  # fmt: skip
         return facts
 
     @property

@@ -27,7 +27,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.migration.context import Migration
-from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.files import Place, WalFile, is_closed, list_wals
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +91,9 @@ def regions_of(client: HBaseClient, table: str) -> list[Region]:
 
 
 def cut_log(migration: Migration) -> Cut:
-    """Roll all WALs of the source and wait until each group goes on in a new file.
+    """Roll all WALs of the source and wait until each group goes on in a new file, and the one before is closed.
 
-    Raises TransientError when a roll does not happen within a minute.
+    Raises TransientError when that does not happen within a minute.
     """
     names = [pair.source for pair in migration.tables]
     started_ms = time.time_ns() // 1_000_000
@@ -112,13 +112,20 @@ def cut_log(migration: Migration) -> Cut:
             if file.place is Place.LIVE and file.server in alive
             and (group not in new or new[group].number <= file.number)
         ]  # fmt: skip
-        if not waiting:
+        left = [
+            file for file in files
+            if file.place is Place.LIVE and file.server in alive
+            and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
+        ]  # fmt: skip
+        # A listed file is not yet the one that is written to: what came before goes on until it is closed.
+        if not waiting and all(is_closed(migration.source_files, migration.source_root, file) for file in left):
             break
         if time.monotonic() > deadline:
+            open_one = old[waiting[0]].name if waiting else left[0].name
             raise TransientError(
-                f"WAL group {waiting[0]} was asked to roll {ROLL_SECONDS:.0f} s ago and still writes to "
-                f"{old[waiting[0]].name}; look at the region server's log",
-                groups=waiting,
+                f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
+                "look at the region server's log",
+                file=open_one,
             )
         time.sleep(0.3)
     # A server that died meanwhile has no file behind the cut; its folder is split and archived as a whole.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from walferry.errors import UnfinishedInputError, WalferryError
+from walferry.errors import UnfinishedInputError, UsageError, WalferryError
 from walferry.formats.wal import EntryBatch, Marker, WalReader
 from walferry.migration.context import Migration
 from walferry.migration.lineage import missing_tables
@@ -58,7 +58,8 @@ def gate(migration: Migration, *, drained: bool) -> None:
     reasons = []
     held = migration.ledger.quarantined(migration.run_id, "held")
     if held:
-        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} (walferry quarantine list)")
+        listed = f"walferry quarantine list {migration.run_id}"
+        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
     waiting = {hold.table for hold in migration.ledger.holds(migration.run_id)}
     if waiting and not held:
         reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
@@ -69,7 +70,7 @@ def gate(migration: Migration, *, drained: bool) -> None:
         gaps = migration.ledger.gaps(migration.run_id)
         reasons += [f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10]]
     elif not caught_up(migration):
-        reasons.append(f"the lag is not yet below {migration.spec.max_lag} s")
+        reasons.append(f"the lag is above {migration.spec.max_lag} s")
     if reasons:
         raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
 
@@ -104,10 +105,10 @@ def schema_differences(migration: Migration) -> list[str]:
     return differences
 
 
-def stop_writes(migration: Migration) -> dict[str, Any]:
+def stop_writes(migration: Migration, confirmed_by: str | None) -> dict[str, Any]:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
-    With `write_stop: confirm` the operator has stopped the writers and said so before this is called.
+    With `write_stop: confirm` the operator has stopped the writers and said so before this is called: `confirmed_by`.
     """
 
     def work() -> dict[str, Any]:
@@ -120,7 +121,9 @@ def stop_writes(migration: Migration) -> dict[str, Any]:
                 migration.ledger.plan_object(migration.run_id, "source", READ_ONLY, pair.source)
                 migration.source.set_read_only(pair.source, True)
                 migration.ledger.object_made(migration.run_id, "source", READ_ONLY, pair.source)
-        return {"at_ms": at_ms, "how": migration.spec.write_stop}
+        elif confirmed_by is None:
+            raise UsageError(f"nobody has said that writes to the tables of {migration.run_id} have stopped")
+        return {"at_ms": at_ms, "how": migration.spec.write_stop, "by": confirmed_by}
 
     return migration.once("write_stop", work)
 
@@ -156,8 +159,9 @@ def _edits(migration: Migration, file: WalFile, tables: set[bytes]) -> list[str]
 
 
 def _is_data(batch: EntryBatch) -> Any:
-    """Which entries change a table: edits, and the marker of a bulk load."""
-    return ((batch.marker == Marker.NONE) & (batch.cell_count > 0)) | (batch.marker == Marker.BULK_LOAD)
+    """Which entries change a table, or may: edits, the marker of a bulk load, markers of an unknown kind."""
+    edits = (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+    return edits | (batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)
 
 
 def require_silence(migration: Migration) -> None:

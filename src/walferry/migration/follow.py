@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from walferry.errors import UsageError, WalferryError
+from walferry.formats.wal import Marker, WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, Run
 from walferry.migration.context import Migration, file_system
@@ -117,9 +118,6 @@ def news(ledger: Ledger, run: Run, cluster: Cluster, since_ms: int) -> News:
 def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
     """Whether a small log holds edits of user tables (not markers of flushes and openings alone, which an idle
     cluster writes, too); what cannot be read counts as if it did."""
-    # numba: not for the triggerer, which needs the rest of this module.
-    from walferry.formats.wal import Marker, WalReader
-
     files = file_system(cluster)
     now = find_wal(files, cluster.address().root_path, file)
     if now is None:

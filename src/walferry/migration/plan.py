@@ -250,7 +250,10 @@ def _size(files: FileSystem, folder: str) -> int:
 
 
 def plan_run(migration: Migration) -> dict[str, object]:
-    """The run's first phase: plan and refuse. Facts: the plan as a mapping."""
+    """The run's first phase: plan and refuse. Facts: the plan as a mapping.
+
+    A plan that is refused ends the run as failed, so that a corrected spec may take the name.
+    """
 
     def work() -> dict[str, object]:
         plan = make_plan(migration.spec)
@@ -261,7 +264,9 @@ def plan_run(migration: Migration) -> dict[str, object]:
 
     try:
         return migration.once("plan", work)
-    except WalferryError as error:  # nothing was changed yet: a corrected spec may take the name
+    except TransientError:
+        raise  # it may be tried again; a run that has come no further gives way to another of its name
+    except WalferryError as error:
         migration.ledger.end_run(migration.run_id, "failed", migration.actor, str(error))
         raise
 

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.errors import DamagedInputError, UsageError
-from walferry.ledger import Hold, Quarantined, QuarantineItem, WalRange
+from walferry.ledger import Hold, Ledger, Quarantined, QuarantineItem, Run, WalRange
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.migration.context import Migration
 from walferry.migration.cut import as_listed
@@ -121,24 +121,38 @@ def release(migration: Migration, quarantine_id: int, resolution: Resolution, re
     retry: apply the entry again (after the target was mended). rpc: apply it, and what waits behind it, by
     ReplicateWALEntry where the run uses Thrift. reread: apply what waited without the entry, then
     copy the rows' present state from the source. accept: go on without it, for the recorded reason.
-    Raises UsageError for a broken lineage, which no release can mend, and for `retry` of a marker that stands for data
-    which the log does not hold.
+    Raises UsageError as `check_release` does.
     """
-    for item in migration.ledger.quarantined(migration.run_id):
-        if item.quarantine_id != quarantine_id:
-            continue
-        if resolution in ("retry", "rpc") and item.reason.startswith(NOT_IN_THE_LOG):
-            raise UsageError(
-                f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
-                quarantine=quarantine_id,
-            )
-        if item.reason.startswith(LINEAGE):
-            raise UsageError(
-                f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
-                "belong to the copied one. Abort this run and migrate the table into a fresh target table",
-                quarantine=quarantine_id,
-            )
+    check_release(migration, quarantine_id, resolution)
     return migration.ledger.release(quarantine_id, resolution, reason, migration.actor)
+
+
+def check_release(migration: Migration, quarantine_id: int, resolution: Resolution) -> None:
+    """Raise UsageError for an item that is not of this run, for a broken lineage, which no release can mend, and for
+    `retry` of a marker that stands for data which the log does not hold."""
+    item = find_item(migration.ledger, migration.run, quarantine_id)
+    if resolution in ("retry", "rpc") and item.reason.startswith(NOT_IN_THE_LOG):
+        raise UsageError(
+            f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
+            quarantine=quarantine_id,
+        )
+    if item.reason.startswith(LINEAGE):
+        raise UsageError(
+            f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
+            "belong to the copied one. Abort this run and migrate the table into a fresh target table",
+            quarantine=quarantine_id,
+        )
+
+
+def find_item(ledger: Ledger, run: Run, quarantine_id: int) -> Quarantined:
+    """An item of a run; UsageError when the run has no such item."""
+    for item in ledger.quarantined(run.run_id):
+        if item.quarantine_id == quarantine_id:
+            return item
+    raise UsageError(
+        f"run {run.run_id} has no quarantine item {quarantine_id}: `walferry quarantine list {run.run_id}` names them",
+        item=quarantine_id,
+    )
 
 
 def apply_released(migration: Migration, spark: SparkSession, pipe: Pipe) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.ledger import Round, WalRange
 from walferry.migration import lease
 from walferry.migration.context import Migration
@@ -38,7 +39,7 @@ from walferry.migration.cut import (
 from walferry.migration.lineage import find_breaks
 from walferry.migration.protect import queued_files, require_peer
 from walferry.migration.quarantine import apply_released, held_regions, record, untouched
-from walferry.migration.report import APPLIED_CUT
+from walferry.migration.report import APPLIED_CUT, unapplied
 from walferry.spark.by_group import GroupTask, apply_groups
 from walferry.spark.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
 from walferry.spark.clients import shared_client
@@ -106,7 +107,8 @@ def follow(migration: Migration, spark: SparkSession) -> None:
 @contextmanager
 def applying(migration: Migration) -> Iterator[Pipe]:
     """Hold the leases of all target tables, and make the pipe that the executors use under them."""
-    limits = Limits()
+    thrift = migration.spec.apply == "thrift"
+    limits = Limits(request_seconds=THRIFT_SECONDS) if thrift else Limits()
     target = migration.spec.target.address()
     with lease.hold(
         migration.target.zk,
@@ -128,7 +130,7 @@ def applying(migration: Migration) -> Iterator[Pipe]:
             tables={pair.source: pair.target for pair in migration.tables},
             guard=partial(guard, target, dict(fences)),
             limits=limits,
-            way="thrift" if migration.spec.apply == "thrift" else "rpc",
+            way="thrift" if thrift else "rpc",
         )
         for table, fence in fences.items():
             migration.ledger.release_lease(migration.run_id, names[table], fence.number)
@@ -350,7 +352,7 @@ def _record_round(migration: Migration, batch: Batch, reports: Sequence[FileRepo
         entries=sum(tally.entries for tally in tallies),
         cells=sum(tally.cells for tally in tallies),
         lag_ms=now_ms - batch.cut_ms,
-        backlog_bytes=_backlog(migration),
+        backlog_bytes=sum(file.length for file in unapplied(migration.ledger, migration.run)),
     )
     migration.ledger.record_round(migration.run_id, done)
     log.info(
@@ -358,14 +360,6 @@ def _record_round(migration: Migration, batch: Batch, reports: Sequence[FileRepo
         done.number, done.files, done.bytes / 1e6, done.cells, done.lag_ms / 1000,
     )  # fmt: skip
     return done
-
-
-def _backlog(migration: Migration) -> int:
-    """Bytes of the log, known by now, that some table does not have yet."""
-    waiting: dict[str, int] = defaultdict(int)
-    for item in migration.ledger.coverage(migration.run_id):
-        waiting[item.table] += item.seen + item.sealed
-    return max(waiting.values(), default=0)
 
 
 def _narrow(pipe: Pipe, tables: Collection[str]) -> Pipe:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from walferry.ledger import AuditHead, Ledger, Round, Run
+from walferry.ledger import AuditHead, Ledger, Round, Run, WalFile
 from walferry.migration.compare import UNEXPLAINED, equal
 
 PHASES = (
@@ -102,9 +102,10 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
     tables = max(1, len(run.spec["tables"]))
     total = sum(tables if phase in BY_TABLE else 1 for phase in names)
     done = sum(1 for p in phases if p.state == "done")
-    backlog = sum(f.length for f in ledger.files(run.run_id)) - sum(r.bytes for r in rounds)
+    window = ledger.phase_facts(run.run_id, "replay_window") or {"cells": 0}
     drained = any(p.phase == "drain" and p.state == "done" for p in phases)
     now = _now_ms()
+    waits = current is not None and current.phase in ("replay", "approve", "write_stop")  # for a person
     return {
         "run": run.run_id,
         "state": "paused" if run.paused else run.state,
@@ -112,12 +113,25 @@ def status(ledger: Ledger, run: Run) -> dict[str, Any]:
         "phase_state": current.state if current else None,
         "error": current.error if current and current.state == "failed" else None,
         "percent": round(100 * done / total, 1),
-        "edits_applied": sum(r.cells for r in rounds),
-        "backlog_bytes": max(0, backlog),
+        "edits_applied": sum(r.cells for r in rounds) + window["cells"],
+        "backlog_bytes": sum(file.length for file in unapplied(ledger, run)),
         "lag_seconds": _lag_seconds(rounds, drained, now) if run.state == "running" else None,
         "elapsed_seconds": round(((run.ended_ms or now) - run.created_ms) / 1000, 1),
-        "eta_seconds": round((now - run.created_ms) / 1000 * (total - done) / done) if done >= 3 else None,
+        "eta_seconds": None if waits or done < 3 else round((now - run.created_ms) / 1000 * (total - done) / done),
     }
+
+
+def unapplied(ledger: Ledger, run: Run) -> list[WalFile]:
+    """The WAL files in front of the end fence, known by now, that some table of an unfinished run does not have yet."""
+    if run.state != "running" or not run.spec["tables"]:
+        return []
+    end = {position.group: position.number for position in ledger.fence(run.run_id, "end") or []}
+    applied = ledger.applied_files(run.run_id)
+    return [
+        file
+        for file in ledger.files(run.run_id)
+        if file.name not in applied and file.number < end.get(file.group, file.number + 1)
+    ]
 
 
 def _lag_seconds(rounds: list[Round], drained: bool, now_ms: int) -> float | None:
@@ -158,8 +172,12 @@ def render(facts: dict[str, Any]) -> str:
         "",
         f"Log: {facts['log_bytes'] / 1e6:.1f} MB, {facts['edits_applied']} edits in {facts['rounds']} rounds; "
         f"gaps: {'not known yet' if facts['gaps'] is None else facts['gaps']}; quarantine: {facts['quarantine']}",
-        f"Longest lag: {facts['longest_lag_seconds']} s; writes were stopped for "
-        f"{'(not yet)' if stop is None else f'{stop} s'} until the last check",
+        f"Longest lag: {facts['longest_lag_seconds']} s; "
+        + (
+            "writes have not been stopped yet"
+            if stop is None
+            else f"writes were stopped for {stop} s until the last check"
+        ),
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]

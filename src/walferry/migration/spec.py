@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,9 @@ from pydantic import (
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
+_QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
+_HOST_AND_PORT = re.compile(rf"{_HOST}:\d{{1,5}}")
 TABLE_NAME = r"^([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 
 
@@ -38,6 +42,20 @@ class Cluster(BaseModel):
     rootdir: str = Field(pattern=r"^([a-z0-9]+:/)?/", description="hbase.rootdir, for example hdfs://host:8020/hbase")
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
     user: str | None = Field(default=None, description="user name for HBase and HDFS; the OS user if not given")
+
+    @field_validator("zookeeper")
+    @classmethod
+    def _is_a_quorum(cls, hosts: str) -> str:
+        if not _QUORUM.fullmatch(hosts):
+            raise ValueError("give host:port, several with commas and no blanks between them")
+        return hosts
+
+    @field_validator("thrift")
+    @classmethod
+    def _has_a_port(cls, server: str | None) -> str | None:
+        if server is not None and not _HOST_AND_PORT.fullmatch(server):
+            raise ValueError("give host:port")
+        return server
 
     def address(self) -> ClusterAddress:
         """The address as the client takes it."""
@@ -238,7 +256,7 @@ def cluster_from_connection(
         raise UsageError(
             f"connection {connection_id} has no host; it holds the ZooKeeper quorum", connection=connection_id
         )
-    quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in host.split(","))
+    quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
     known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "thrift", "user") if extra.get(key)}
     if login:
         known.setdefault("user", login)

@@ -69,6 +69,8 @@ class WindowPlan:
     """files read along for them"""
     missing: list[str]
     """ranges of the log that are gone, as text"""
+    not_there: frozenset[tuple[str, int]]
+    """(file, offset) of entries of those times that the target does not have: in the quarantine, or left out of it"""
 
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> Run:
@@ -94,7 +96,8 @@ def plan_window(migration: Migration) -> WindowPlan:
     window = _window_of(migration)
     files = list_wals(migration.source_files, migration.source_root)
     wanted = covering(files, window.start_ms, window.end_ms)
-    settled = settled_spans(migration)
+    others = _appliers(migration)
+    settled = settled_spans(migration, others)
     spans = [(window.start_ms, window.end_ms), *((s.start_ms, s.end_ms) for s in settled)]
     needed = {file.name: file for start, end in spans for file in covering(files, start, end)}
     names = {file.name for file in wanted}
@@ -113,6 +116,12 @@ def plan_window(migration: Migration) -> WindowPlan:
             for start, end in spans
             for gap in missing_ranges(files, alive, known_files(ledger, readers, start, end), start, end)
         ],
+        not_there=frozenset(
+            (item.file, item.start)
+            for run in others
+            for item in ledger.quarantined(run.run_id)
+            if item.table != "*" and (item.state == "held" or item.resolution == "accept")
+        ),
     )
 
 
@@ -186,7 +195,8 @@ def _apply(migration: Migration, spark: SparkSession, window: TimeWindow) -> dic
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(migration, files, sealed={file.name for file in files})
         indexes = index_files(spark, pipe, plan.files)
-        _require_one_history(indexes, [Span(window.start_ms, window.end_ms), *plan.settled])
+        beside = index_files(spark, pipe, files[len(plan.files) :])
+        _require_one_history([*indexes, *beside], [Span(window.start_ms, window.end_ms), *plan.settled])
         released = migration.ledger.quarantined(migration.run_id, "released")
         if any(item.resolution == "rpc" for item in released):
             pipe = replace(pipe, way="rpc")
@@ -195,6 +205,7 @@ def _apply(migration: Migration, spark: SparkSession, window: TimeWindow) -> dic
             pipe,
             tuple(files),
             skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
+            not_there=plan.not_there,
             cut_off={item.file: item.start for item in left_out if item.table == "*"},
             window=Span(window.start_ms, window.end_ms),
             settled=tuple(plan.settled),
@@ -251,11 +262,13 @@ def missing_ranges(
     than the server did. Without a record nothing tells of the logs of a server that has died since.
     """
     present = {file.name for file in files}
-    # A log that never held a byte is deleted when its server dies; an open one is listed with length 0 as well.
+    # A log that never held a byte is deleted when its server dies; an open one is listed with length 0 as well. The
+    # cleaner takes a server's oldest logs first: where one of them is left, it was not the cleaner.
+    left = {file.group for file in files}
     gone = [
         file
         for file in covering({f.name: f for f in (*known, *files)}.values(), start_ms, end_ms)
-        if file.name not in present and (file.length or file.server in alive)
+        if file.name not in present and (file.length or file.server in alive or file.group not in left)
     ]
     missing = [f"{file.name} (last seen at {file.path})" for file in gone]
     told = {file.server for file in gone}
@@ -281,11 +294,8 @@ def _reads(run: Run, source: Cluster) -> bool:
     return (there.get("zookeeper"), there.get("znode", source.znode)) == (source.zookeeper, source.znode)
 
 
-def settled_spans(migration: Migration) -> list[Span]:
-    """When edits were written that other runs have applied to this run's target tables, or may have.
-
-    Raises UsageError when they came from another source: their order among this one's edits is not known.
-    """
+def _appliers(migration: Migration) -> list[Run]:
+    """Other runs that had the lease on one of this run's target tables."""
     ledger = migration.ledger
     cluster = migration.target.cluster_id()
     runs = {
@@ -294,11 +304,20 @@ def settled_spans(migration: Migration) -> list[Span]:
         for lease in ledger.leases(f"{cluster} {pair.target}")
         if lease.run_id != migration.run_id
     }
+    return [ledger.run(run_id) for run_id in sorted(runs)]
+
+
+def settled_spans(migration: Migration, others: Sequence[Run]) -> list[Span]:
+    """When edits were written that other runs have applied to this run's target tables, or may have.
+
+    Raises UsageError when they came from another source: their order among this one's edits is not known.
+    """
+    ledger = migration.ledger
     window = _window_of(migration)
     # Clocks differ, and a row's order does not follow them: edits of the minute before may be the later ones.
     begins = window.start_ms - SKEW_MS
     spans = []
-    for run in (ledger.run(run_id) for run_id in sorted(runs)):
+    for run in others:
         spec = ResolvedSpec.model_validate(run.spec)
         if not _reads(run, migration.spec.source):
             raise UsageError(
@@ -308,9 +327,13 @@ def settled_spans(migration: Migration) -> list[Span]:
             )
         if spec.window is not None:
             spans.append(Span(max(begins, spec.window.start_ms), spec.window.end_ms))
-        elif ledger.phase_facts(run.run_id, "fence"):
-            # A migration: what it has not replayed came with its snapshot.
-            spans.append(Span(begins, run.ended_ms or _now_ms()))
+        elif (fence := ledger.phase_facts(run.run_id, "fence")) is not None:
+            # A migration: what it has not replayed came with its snapshot; what it has not come to, it applies later.
+            ends = _now_ms() if run.state == "running" else run.ended_ms
+            if run.state in ("aborted", "failed"):
+                rounds = ledger.rounds(run.run_id)
+                ends = (rounds[-1].finished_ms - rounds[-1].lag_ms if rounds else int(fence["at_ms"])) + SKEW_MS
+            spans.append(Span(begins, ends or _now_ms()))
     return [
         span
         for span in merged(span for span in spans if span.end_ms > begins)

@@ -38,7 +38,7 @@ class GroupTask:
 
 def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
     """Apply every group in a Spark task of its own; reports of all files, in task order."""
-    return map_items(spark, apply_group, tasks)
+    return map_items(spark, apply_group, tasks, what="apply edits")
 
 
 def apply_group(task: GroupTask) -> list[FileReport]:
@@ -125,9 +125,10 @@ class _Lanes:
 
     def hold(self, number: int, refusal: Refusal) -> None:
         """Let the refused region wait from the refused entry on; file `number` of the task holds it."""
-        if refusal.region is None or refusal.region in self._held:
-            return
-        self._held[refusal.region] = (number, refusal.start)
+        place = (number, refusal.start)
+        if refusal.region is None or place >= self._held.get(refusal.region, (number + 1, 0)):
+            return  # the reader may have met a later place before a lane met this one
+        self._held[refusal.region] = place
         self._withhold(refusal.file, refusal.table, refusal.region, refusal.start)
 
     def put(self, request: _Request) -> None:

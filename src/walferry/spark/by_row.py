@@ -23,19 +23,21 @@ from pyspark.sql import functions as F
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.wal import EntryBatch, Marker
-from walferry.spark.items import map_items
+from walferry.spark.items import map_items, progress
 from walferry.spark.pipe import EditSender, Pipe
 from walferry.spark.sealed import FileIndex, Refusal, entry_at, index_file
 from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, RefusedError, Run
 from walferry.wal.files import WalFile
 
+LEAST_SENDERS = 4
+"""partitions of the shuffle, each with one request under way; more where there are more cores"""
 EVERY_REGION = "*"
 """in `RowTask.from_offset`: all regions that have no offset of their own"""
 
 
 def index_files(spark: SparkSession, pipe: Pipe, files: Sequence[WalFile]) -> list[FileIndex]:
     """Read files without applying anything; one task each."""
-    return map_items(spark, lambda file: [index_file(pipe.open(file), file, pipe.tables)], files)
+    return map_items(spark, lambda file: [index_file(pipe.open(file), file, pipe.tables)], files, what="read WALs")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class RowTask:
     """only what was written in it is applied; None: everything"""
     settled: tuple[Span, ...] = ()
     """with a window: when edits were written that the target has already"""
+    not_there: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries of those times that the target does not have after all"""
 
 
 _ROW_SCHEMA = pa.schema(
@@ -113,7 +117,7 @@ class RowsApplied:
     """cells of the window that stayed out because the target has later ones"""
 
 
-def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsApplied:
+def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     """Apply the chosen cells of all files so that each row's edits go in order.
 
     One shuffle: rows to partitions, within one sorted by row, sequence number and index in the entry. A row is
@@ -125,12 +129,14 @@ def apply_by_row(spark: SparkSession, task: RowTask, tasks: int = 4) -> RowsAppl
     cells: DataFrame = numbers.mapInArrow(
         lambda batches: _read_rows(task, batches), _RANKED_DDL if ranked else _ROW_DDL
     )
-    placed = cells.repartition(tasks, "table", "row")
+    senders = max(LEAST_SENDERS, spark.sparkContext.defaultParallelism)
+    placed = cells.repartition(senders, "table", "row")
     if ranked:
         placed = _rank(placed)
     ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
     sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
-    outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
+    with progress(spark, "apply edits by row"):
+        outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome
@@ -207,10 +213,13 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     out = np.array([name.decode() in task.held for name in batch.regions] or [False])
     chosen &= ~out[batch.region]
     if task.window is not None:
-        wanted_times = task.window.holds(batch.write_time)
+        settled = np.zeros(len(batch), bool)
         for span in task.settled:
-            wanted_times |= span.holds(batch.write_time)
-        chosen &= wanted_times
+            settled |= span.holds(batch.write_time)
+        for name, offset in task.not_there:
+            if name == file:
+                settled &= offsets != offset
+        chosen &= task.window.holds(batch.write_time) | settled
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, EVERY_REGION), never)

@@ -50,7 +50,7 @@ def copy_files(
     def work(file: FileCopy) -> Iterator[FileCopied]:
         yield copy_file(shared_files(source), shared_files(target), file)
 
-    return map_items(spark, work, files, tasks)
+    return map_items(spark, work, files, tasks, what="copy files")
 
 
 def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:

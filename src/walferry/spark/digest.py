@@ -46,7 +46,7 @@ class SpanDigest:
 
 def digest_spans(spark: SparkSession, spans: Sequence[Span]) -> list[SpanDigest]:
     """Digest every span in a task of its own."""
-    return map_items(spark, lambda span: [digest_span(span)], spans)
+    return map_items(spark, lambda span: [digest_span(span)], spans, what="read both sides")
 
 
 def digest_span(span: Span) -> SpanDigest:

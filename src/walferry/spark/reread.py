@@ -16,7 +16,7 @@ from walferry.spark.sender import MAX_BYTES, MAX_MUTATIONS, Run
 
 def reread_rows(spark: SparkSession, pipe: Pipe, table: str, ranges: Sequence[tuple[bytes, bytes]]) -> int:
     """Scan row ranges of the source raw (all versions, markers, tags) and send the cells; number of cells."""
-    return sum(map_items(spark, lambda span: [_reread(pipe, table, *span)], ranges))
+    return sum(map_items(spark, lambda span: [_reread(pipe, table, *span)], ranges, what=f"read {table} again"))
 
 
 def _reread(pipe: Pipe, table: str, start: bytes, stop: bytes) -> int:

@@ -26,7 +26,8 @@ class SealedWal:
 
     Iterating raises TransientError when a live file's writer does not close it within `CLOSE_SECONDS`, GapError
     when the file is nowhere any more, DamagedInputError behind what precedes damage. An archived file without a
-    trailer is a killed server's: its end is final.
+    trailer is a killed server's: its end is final. So is that of a live file without one whose length the NameNode
+    knows by then: its writer broke (a DataNode failed), and the server writes what it had not acknowledged to the next.
     """
 
     def __init__(self, file_system: FileSystem, root: str, file: WalFile) -> None:
@@ -63,6 +64,8 @@ class SealedWal:
             if ended or now.place is Place.ARCHIVED:
                 return
             if time.monotonic() > deadline:
+                if 0 < now.length == self.length:
+                    return
                 raise TransientError(
                     f"WAL file {name} is not closed yet ({now.place.value}); it is tried again in the next round",
                     file=name,

@@ -13,15 +13,20 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from walferry.errors import TransientError, WalferryError
+from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError, RequestTimeoutError
+from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError
 
 log = logging.getLogger(__name__)
 
 MAX_MUTATIONS = 5_000
 MAX_BYTES = 4 << 20
+_MARKER_START = b"HBASE::"
+_SWALLOWED = (b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER")
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Sender:
         Transient failures are repeated with the same content; after an unknown outcome it waits first.
         Raises RefusedError when the target will never take them, TransientError when attempts run out.
         """
+        _refuse_swallowed(cells)
         entries = [(self._key(run), run.cells) for run in runs]
         for attempt in range(1, self.limits.attempts + 1):
             self.guard({run.table for run in runs})
@@ -81,7 +87,8 @@ class Sender:
             except TransientError as error:
                 if attempt == self.limits.attempts:
                     raise
-                unknown = isinstance(error, RequestTimeoutError) or error.facts.get("sent", False)
+                # An answer may tell of a time-out within the server, whose own request then goes on.
+                unknown = error.facts.get("sent", True)
                 pause = self.limits.settle_seconds if unknown else min(2.0**attempt / 4, 8.0)
                 log.warning("attempt %d of %d failed: %s; again in %.1f s",
                             attempt, self.limits.attempts, error, pause)  # fmt: skip
@@ -96,3 +103,18 @@ class Sender:
             cluster_ids=[self.source_id],
         )
         return bytes(key.SerializeToString()) + run.clusters
+
+
+def _refuse_swallowed(cells: memoryview | bytes) -> None:
+    """Raise RefusedError for a cell whose qualifier the target takes for a marker of its own, and drops or chokes on.
+
+    ReplicationSink.replicateEntries looks at the qualifier alone, whatever the family.
+    """
+    if bytes(cells).find(_MARKER_START) < 0:
+        return
+    index = index_cells(np.frombuffer(cells, np.uint8))
+    for start, length in zip(index.qualifier_start, index.qualifier_length, strict=True):
+        qualifier = bytes(index.buffer[start : start + length])
+        if qualifier in _SWALLOWED:
+            name = qualifier.decode()
+            raise RefusedError(f"the target takes the qualifier {name} for a marker and drops the cell", reason=name)

@@ -16,7 +16,8 @@ def open_session(app_name: str) -> SparkSession:
 
     The executors run the interpreter of this process. Filter pushdown into Python sources stays off:
     in Spark 4.2 and 4.3 it leaks filters between queries over one DataFrame. Speculation stays off, too: a second
-    copy of a task would send older edits beside newer ones.
+    copy of a task would send older edits beside newer ones. So would the tasks that go on of a stage that is begun
+    again after a lost executor: such a job fails instead, and its round is repeated under a new lease.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -28,6 +29,7 @@ def open_session(app_name: str) -> SparkSession:
         .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.speculation", "false")
+        .config("spark.stage.maxConsecutiveAttempts", "1")
     )
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])

@@ -36,7 +36,11 @@ def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, 
     parts = urlsplit(url)
     if scheme == "file":
         return Local(), unquote(parts.path)
-    if scheme in _WEBHDFS_SCHEMES and parts.hostname and parts.port:
+    try:
+        port = parts.port
+    except ValueError:  # not a number
+        port = None
+    if scheme in _WEBHDFS_SCHEMES and parts.hostname and port:
         address = f"{_WEBHDFS_SCHEMES[scheme]}://{parts.netloc.rpartition('@')[2]}"
         # WAL names hold "%2C" as themselves: the path is taken as it stands, not percent-decoded.
         path = url.split("://", 1)[1].partition("/")[2]

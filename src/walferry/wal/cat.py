@@ -22,8 +22,8 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
     A path is local or a webhdfs:// URL. A line has the keys region, table, seq, write_time, row, family, qualifier,
     timestamp, type, value and tags; row, family, qualifier, value and what a tag holds are in hex.
     Returns the worst exit code over the files: 0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read,
-    1 for a file that cannot be opened. What precedes the end or the damage is printed. When `out` is closed early,
-    nothing is said.
+    1 for a file that cannot be opened, 2 for a URL of an unknown kind. What precedes the end or the damage is printed.
+    When `out` is closed early, nothing is said.
     """
     worst = 0
     for path in paths:

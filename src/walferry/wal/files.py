@@ -19,6 +19,8 @@ from walferry.storage import FileStatus, FileSystem
 
 _NAME = re.compile(r"^(?P<group>(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+).*)\.(?P<number>\d+)$")
 _LISTING_ATTEMPTS = 5
+_TRAILER = b"LAWP"
+"""the last bytes of a file that was closed in order (AbstractProtobufWALReader.PB_WAL_COMPLETE_MAGIC)"""
 
 
 class Place(Enum):
@@ -51,7 +53,7 @@ def parse_wal_name(name: str) -> tuple[str, str, int] | None:
     if match is None or unquote(name).startswith("pv2-"):
         return None
     group = match["group"]
-    if group.endswith(".meta") or name.endswith("$masterlocalwal$"):
+    if name.endswith("$masterlocalwal$"):
         return None
     server = ",".join((unquote(match["host"]), match["port"], match["start"]))
     return group, server, int(match["number"])
@@ -86,6 +88,24 @@ def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | Non
         if status is not None:
             return _wal(status, place)
     return None
+
+
+def is_closed(file_system: FileSystem, root: str, file: WalFile) -> bool:
+    """Whether nobody writes to a file any more: it is archived, gone, or its trailer stands at its end.
+
+    HBase makes the next file of a group first and changes over to it later (AbstractFSWAL.rollWriter), so that a file
+    may get edits while a newer one is listed already.
+    """
+    now = find_wal(file_system, root, file)
+    if now is None or now.place is Place.ARCHIVED:
+        return True
+    if now.length < len(_TRAILER):
+        return False  # the length of an open file's last block is not known to the NameNode
+    try:
+        end = b"".join(file_system.read(now.path, now.length - len(_TRAILER)))
+    except FileNotFoundError:
+        return is_closed(file_system, root, file)  # moved on between the look and the read
+    return end.endswith(_TRAILER)
 
 
 def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:

@@ -23,7 +23,7 @@ STEPS: list[tuple[str, str, tuple[str, str], Phase]] = [
     ("source", "snapshot", ("source", "snapshot"), copy.snapshot),
     ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark(), table)),
     ("target", "clone_snapshot", ("target", "table"), copy.clone),
-    ("source", "set_read_only", ("source", "read-only table"), lambda run, table: cutover.stop_writes(run)),
+    ("source", "set_read_only", ("source", "read-only table"), lambda run, table: cutover.stop_writes(run, None)),
 ]
 """whose method makes an object, the method, what the ledger calls the object, and the phase that makes it"""
 
@@ -100,7 +100,7 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
         for table in (closed, written):
             migration.source.create_table(table, {"f": {}})
         migration.source.set_read_only(closed, True)
-        cutover.stop_writes(migration)
+        cutover.stop_writes(migration, None)
         assert migration.source.describe(written).read_only
         protect.release(migration, aborted=True)
         assert migration.source.describe(closed).read_only

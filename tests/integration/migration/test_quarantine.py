@@ -66,7 +66,7 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     assert there != here
     with pytest.raises(cutover.GateShutError, match="quarantine"):
         cutover.gate(migration, drained=False)
-    with pytest.raises(UsageError, match="knows no quarantine item"):
+    with pytest.raises(UsageError, match="has no quarantine item"):
         quarantine.release(migration, 4711, "retry", "no such item")
 
     at_target.modify_table(whole)

@@ -6,9 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from unit.migration.filled_ledger import filled
 from walferry.checks.gate import GateResult, require, validate
+from walferry.checks.phases import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger import Ledger
+from walferry.migration.context import Migration
 
 
 def copied() -> pd.DataFrame:
@@ -154,3 +158,18 @@ def test_a_repeated_gate_of_the_same_run_counts_anew(tmp_path: Path) -> None:
 def test_an_unknown_suite_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="after_copy, after_drain"):
         gate("before_lunch", drained(), tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["drain", "compare"])
+def test_the_last_gate_looks_at_nothing_while_the_drain_or_a_comparison_is_to_be_done(
+    missing: str, tmp_path: Path
+) -> None:
+    """A comparison of before the drain, or one that was marked as done in Airflow only, proves nothing."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = filled(ledger)
+        for phase, subject in (("drain", ""), ("compare", "shop:orders")):
+            if phase != missing:
+                ledger.start_phase(run, phase, subject)
+                ledger.finish_phase(run, phase, {}, subject)
+        with pytest.raises(UsageError, match=f"rests on {missing}"):
+            check_drain(Migration(ledger, run), tmp_path)

@@ -617,3 +617,47 @@ class TestProcesses:
             assert told.count("see WAL files") == len(ledger.files("shared-1"))
             replay = next(phase for phase in ledger.phases("shared-1") if phase.phase == "replay")
             assert told.count("start phase") == replay.attempts + 1
+
+
+def test_an_attempt_that_fails_late_does_not_undo_what_a_newer_one_has_done(ledger: Ledger, run: Run) -> None:
+    first = ledger.start_phase(run.run_id, "replay")
+    second = ledger.start_phase(run.run_id, "replay")
+    assert (first, second) == (1, 2)
+    ledger.fail_phase(run.run_id, "replay", "taken over", attempt=first)
+    assert [phase.state for phase in ledger.phases(run.run_id)] == ["running"]
+    ledger.finish_phase(run.run_id, "replay", {"rounds": 3})
+    ledger.fail_phase(run.run_id, "replay", "too late", attempt=second)
+    assert ledger.phase_facts(run.run_id, "replay") == {"rounds": 3}
+
+
+def test_no_phase_begins_in_a_run_that_has_ended(ledger: Ledger, run: Run) -> None:
+    ledger.end_run(run.run_id, "failed", "alice", "the plan was refused")
+    with pytest.raises(UsageError, match="the plan was refused"):
+        ledger.start_phase(run.run_id, "protect")
+    assert ledger.phases(run.run_id) == []
+
+
+def test_a_run_that_came_no_further_than_a_failed_plan_gives_way_to_another_of_its_name(
+    ledger: Ledger, run: Run
+) -> None:
+    def another() -> Run:
+        return ledger.open_run("move", "dag-run-2", SPEC, "bob")
+
+    with pytest.raises(UsageError, match="is unfinished"):
+        another()
+    ledger.start_phase(run.run_id, "plan")
+    with pytest.raises(UsageError, match="is unfinished"):
+        another()  # it may be at work
+    ledger.fail_phase(run.run_id, "plan", "ZooKeeperError: nobody answers")
+    assert ledger.open_run("move", "dag-run-1", SPEC, "alice") == run  # its own owner goes on with it
+    assert another().run_id == "move-2"
+    assert ledger.run(run.run_id).state == "failed"
+    ledger.start_phase("move-2", "plan")
+    ledger.finish_phase("move-2", "plan", {})
+    with pytest.raises(UsageError, match="is unfinished"):
+        ledger.open_run("move", "dag-run-3", SPEC, "carol")
+
+
+def test_who_asks_for_an_unknown_run_is_told_which_there_are(ledger: Ledger, run: Run) -> None:
+    with pytest.raises(UsageError, match="knows no run 'mov'; its newest are move-1"):
+        ledger.find("mov")

@@ -37,8 +37,7 @@ def filled(ledger: Ledger) -> str:
     ledger.object_made(run, "source", "peer", "walferry_move_1")
     ledger.set_fence(run, "start", [Position(GROUP, FILE, 10, 0)])
     ledger.see_files(run, [SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
-    ledger.set_ranges(run, [WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "sealed")])
-    ledger.mark_applied(run, [FILE])
+    ledger.set_ranges(run, [WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "applied")])
     ledger.record_round(run, Round(1, 100, 5_100, 1, 1_000, 3, 7, 5_000, 0))
     ledger.quarantine(run, [QuarantineItem(FILE, 5, 7, "shop:orders", "r1", 4, "damaged cell", b"\x00\xff")])
     ledger.record_comparison(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,10 +140,14 @@ def test_what_a_dead_server_wrote_is_in_front_of_the_cut_once_it_is_archived() -
 
 @dataclass
 class Rolling:
-    """A source with one server, which begins a new log some time after it was asked to, or dies instead."""
+    """A source with one server, which begins a new log some time after it was asked to, or dies instead.
+
+    `hanging`: the seconds that it goes on with the old one, whose trailer comes last.
+    """
 
     root: Path
     dying: bool = False
+    hanging: float = 0
     alive: list[Server] = field(default_factory=lambda: [HOME])
     number: int = 7
 
@@ -152,9 +157,17 @@ class Rolling:
     def regions(self, table: str) -> list[Region]:
         return []
 
+    def path(self, number: int) -> str:
+        return f"{self.root}/WALs/{HOME.name}/rs%2C1%2C2.{number}"
+
     def write(self) -> None:
-        Local().write(f"{self.root}/WALs/{HOME.name}/rs%2C1%2C2.{self.number}", [b"log"])
+        Local().write(self.path(self.number), [b"log"])
         self.number += 1
+        if Path(self.path(self.number - 2)).exists():
+            threading.Timer(self.hanging, self.close, [self.number - 2]).start()
+
+    def close(self, number: int) -> None:
+        Local().write(self.path(number), [b"log and more LAWP"], overwrite=True)
 
     def roll_wal(self, server: Server) -> None:
         if self.dying:
@@ -176,6 +189,41 @@ def test_what_was_written_before_a_cut_is_below_it_though_a_roll_takes_time_or_t
         made = cut_log(migration)
     assert [file.number for file in made.below()] == [7]
     assert made.current == behind
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["where it was", "archived at once"])
+def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: bool, tmp_path: Path) -> None:
+    """The next log is listed before the server changes over to it; until then edits go to the old one."""
+
+    class Slow(Rolling):
+        def close(self, number: int) -> None:
+            super().close(number)
+            if archived:
+                Path(f"{self.root}/oldWALs").mkdir()
+                Path(self.path(number)).rename(f"{self.root}/oldWALs/{Path(self.path(number)).name}")
+            self.closed = time.monotonic()
+
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        source = Slow(tmp_path, hanging=1.0)
+        source.write()
+        migration.__dict__.update(source=source, source_files=Local())
+        made = cut_log(migration)
+    assert time.monotonic() > source.closed
+    assert made.current == {"rs%2C1%2C2": 8}
+
+
+def test_a_log_that_is_never_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "ROLL_SECONDS", 1.0)
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        source = Rolling(tmp_path, hanging=3.0)
+        source.write()
+        migration.__dict__.update(source=source, source_files=Local())
+        with pytest.raises(cutting.TransientError, match=r"has not closed rs%2C1%2C2\.7 yet"):
+            cut_log(migration)
 
 
 def test_the_log_of_a_server_that_joins_during_the_cut_is_not_below_it(tmp_path: Path) -> None:

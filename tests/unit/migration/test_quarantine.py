@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.errors import UsageError
 from walferry.ledger import Hold, Ledger, SeenFile
 from walferry.migration.context import Migration
-from walferry.migration.quarantine import record
+from walferry.migration.quarantine import record, release
 from walferry.spark.sealed import FileReport, Refusal, TableTally, Withheld
 
 TABLE, OTHER = "shop:orders", "shop:users"
@@ -75,3 +76,13 @@ def test_damage_holds_all_tables_of_the_run(migration: Migration) -> None:
     }
     assert applied(migration) == []
     assert [r.state for r in migration.ledger.ranges(migration.run_id)] == ["sealed", "sealed"]
+
+
+def test_an_item_is_released_only_by_the_name_of_its_own_run(migration: Migration) -> None:
+    record(migration, [report()])
+    (item,) = migration.ledger.quarantined(migration.run_id)
+    other = Migration(migration.ledger, migration.ledger.open_run("other", "test", SPEC, "test").run_id)
+    with pytest.raises(UsageError, match=f"run other-1 has no quarantine item {item.quarantine_id}"):
+        release(other, item.quarantine_id, "accept", "a mistake")
+    assert migration.ledger.quarantined(migration.run_id) == [item]
+    assert release(migration, item.quarantine_id, "accept", "known").state == "released"

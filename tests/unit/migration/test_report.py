@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from unit.migration.filled_ledger import FILE, filled
-from walferry.ledger import Ledger
+from unit.migration.filled_ledger import FILE, GROUP, filled
+from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.migration.report import READ_ONLY, render, status, status_line, summary, write
 
 
@@ -120,3 +120,22 @@ def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:
     assert facts["elapsed_seconds"] == round((run.ended_ms - run.created_ms) / 1000, 1)
     assert status_line(facts).endswith("State: aborted; ETA: N/A")
     assert render(summary(book, run)).startswith("Run move-1: aborted: enough\n")
+
+
+def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied(book: Ledger) -> None:
+    later = [SeenFile(f"{GROUP}.{n}", GROUP, "rs,1,2", n, f"/{n}", 400, sealed=True) for n in (11, 12)]
+    book.see_files("move-1", later)
+    assert status(book, book.run("move-1"))["backlog_bytes"] == 800
+    book.set_fence("move-1", "end", [Position(GROUP, f"{GROUP}.12", 12, 0)])
+    assert status(book, book.run("move-1"))["backlog_bytes"] == 400
+    book.set_ranges("move-1", [WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
+    assert status(book, book.run("move-1"))["backlog_bytes"] == 0
+
+
+def test_no_end_is_promised_while_a_person_decides(book: Ledger) -> None:
+    assert status(book, book.run("move-1"))["eta_seconds"] is None
+    for phase in ("replay", "approve", "write_stop", "end_fence"):
+        book.start_phase("move-1", phase)
+        book.finish_phase("move-1", phase, {"at_ms": 1})
+    book.start_phase("move-1", "drain")
+    assert status(book, book.run("move-1"))["eta_seconds"] is not None

@@ -43,8 +43,13 @@ def test_a_file_that_was_seen_and_is_nowhere_is_missing() -> None:
 
 def test_an_empty_log_of_a_dead_server_is_not_missed_and_one_of_a_living_server_is() -> None:
     empty = log(2 * HOUR, length=0)
-    assert missing_ranges([], (), [empty], 2 * HOUR, 3 * HOUR) == []
+    assert missing_ranges([log(HOUR)], (), [empty], 2 * HOUR, 3 * HOUR) == []
     assert len(missing_ranges([log(HOUR), log(3 * HOUR)], {SERVER}, [empty], 2 * HOUR, 3 * HOUR)) == 1
+
+
+def test_an_open_log_of_a_dead_server_of_which_nothing_is_left_is_missing() -> None:
+    """The cleaner may have taken it with the others, filled and archived since it was seen."""
+    assert len(missing_ranges([log(HOUR, server="other,1,1")], (), [log(2 * HOUR, length=0)], 2 * HOUR, 3 * HOUR)) == 1
 
 
 def test_the_time_before_the_first_log_of_a_server_that_ran_already_is_missing() -> None:

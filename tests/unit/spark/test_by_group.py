@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unit.formats.wal_builder import TRAILER, entry, header
+from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
-from walferry.spark.by_group import LANES, lanes_of, requests
+from walferry.spark.by_group import LANES, GroupTask, _Lanes, _Request, lanes_of, requests
+from walferry.spark.pipe import Pipe
+from walferry.spark.sealed import FileReport, Refusal, Withheld
 from walferry.spark.sender import MAX_MUTATIONS
 
 CLUSTERS = [[], [pb.UUID(least_sig_bits=1, most_sig_bits=2)], [pb.UUID(least_sig_bits=3, most_sig_bits=4)]]
@@ -68,3 +72,24 @@ def test_a_region_keeps_its_lane_from_file_to_file() -> None:
 
     assert lanes(regions) == lanes(regions[::-1])
     assert set(lanes(regions).values()) <= set(range(LANES))
+
+
+def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_those_are_met() -> None:
+    """The reader runs ahead of the lanes: it may meet a marker in a later file first."""
+
+    def refused(file: str, start: int) -> Refusal:
+        return Refusal(file, start, start + 1, "t1", REGION.decode(), 1, "refused", b"")
+
+    pipe = SimpleNamespace(sender=lambda: None, tables=TABLES)
+    lanes = _Lanes(GroupTask(cast(Pipe, pipe), ()))
+    batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
+    second = int(batch.start[1])
+    lanes.hold(3, refused("d", 0))
+    lanes.hold(1, refused("b", second))
+    lanes.hold(2, refused("c", 0))
+    passing = [
+        lanes._let_pass(_Request(number, name, batch, np.arange(2))).picked for number, name in enumerate("abcd")
+    ]
+    assert [len(picked) for picked in passing] == [2, 1, 0, 0]
+    empty = FileReport("b", 9, True, 9, (), (), ())
+    assert lanes.amend(empty).withheld == (Withheld("b", "t1", REGION.decode(), second),)

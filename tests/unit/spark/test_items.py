@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import time
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from walferry.errors import GapError
+from walferry.spark import items
 from walferry.spark.items import map_items
 from walferry.spark.session import open_session
 
@@ -24,11 +28,11 @@ def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spa
 
     wanted = [f"{number}.{copy}" for number in range(7) for copy in range(number % 3)]
     for tasks in (None, 1, 3, 100):
-        assert map_items(spark, work, range(7), tasks) == wanted
+        assert map_items(spark, work, range(7), tasks, what="count") == wanted
 
 
 def test_no_item_is_no_work(spark: SparkSession) -> None:
-    assert map_items(spark, lambda number: [number], []) == []
+    assert map_items(spark, lambda number: [number], [], what="nothing") == []
 
 
 def test_an_error_of_ours_arrives_with_its_kind_and_facts(spark: SparkSession) -> None:
@@ -38,5 +42,18 @@ def test_an_error_of_ours_arrives_with_its_kind_and_facts(spark: SparkSession) -
         return [number]
 
     with pytest.raises(GapError, match="bytes are missing") as caught:
-        map_items(spark, work, range(4))
+        map_items(spark, work, range(4), what="fail")
     assert (caught.value.file, caught.value.start, caught.value.end) == ("a.wal", 3, 9)
+
+
+def test_a_long_job_tells_how_far_it_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(number: int) -> list[int]:
+        time.sleep(0.5)
+        return [number]
+
+    monkeypatch.setattr(items, "PROGRESS_SECONDS", 0.2)
+    with caplog.at_level(logging.INFO):
+        map_items(spark, work, range(6), what="sleep")
+    assert re.search(r"sleep: [1-5] of 6 tasks; Time: \d+s; ETA: \d+s", caplog.text)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from walferry.errors import TransientError
+from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import AccessDeniedError, RemoteError, RequestTimeoutError
@@ -37,7 +38,7 @@ class Target:
             raise outcome
 
 
-def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int = 99) -> None:
+def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int = 99, cells: bytes = b"cells") -> None:
     """Send one request; the log of the target gets guards and pauses, too."""
     monkeypatch.setattr(sending.time, "sleep", lambda seconds: target.log.append(f"waited {seconds:g}"))
 
@@ -46,7 +47,7 @@ def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int 
         if sum(line.startswith("asked") for line in target.log) > lease_ends_after:
             raise LeaseLostError("another run applies", table="ns:t", fence=1)
 
-    Sender(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, LIMITS).send([RUN], b"cells")
+    Sender(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, LIMITS).send([RUN], cells)
 
 
 def test_every_request_asks_for_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +66,14 @@ def test_nothing_is_sent_once_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch)
 def test_after_an_unknown_outcome_it_waits_until_the_server_has_ended_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = Target([RequestTimeoutError("no answer"), TransientError("connection broke", sent=True), None])
+    inner = TransientError("the sink's own client gave up")  # whose request may go on
+    unknown = [RequestTimeoutError("no answer"), TransientError("connection broke", sent=True), inner, None]
+    target = Target(unknown[1:])  # type: ignore[arg-type]
     send(target, monkeypatch)
     assert [line for line in target.log if line.startswith("waited")] == ["waited 7", "waited 7"]
+    target = Target([unknown[0], TransientError("no connection", sent=False), None])  # type: ignore[list-item]
+    send(target, monkeypatch)
+    assert [line for line in target.log if line.startswith("waited")] == ["waited 7", "waited 1"]
 
 
 def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +94,20 @@ def test_what_the_target_will_never_take_is_not_repeated(
     with pytest.raises(expected):
         send(target, monkeypatch)
     assert target.log.count("sent b'cells'") == 1
+
+
+@pytest.mark.parametrize("name", [b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER"])
+def test_a_column_that_the_target_would_take_for_a_marker_is_refused_and_not_sent(
+    name: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cell(qualifier: bytes, value: bytes) -> bytes:
+        return encode_cell(b"r", b"f", qualifier, 7, CellType.PUT, value)
+
+    for value_only in (cell(b"q", name), cell(b"HBASE::", b"v")):
+        target = Target([None])
+        send(target, monkeypatch, cells=value_only)
+        assert len(target.log) == 2
+    target = Target([])
+    with pytest.raises(RefusedError, match=name.decode()):
+        send(target, monkeypatch, cells=cell(b"q", b"v") + cell(name, b"v"))
+    assert target.log == []

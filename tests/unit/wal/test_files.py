@@ -37,7 +37,7 @@ def names(root: Path) -> list[tuple[str, Place]]:
         (f"{GROUP}.regiongroup-2.1700000000123", (f"{GROUP}.regiongroup-2", SERVER, 1700000000123)),
         (f"{GROUP}.meta.1700000000123.meta", None),
         (f"{GROUP}.1700000000123.meta", None),
-        (f"{GROUP}.meta.1700000000123", None),
+        (f"{GROUP}.meta.1700000000123", (f"{GROUP}.meta", SERVER, 1700000000123)),
         (f"{GROUP}.1700000000123$masterlocalwal$", None),
         ("pv2-00000000000000000001.log", None),
         ("pv2-host%2C1%2C2.3", None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import dag, task
 
@@ -9,6 +11,7 @@ from walferry.airflow.operators import (
     HBaseCopyOperator,
     HBaseReplayOperator,
     HBaseSnapshotOperator,
+    approved_by,
     finish,
     open_run,
     step,
@@ -22,12 +25,12 @@ def example_hbase_replay() -> None:
         return open_run("standby", ["shop:orders"])
 
     @task
-    def stop(run: str) -> None:
+    def stop(run: str, answer: dict[str, Any]) -> None:
         """Let the replay end after its present round."""
         from walferry.migration.cutover import stop_writes
 
         with step(run) as migration:
-            stop_writes(migration)
+            stop_writes(migration, f"airflow {approved_by(answer)}")
 
     @task
     def end(run: str) -> None:
@@ -37,7 +40,7 @@ def example_hbase_replay() -> None:
     copy = HBaseCopyOperator(task_id="copy", run=snapshot.output)  # type: ignore[arg-type]
     replay = HBaseReplayOperator(task_id="replay", run=copy.output, retries=3)  # type: ignore[arg-type]
     enough = ApprovalOperator(task_id="enough", subject="End the replay?", fail_on_reject=True, retries=5)
-    copy >> enough >> stop(copy.output)  # type: ignore[arg-type]
+    copy >> enough >> stop(copy.output, enough.output)  # type: ignore[arg-type]
     end(replay.output)  # type: ignore[arg-type]
 
 
