@@ -61,6 +61,13 @@ def main() -> None:
     except WalferryError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        print(f"error: the package {error.name} is missing: install walferry with its extras spark, checks and, for a "
+              "ledger on PostgreSQL, postgres", file=sys.stderr)  # fmt: skip
+        sys.exit(1)
+    except OSError as error:  # a folder that cannot be written to
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _existing(url: str | None) -> Ledger:

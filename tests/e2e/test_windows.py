@@ -47,7 +47,7 @@ def backfill(environment: Environment, airflow: httpx.Client, first: datetime, l
     """
     environment.airflow.command(
         "backfill", "create", "--dag-id", DAG, "--from-date", first.isoformat(), "--to-date", last.isoformat(),
-        "--dag-run-conf", json.dumps({"tables": [TABLE]}), "--max-active-runs", "1", "--run-backwards",
+        "--dag-run-conf", json.dumps({"tables": [TABLE]}), "--run-backwards",
     )  # fmt: skip
     environment.airflow.unpause(DAG)
     deadline = time.monotonic() + 400

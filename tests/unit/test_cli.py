@@ -125,7 +125,7 @@ def test_an_unknown_quarantine_item_is_one_line(tmp_path: Path, ledger: Path) ->
         "run move-1 has no quarantine item 77"
     )
     release = ("quarantine", "release", "move", "77", "--how", "accept", "--reason", "r")
-    assert "knows no quarantine item 77" in refused(walferry(tmp_path, *release), 2)
+    assert "has no quarantine item 77" in refused(walferry(tmp_path, *release), 2)
 
 
 def test_a_ledger_of_a_newer_walferry_is_one_line(tmp_path: Path, ledger: Path) -> None:
@@ -206,6 +206,23 @@ def test_a_trail_that_is_shorter_than_the_head_noted_before_is_one_line(tmp_path
     answer = walferry(tmp_path, "report", "move", "--reports", "reports")
     assert "were cut off the end" in refused(answer, 1)
     assert (tmp_path / "reports" / "move-1" / "audit-head.json").read_text() == noted
+
+
+def test_an_audit_head_that_was_overwritten_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    assert walferry(tmp_path, "report", "move").returncode == 0
+    (tmp_path / ".run" / "reports" / "move-1" / "audit-head.json").write_text("{}")
+    assert "does not hold an audit head" in refused(walferry(tmp_path, "report", "move"), 1)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    answer = walferry(tmp_path, "report", "move", "--reports", "taken")
+    assert refused(answer, 1) == "taken/move-1: Not a directory"
+
+
+def test_where_no_ledger_is_a_verb_about_a_run_makes_none(tmp_path: Path) -> None:
+    assert "there is no ledger" in refused(walferry(tmp_path, "status", "move"), 2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_log_reader_tells_unfinished_and_damaged_files_by_its_exit_code(tmp_path: Path) -> None:

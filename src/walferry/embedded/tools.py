@@ -13,7 +13,6 @@ from walferry.embedded.cluster import JVM_FLAGS, Cluster
 from walferry.errors import WalferryError
 
 WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
-HFILE_PRETTY_PRINTER = "org.apache.hadoop.hbase.io.hfile.HFilePrettyPrinter"
 
 
 def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: float = 120) -> str:

@@ -9,7 +9,7 @@ from walferry.formats._cell_kernels import int64_at, same_bytes
 
 VISIBLE, MARKER, MASKED, EXPIRED, SURPLUS, DUPLICATE = range(6)
 PUT, DELETE, DELETE_FAMILY_VERSION, DELETE_COLUMN, DELETE_FAMILY = 4, 8, 10, 12, 14
-TTL_TAG = 8
+TTL_TAG = 8  # TagType.TTL_TAG_TYPE: int64 milliseconds
 FOREVER = np.int64(np.iinfo(np.int64).max)
 NEVER = np.int64(np.iinfo(np.int64).min)
 

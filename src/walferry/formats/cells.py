@@ -26,8 +26,6 @@ Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 
-TTL_TAG = 8  # TagType.TTL_TAG_TYPE: int64 milliseconds
-
 
 class CellType(IntEnum):
     """KeyValue.Type: the kinds of cell that HBase stores."""

@@ -58,11 +58,6 @@ class Family:
         return self.attributes.get("IS_MOB", "false").lower() == "true"
 
     @property
-    def keep_deleted_cells(self) -> str:
-        """FALSE, TRUE or TTL"""
-        return self.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper()
-
-    @property
     def new_version_behavior(self) -> bool:
         """Deletes mask by order of arrival instead of by timestamp"""
         return self.attributes.get("NEW_VERSION_BEHAVIOR", "false").lower() == "true"
@@ -76,11 +71,6 @@ class Family:
     def compression(self) -> str:
         """NONE, SNAPPY, ..."""
         return self.attributes.get("COMPRESSION", "NONE").upper()
-
-    @property
-    def replication_scope(self) -> int:
-        """0 = local, 1 = replicated"""
-        return int(self.attributes.get("REPLICATION_SCOPE", "0"))
 
 
 @dataclass(frozen=True)

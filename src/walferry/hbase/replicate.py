@@ -20,7 +20,6 @@ def replicate(
     cells: Buffer | Sequence[Buffer],
     *,
     timeout_s: float = 60,
-    source_cluster_id: str | None = None,
 ) -> None:
     """Apply WAL entries; returns when the target has them all in its own log.
 
@@ -37,8 +36,6 @@ def replicate(
     for key, cell_count in entries:
         entry = request.entry.add(associated_cell_count=cell_count)
         entry.key.MergeFromString(key)
-    if source_cluster_id is not None:
-        request.replicationClusterId = source_cluster_id
     client.pool.call(
         server if isinstance(server, str) else server.address,
         "AdminService",

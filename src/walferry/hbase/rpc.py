@@ -28,7 +28,6 @@ from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, re
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
-NORMAL_PRIORITY = 0
 CONNECT_TIMEOUT_S = 10.0
 # hbase.ipc.max.request.size and more than any answer of ours; an HTTP server's "HTTP" reads as 1.2 GB.
 MAX_FRAME_BYTES = 1 << 30
@@ -92,7 +91,6 @@ class RpcConnection:
         cell_block: Buffer | Sequence[Buffer] = b"",
         *,
         timeout_s: float = 60,
-        priority: int = NORMAL_PRIORITY,
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
 
@@ -106,7 +104,7 @@ class RpcConnection:
             try:
                 sock = self._connected(deadline)
                 self._call_id = (self._call_id + 1) & 0x7FFFFFFF
-                frame = encode_request(self._call_id, method, request, blocks, int(timeout_s * 1000), priority)
+                frame = encode_request(self._call_id, method, request, blocks, int(timeout_s * 1000))
                 sent = True
                 _limit(sock, deadline)
                 sock.sendall(frame)
@@ -226,7 +224,6 @@ class ConnectionPool:
         *,
         codec: str | None = None,
         timeout_s: float = 60,
-        priority: int = NORMAL_PRIORITY,
     ) -> tuple[M, bytes]:
         """`RpcConnection.call` on an idle or a new connection. Without `codec` no cell blocks are used."""
         key = (server, service, codec)
@@ -234,7 +231,7 @@ class ConnectionPool:
             idle = self._idle[key]
             connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)
         try:
-            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s, priority=priority)
+            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s)
         finally:
             with self._lock:
                 self._idle[key].append(connection)
@@ -248,13 +245,9 @@ class ConnectionPool:
             self._idle.clear()
 
 
-def encode_request(
-    call_id: int, method: str, request: Message, cell_block: Sequence[Buffer], timeout_ms: int, priority: int
-) -> bytes:
+def encode_request(call_id: int, method: str, request: Message, cell_block: Sequence[Buffer], timeout_ms: int) -> bytes:
     """One request frame."""
     header = pb.RequestHeader(call_id=call_id, method_name=method, request_param=True, timeout=timeout_ms)
-    if priority:
-        header.priority = priority
     if block_bytes := sum(len(buffer) for buffer in cell_block):
         header.cell_block_meta.length = block_bytes
     head, body = header.SerializeToString(), request.SerializeToString()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, Table, insert, select
 
 from walferry.errors import WalferryError
-from walferry.ledger.rows import AuditHead, AuditLine, from_columns, to_columns, to_json
+from walferry.ledger.rows import AuditHead, AuditLine, to_columns, to_json
 
 START = AuditHead(0, "0" * 64)
 
@@ -50,11 +50,6 @@ def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> No
             met = True
     if expected is not None and not met:
         raise _broken(before.sequence + 1, f"to {expected.sequence} were cut off the end")
-
-
-def parse(columns: dict[str, object]) -> AuditLine:
-    """A line from its column values."""
-    return from_columns(AuditLine, columns)
 
 
 def _line_hash(before: str, columns: dict[str, object]) -> str:

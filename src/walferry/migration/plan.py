@@ -71,11 +71,8 @@ def _refuse(findings: Sequence[Finding]) -> None:
         raise UsageError(f"the plan refuses: {text}", findings=[asdict(finding) for finding in refusals])
 
 
-def make_plan(spec: ResolvedSpec, *, resuming: bool = False) -> Plan:
-    """Examine both clusters for a spec. Raises TransientError or UsageError when a side cannot be reached.
-
-    `resuming`: the run has begun, so its target tables may be there.
-    """
+def make_plan(spec: ResolvedSpec) -> Plan:
+    """Examine both clusters for a spec. Raises TransientError or UsageError when a side cannot be reached."""
     with HBaseClient(spec.source.address()) as source, HBaseClient(spec.target.address()) as target:
         source_files, target_files = file_system(spec.source), file_system(spec.target)
         source_root, target_root = spec.source.address().root_path, spec.target.address().root_path
@@ -104,7 +101,7 @@ def make_plan(spec: ResolvedSpec, *, resuming: bool = False) -> Plan:
                 findings.append(Finding("refuse", pair.source, "there is no such table at the source"))
                 continue
             descriptor = source.describe(pair.source)
-            findings += _table(source, target, pair, descriptor, resuming)
+            findings += _table(source, target, pair, descriptor)
             folder = data_folder(source_root, pair.source)
             tables.append(
                 TablePlan(
@@ -159,13 +156,11 @@ def _codec(files: FileSystem, candidates: list[tuple[str, str]]) -> Iterator[Fin
         return
 
 
-def _table(
-    source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor, resuming: bool
-) -> Iterator[Finding]:
+def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
     refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
     if not source.table_enabled(pair.source):
         yield refuse("the table is disabled; enable it, so that its snapshot holds what its memory holds")
-    if not resuming and target.table_exists(pair.target):
+    if target.table_exists(pair.target):
         yield refuse(f"target table {pair.target} is already there; drop it or map to another name")
     for family in descriptor.families.values():
         if family.is_mob:

@@ -44,7 +44,7 @@ def held_regions(migration: Migration) -> dict[str, set[str]]:
 def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
     """The report of a file of which nothing was applied for these tables."""
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in sorted(tables))
-    return FileReport(file.name, file.length, False, 0, tallies, (), ())
+    return FileReport(file.name, file.length, False, tallies, (), ())
 
 
 def record(migration: Migration, reports: Sequence[FileReport]) -> None:

@@ -400,9 +400,7 @@ def _apply_moved(
         mine = tuple(r for r in (*found.refusals, *refusals) if r.file == found.file)
         fine = tuple(t for t in found.tallies if t.table not in broken)
         withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting[t])
-        reports.append(
-            replace(found, complete=not damaged, applied_to=0, tallies=fine, refusals=mine, withheld=withheld)
-        )
+        reports.append(replace(found, complete=not damaged, tallies=fine, refusals=mine, withheld=withheld))
         reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
     return reports
 

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, Ledger, Round, Run, WalFile
 from walferry.migration.compare import UNEXPLAINED, equal
 
@@ -194,13 +195,21 @@ def write(ledger: Ledger, run: Run, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     noted = folder / "audit-head.json"
-    ledger.verify_audit(AuditHead(**json.loads(noted.read_text())) if noted.exists() else None)
+    ledger.verify_audit(_noted_head(noted) if noted.exists() else None)
     facts = summary(ledger, run)
     (folder / "report.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
     noted.write_text(json.dumps(facts["audit_head"]) + "\n")
     path = folder / "report.txt"
     path.write_text(render(facts) + "\n")
     return path
+
+
+def _noted_head(path: Path) -> AuditHead:
+    try:
+        return AuditHead(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        message = f"{path} does not hold an audit head as it was written: restore it, or move it away if you know why"
+        raise WalferryError(message, file=str(path)) from None
 
 
 def _counts(classes: dict[str, int]) -> str:

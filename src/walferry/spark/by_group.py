@@ -55,7 +55,7 @@ def apply_group(task: GroupTask) -> list[FileReport]:
                 break
         lanes.wait()
     behind_damage = [
-        FileReport(file.name, file.length, False, 0, Tally(task.pipe.tables).rows(), (), ())
+        FileReport(file.name, file.length, False, Tally(task.pipe.tables).rows(), (), ())
         for file in task.files[len(reports) :]
     ]
     return [lanes.amend(report) for report in reports] + behind_damage
@@ -75,8 +75,8 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
     except DamagedInputError as error:
         damage = Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b"")
-        return FileReport(file.name, file.length, False, damage.start, tally.rows(), (*refusals, damage), ())
-    return FileReport(file.name, wal.length, True, wal.length, tally.rows(), tuple(refusals), ())
+        return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage), ())
+    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), ())
 
 
 @dataclass(frozen=True)

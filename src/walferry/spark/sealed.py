@@ -138,8 +138,6 @@ class FileReport:
     file: str
     length: int
     complete: bool
-    applied_to: int
-    """when not complete: nothing is applied from this offset on"""
     tallies: tuple[TableTally, ...]
     refusals: tuple[Refusal, ...]
     withheld: tuple[Withheld, ...]
@@ -188,9 +186,7 @@ def index_file(wal: SealedWal, file: WalFile, tables: Collection[str]) -> FileIn
     except DamagedInputError as error:
         refusals.append(Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""))
         complete = False
-    report = FileReport(
-        file.name, wal.length if complete else file.length, complete, 0, tally.rows(), tuple(refusals), ()
-    )
+    report = FileReport(file.name, wal.length if complete else file.length, complete, tally.rows(), tuple(refusals), ())
     return FileIndex(file.group, report, frozenset(regions), tuple(events))
 
 

@@ -41,7 +41,6 @@ _CONNECTION_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.H
 # The name node refuses an offset behind the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
 _BEHIND_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
 # ... and a data node one behind the real length (DFSInputStream.seek).
-_HTML_TITLE = re.compile(r"<title>(.*?)</title>")
 _BEHIND_END = re.compile(r"Cannot seek after EOF")
 
 

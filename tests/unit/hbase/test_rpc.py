@@ -77,12 +77,12 @@ def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def test_a_request_is_framed_as_hbase_accepted_it() -> None:
-    assert encode_request(17, "GetClusterStatus", VERSION, [], 60_000, 0).hex() == VERSION_REQUEST
+    assert encode_request(17, "GetClusterStatus", VERSION, [], 60_000).hex() == VERSION_REQUEST
 
 
 def test_a_cell_block_follows_its_request_and_its_length_stands_in_the_header() -> None:
-    plain = encode_request(1, "Scan", VERSION, [], 1000, 0)
-    cells = encode_request(1, "Scan", VERSION, [b"abc", memoryview(b"defg")], 1000, 0)
+    plain = encode_request(1, "Scan", VERSION, [], 1000)
+    cells = encode_request(1, "Scan", VERSION, [b"abc", memoryview(b"defg")], 1000)
     header, _ = decode_delimited(memoryview(cells), 4, pb.RequestHeader)
     assert cells.endswith(b"abcdefg")
     assert header.cell_block_meta.length == 7

@@ -33,7 +33,7 @@ def report() -> FileReport:
     """A file of which one edit of one table was refused."""
     refusal = Refusal(FILE, 20, 30, TABLE, "r1", 4, "no such family", b"edit", 1)
     tallies = tuple(TableTally(table, 2, 3, 1, 2) for table in (TABLE, OTHER))
-    return FileReport(FILE, 100, True, 100, tallies, (refusal,), (Withheld(FILE, TABLE, "r1", 20),))
+    return FileReport(FILE, 100, True, tallies, (refusal,), (Withheld(FILE, TABLE, "r1", 20),))
 
 
 def applied(migration: Migration) -> list[str]:
@@ -69,7 +69,7 @@ def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_ran
 def test_damage_holds_all_tables_of_the_run(migration: Migration) -> None:
     damage = Refusal(FILE, 20, -1, "*", None, 0, "damaged", b"")
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
-    record(migration, [FileReport(FILE, 100, False, 20, tallies, (damage,), ())])
+    record(migration, [FileReport(FILE, 100, False, tallies, (damage,), ())])
     assert {(hold.table, hold.region) for hold in migration.ledger.holds(migration.run_id)} == {
         (TABLE, "*"),
         (OTHER, "*"),

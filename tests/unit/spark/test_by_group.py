@@ -91,5 +91,5 @@ def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_
         lanes._let_pass(_Request(number, name, batch, np.arange(2))).picked for number, name in enumerate("abcd")
     ]
     assert [len(picked) for picked in passing] == [2, 1, 0, 0]
-    empty = FileReport("b", 9, True, 9, (), (), ())
+    empty = FileReport("b", 9, True, (), (), ())
     assert lanes.amend(empty).withheld == (Withheld("b", "t1", REGION.decode(), second),)
