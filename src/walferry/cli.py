@@ -114,18 +114,20 @@ def start(
         bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
     ] = False,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
     reports: Folder = REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
     """Run a migration from plan to release, or go on with the unfinished one of that name."""
     resolved = _resolved(spec)
     if dry_run:
-        plan(spec)
-        print(f"would run: {', '.join(_phases())}")
+        plan(spec, as_json)
+        if not as_json:
+            print(f"would run: {', '.join(_phases())}")
         return
     with Ledger.open(ledger) as book:
         run = book.open_run(resolved.name, _owner(), resolved.as_recorded(), _owner())
-        _go(book, run.run_id, yes, reports)
+        _go(book, run.run_id, yes, reports, as_json)
 
 
 def _phases() -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def _owner() -> str:
     return f"cli {os.environ.get('USER') or os.getuid()}"
 
 
-def _go(book: Ledger, run_id: str, yes: bool, reports: Path) -> None:
+def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
     from walferry.engine import migrate, write_report
     from walferry.migration.context import Migration
 
@@ -161,7 +163,7 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path) -> None:
                 print(f"interrupted; `walferry resume {migration.run.name}` goes on from here", file=sys.stderr)
             raise
         path = write_report(migration, reports)
-    print(path.read_text(), end="")
+    print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
 @app.command()
@@ -204,6 +206,7 @@ def resume(
         bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
     ] = False,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
     reports: Folder = REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
@@ -226,7 +229,7 @@ def resume(
             print(f"{run.run_id} goes on in the process that runs it")
         else:
             book.adopt_run(run.run_id, _owner(), _owner())
-            _go(book, run.run_id, yes, reports)
+            _go(book, run.run_id, yes, reports, as_json)
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:
@@ -243,6 +246,7 @@ def abort(
     name: RunName,
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
     dry_run: DryRun = False,
+    as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
     """End a run and remove its peer and snapshots. Target tables stay as they are."""
@@ -254,11 +258,14 @@ def abort(
         run = book.find(name)
         left = [o for o in book.objects(run.run_id) if o.state != "removed" and o.kind != TARGET_TABLE]
         made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
-        if dry_run:
-            print(f"would abort {run.run_id} and remove: {', '.join(made) or 'nothing'}")
-            return
-        with Migration(book, run.run_id) as migration:
-            abort_run(migration, reason)
+        if not dry_run:
+            with Migration(book, run.run_id) as migration:
+                abort_run(migration, reason)
+    if as_json:
+        _print_json({"run": run.run_id, "dry_run": dry_run, "removed": made})
+    elif dry_run:
+        print(f"would abort {run.run_id} and remove: {', '.join(made) or 'nothing'}")
+    else:
         print(f"{run.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
 
 
@@ -350,7 +357,10 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
 
 @app.command()
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """Compare both sides of a run's tables now; exit 5 when a difference is unexplained."""
+    """Compare both sides of a run's tables now; exit 5 when a difference is unexplained.
+
+    Reads both clusters and changes neither. The outcome is kept in the ledger as the run's newest comparison.
+    """
     from walferry.migration.compare import compare
     from walferry.migration.context import Migration
     from walferry.spark.session import open_session

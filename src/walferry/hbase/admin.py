@@ -299,8 +299,9 @@ def add_peer(
             answer = client.master_call("AddReplicationPeer", request, pb.AddReplicationPeerResponse, attempts=1)
             _wait_for_procedure(client, answer, f"peer {peer_id}")
         elif there != (enabled, endpoint_class):
+            state = "enabled" if there[0] else "disabled"
             raise UsageError(
-                f"replication peer {peer_id} is there already with another set-up {there}; "
+                f"replication peer {peer_id} is there already, {state} and with the endpoint {there[1] or '(none)'}; "
                 "remove it or choose another id",
                 peer=peer_id,
             )

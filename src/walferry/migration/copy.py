@@ -56,7 +56,8 @@ def read_manifest(migration: Migration, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
     path = f"{migration.source_root}/.hbase-snapshot/{migration.snapshot(table)}/data.manifest"
     if migration.source_files.status(path) is None:
-        raise WalferryError(f"the snapshot has no consolidated manifest {path}", table=table, file=path)
+        message = f"the snapshot has no manifest {path}: was it deleted? Abort this run and begin anew"
+        raise WalferryError(message, table=table, file=path)
     manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(migration.source_files.read(path)))
     return manifest
 
@@ -128,7 +129,7 @@ def files_of(migration: Migration, table: str, manifest: pb.SnapshotDataManifest
         else:
             referenced, _, parent = name.rpartition(".")
             if not referenced:
-                raise WalferryError(f"store file {name} of {table} is of an unknown kind", table=table, file=name)
+                raise _unknown_kind(table, name)
             if _HFILE.match(referenced):
                 if (parent, family, referenced) not in listed:  # the parent may have left the manifest already
                     yield _copy_of(migration, table, parent, family, referenced)
@@ -137,7 +138,15 @@ def files_of(migration: Migration, table: str, manifest: pb.SnapshotDataManifest
                 linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
                 yield _copy_of(migration, linked, link["region"], family, link["file"])
             else:
-                raise WalferryError(f"store file {name} of {table} is of an unknown kind", table=table, file=name)
+                raise _unknown_kind(table, name)
+
+
+def _unknown_kind(table: str, name: str) -> WalferryError:
+    return WalferryError(
+        f"store file {name} of {table} is of a kind that walferry does not know: a major compaction of the table "
+        "writes it anew; abort this run and begin again after that",
+        table=table, file=name,
+    )  # fmt: skip
 
 
 def region_name(info: pb.RegionInfo) -> str:
@@ -182,7 +191,11 @@ def clone(migration: Migration, table: str) -> dict[str, Any]:
             deadline = time.monotonic() + 120
             while not all(region.server for region in migration.target.regions(pair.target)):
                 if time.monotonic() > deadline:
-                    raise TransientError(f"regions of {pair.target} do not open at the target", table=pair.target)
+                    raise TransientError(
+                        f"regions of {pair.target} do not open at the target; look at its master's log for a codec or "
+                        "a coprocessor that is missing there",
+                        table=pair.target,
+                    )
                 time.sleep(0.5)
         return {"regions": len(migration.target.regions(pair.target))}
 

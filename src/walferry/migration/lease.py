@@ -56,7 +56,8 @@ def check(zk: KazooClient, fence: Fence) -> None:
         data = b"{}"
     except (KazooException, KazooTimeoutError) as error:
         raise LeaseLostError(
-            f"the lease on target table {fence.table} cannot be checked: {error or type(error).__name__}",
+            f"the lease on target table {fence.table} cannot be checked: {error or type(error).__name__}; "
+            "is the target's ZooKeeper up?",
             table=fence.table,
             fence=fence.number,
         ) from error

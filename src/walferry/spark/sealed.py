@@ -45,7 +45,8 @@ class SealedWal:
             now = find_wal(self._file_system, self._root, self._file)
             if now is None:
                 raise GapError(
-                    f"WAL file {name} is gone from WALs, -splitting and oldWALs; last seen at {self._file.path}",
+                    f"WAL file {name} is gone from WALs, -splitting and oldWALs; last seen at {self._file.path}. "
+                    "The log has a gap: abort this run and begin anew with a fresh snapshot",
                     file=name,
                     start=offset,
                     end=None,

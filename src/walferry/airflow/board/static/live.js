@@ -142,7 +142,7 @@ export function pager(name, list) {
   if (!nav.firstChild) {
     const [before, where, after] = ["button", "span", "button"].map((tag) => document.createElement(tag));
     before.textContent = "‹ Back";
-    after.textContent = "On ›";
+    after.textContent = "Next ›";
     for (const [button, step] of [[before, -1], [after, 1]]) {
       button.type = "button";
       button.addEventListener("click", () => {
