@@ -38,8 +38,8 @@ def list_folder(cluster: Cluster, path: str) -> list[dict[str, object]]:
 
 
 def closed_logs(cluster: Cluster) -> list[str]:
-    """Roll the logs of all region servers and return the files that hold what was written before."""
-    before = {path for folder in list_folder(cluster, "/hbase/WALs") for path in logs_of(cluster, folder)}
+    """Roll the logs of all region servers and return those that were written to just before."""
+    before = {newest_log(cluster, folder) for folder in list_folder(cluster, "/hbase/WALs")}
     with HBaseClient(cluster.address) as client:
         for server in client.servers():
             client.roll_wal(server)
@@ -47,10 +47,11 @@ def closed_logs(cluster: Cluster) -> list[str]:
     return [f"/hbase/oldWALs/{Path(path).name}" if Path(path).name in archived else path for path in sorted(before)]
 
 
-def logs_of(cluster: Cluster, folder: dict[str, object]) -> list[str]:
+def newest_log(cluster: Cluster, folder: dict[str, object]) -> str:
     parent = f"/hbase/WALs/{folder['pathSuffix']}"
     names = [str(status["pathSuffix"]) for status in list_folder(cluster, parent)]
-    return [f"{parent}/{name}" for name in names if ".meta" not in name]
+    newest = max((name for name in names if ".meta" not in name), key=lambda name: int(name.rpartition(".")[2]))
+    return f"{parent}/{newest}"
 
 
 def logged_actions(cluster: Cluster, *tables: str) -> list[dict[str, Any]]:
