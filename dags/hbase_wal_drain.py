@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, Variable, dag, get_current_context, task
-from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -61,7 +61,7 @@ def drain_spec(params: dict[str, Any], variable: Any) -> dict[str, Any]:
     deadline=DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=DEADLINE,
-        callback=SyncCallback(
+        callback=AsyncCallback(
             WalferryNotifier,
             kwargs={"event": "lag", "message": f"sealed edits were not applied within {DEADLINE} (hbase_wal_drain)"},
         ),

@@ -6,12 +6,13 @@ port; extra `path`; password, if any, as Bearer token), or into the log when the
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import requests
-from airflow.sdk import BaseHook, BaseNotifier
+from airflow.sdk import BaseHook, BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException
 
 from walferry.errors import WalferryError
@@ -43,6 +44,15 @@ class WalferryNotifier(BaseNotifier):
     def notify(self, context: Any) -> None:
         """Send what the context tells; a webhook that does not answer is logged, never raised."""
         send(describe(context, self.event, self.message))
+
+    async def async_notify(self, context: Any) -> None:
+        """The same in the triggerer, where deadlines are told: an executor's callback may not read connections."""
+        message = describe(context, self.event, self.message)
+        try:
+            connection = await BaseHook.aget_connection(CONNECTION)
+        except AirflowException:
+            connection = None
+        await asyncio.to_thread(_post, connection, message)
 
 
 def describe(context: Mapping[str, Any], event: str = "failure", message: str = "") -> dict[str, Any]:
@@ -95,8 +105,13 @@ def send(message: Mapping[str, Any]) -> bool:
     """POST the message, or log it when no webhook is known; whether it was taken. Logs neither address nor token."""
     # Airflow logs an unknown connection as an error of its own before it raises.
     try:
-        connection = BaseHook.get_connection(CONNECTION)
+        return _post(BaseHook.get_connection(CONNECTION), message)
     except AirflowException:
+        return _post(None, message)
+
+
+def _post(connection: Connection | None, message: Mapping[str, Any]) -> bool:
+    if connection is None:
         log.warning("walferry %s: %s", message.get("event"), dict(message))
         return True
     port = f":{connection.port}" if connection.port else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -13,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import structlog
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.execution_time.callback_supervisor import execute_callback
+from airflow.triggers.callback import PAYLOAD_STATUS_KEY, CallbackTrigger
+from airflow.utils.state import CallbackState
 
 from walferry.airflow.notifiers import WalferryNotifier, describe, kind_of, send
 from walferry.airflow.operators import final_errors
@@ -172,10 +173,12 @@ def test_the_watch_tells_each_thing_once_and_again_when_the_webhook_was_away(web
 def test_airflow_calls_it_for_a_missed_deadline(webhook: Webhook) -> None:
     context = {"dag_run": {"dag_id": "hbase_wal_drain", "dag_run_id": "asset__1"}, "deadline": {"id": "1"}}
     kwargs = {"event": "lag", "message": "sealed edits were not applied", "context": context}
-    outcome = execute_callback(
-        "walferry.airflow.notifiers.WalferryNotifier", kwargs, Path("hbase_wal_drain.py"), None, structlog.get_logger()
-    )
-    assert outcome == (True, None)
+    trigger = CallbackTrigger("walferry.airflow.notifiers.WalferryNotifier", kwargs)
+
+    async def states() -> list[Any]:
+        return [event.payload[PAYLOAD_STATUS_KEY] async for event in trigger.run()]
+
+    assert asyncio.run(states())[-1] == CallbackState.SUCCESS
     assert [(m["event"], m["dag"], m["message"]) for m in webhook.messages] == [
         ("lag", "hbase_wal_drain", "sealed edits were not applied")
     ]
