@@ -41,7 +41,6 @@ Folder = Annotated[Path, typer.Option(envvar=REPORTS_VARIABLE, help="where repor
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
 ]
-REPORTS = DEFAULT_REPORTS
 
 
 class Resolution(StrEnum):
@@ -115,7 +114,7 @@ def start(
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    reports: Folder = REPORTS,
+    reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
     """Run a migration from plan to release, or go on with the unfinished one of that name."""
@@ -207,7 +206,7 @@ def resume(
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    reports: Folder = REPORTS,
+    reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
     """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
@@ -386,7 +385,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
 
 
 @app.command()
-def report(name: RunName, as_json: AsJson = False, reports: Folder = REPORTS, ledger: LedgerUrl = None) -> None:
+def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:
     """Print what a run did and found, and write it beside the audit trail's head."""
     from walferry.migration.report import write
 

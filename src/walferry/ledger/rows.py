@@ -242,6 +242,11 @@ class Round:
     lag_ms: int
     backlog_bytes: int
 
+    @property
+    def covered_ms(self) -> int:
+        """The moment up to which everything is applied once the round is: the start of its cut."""
+        return self.finished_ms - self.lag_ms
+
 
 @dataclass(frozen=True)
 class AuditLine:

@@ -36,7 +36,7 @@ def lag(migration: Migration) -> Lag:
     rounds = migration.ledger.rounds(migration.run_id)
     if not rounds:
         return Lag(None, None)
-    cuts = [round.finished_ms - round.lag_ms for round in rounds]
+    cuts = [round.covered_ms for round in rounds]
     # Just before a round ended, the target was as old as the cut of the round before.
     behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
     now = time.time_ns() // 1_000_000 - cuts[-1]

@@ -305,7 +305,7 @@ def _covered_ms(migration: Migration) -> int:
     rounds = migration.ledger.rounds(migration.run_id)
     if not rounds:
         return int(migration.done("fence")["at_ms"])
-    return rounds[-1].finished_ms - rounds[-1].lag_ms
+    return rounds[-1].covered_ms
 
 
 def _pending(migration: Migration, sealed: Sequence[WalFile]) -> list[WalFile]:

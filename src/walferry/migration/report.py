@@ -56,7 +56,7 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
         row["source_digest"], row["target_digest"] = f"{row['source_digest']:032x}", f"{row['target_digest']:032x}"
         row["differences"] = dict(classes.get(table, {}))
         row["dropped"] = dict(row["dropped"])
-    cuts = [r.finished_ms - r.lag_ms for r in rounds]
+    cuts = [r.covered_ms for r in rounds]
     behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
     head = ledger.audit_head()
     stop = ledger.phase_facts(run.run_id, "write_stop")
@@ -139,7 +139,7 @@ def _lag_seconds(rounds: list[Round], drained: bool, now_ms: int) -> float | Non
     """Seconds since the moment up to which all is applied; 0 behind the drain, where nothing is left to apply."""
     if not rounds or drained:
         return 0.0 if drained else None
-    return round((now_ms - (rounds[-1].finished_ms - rounds[-1].lag_ms)) / 1000, 1)
+    return round((now_ms - rounds[-1].covered_ms) / 1000, 1)
 
 
 def status_line(facts: dict[str, Any]) -> str:

@@ -332,7 +332,7 @@ def settled_spans(migration: Migration, others: Sequence[Run]) -> list[Span]:
             ends = _now_ms() if run.state == "running" else run.ended_ms
             if run.state in ("aborted", "failed"):
                 rounds = ledger.rounds(run.run_id)
-                ends = (rounds[-1].finished_ms - rounds[-1].lag_ms if rounds else int(fence["at_ms"])) + SKEW_MS
+                ends = (rounds[-1].covered_ms if rounds else int(fence["at_ms"])) + SKEW_MS
             spans.append(Span(begins, ends or _now_ms()))
     return [
         span

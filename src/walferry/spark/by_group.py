@@ -126,8 +126,9 @@ class _Lanes:
     def hold(self, number: int, refusal: Refusal) -> None:
         """Let the refused region wait from the refused entry on; file `number` of the task holds it."""
         place = (number, refusal.start)
-        if refusal.region is None or place >= self._held.get(refusal.region, (number + 1, 0)):
-            return  # the reader may have met a later place before a lane met this one
+        if refusal.region is None or self._held.get(refusal.region, place) < place:
+            return
+        # The reader may have met a later place before a lane met this one.
         self._held[refusal.region] = place
         self._withhold(refusal.file, refusal.table, refusal.region, refusal.start)
 

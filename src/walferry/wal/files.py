@@ -15,12 +15,11 @@ from posixpath import basename
 from urllib.parse import unquote
 
 from walferry.errors import TransientError
+from walferry.formats.wal import TRAILER_MAGIC
 from walferry.storage import FileStatus, FileSystem
 
 _NAME = re.compile(r"^(?P<group>(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+).*)\.(?P<number>\d+)$")
 _LISTING_ATTEMPTS = 5
-_TRAILER = b"LAWP"
-"""the last bytes of a file that was closed in order (AbstractProtobufWALReader.PB_WAL_COMPLETE_MAGIC)"""
 
 
 class Place(Enum):
@@ -99,13 +98,13 @@ def is_closed(file_system: FileSystem, root: str, file: WalFile) -> bool:
     now = find_wal(file_system, root, file)
     if now is None or now.place is Place.ARCHIVED:
         return True
-    if now.length < len(_TRAILER):
+    if now.length < len(TRAILER_MAGIC):
         return False  # the length of an open file's last block is not known to the NameNode
     try:
-        end = b"".join(file_system.read(now.path, now.length - len(_TRAILER)))
+        end = b"".join(file_system.read(now.path, now.length - len(TRAILER_MAGIC)))
     except FileNotFoundError:
         return is_closed(file_system, root, file)  # moved on between the look and the read
-    return end.endswith(_TRAILER)
+    return end.endswith(TRAILER_MAGIC)
 
 
 def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -176,16 +177,23 @@ class Rolling:
             threading.Timer(0.5, self.write).start()
 
 
+@contextmanager
+def rolled(source: Rolling, files: Local) -> Iterator[Migration]:
+    """A run on that source, which writes to its first log."""
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{source.root}"}}
+    with Ledger.open(f"sqlite:///{source.root / 'ledger.db'}", actor="test") as ledger:
+        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        migration.__dict__.update(source=source, source_files=files)
+        source.write()
+        yield migration
+
+
 @pytest.mark.parametrize(("dying", "behind"), [(False, {"rs%2C1%2C2": 8}), (True, {})], ids=["rolls", "dies"])
 def test_what_was_written_before_a_cut_is_below_it_though_a_roll_takes_time_or_the_server_dies(
     dying: bool, behind: dict[str, int], tmp_path: Path
 ) -> None:
-    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
-    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        source = Rolling(tmp_path, dying)
-        source.write()
-        migration.__dict__.update(source=source, source_files=Local())
+    source = Rolling(tmp_path, dying)
+    with rolled(source, Local()) as migration:
         made = cut_log(migration)
     assert [file.number for file in made.below()] == [7]
     assert made.current == behind
@@ -203,12 +211,8 @@ def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: 
                 Path(self.path(number)).rename(f"{self.root}/oldWALs/{Path(self.path(number)).name}")
             self.closed = time.monotonic()
 
-    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
-    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        source = Slow(tmp_path, hanging=1.0)
-        source.write()
-        migration.__dict__.update(source=source, source_files=Local())
+    source = Slow(tmp_path, hanging=1.0)
+    with rolled(source, Local()) as migration:
         made = cut_log(migration)
     assert time.monotonic() > source.closed
     assert made.current == {"rs%2C1%2C2": 8}
@@ -216,14 +220,9 @@ def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: 
 
 def test_a_log_that_is_never_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "ROLL_SECONDS", 1.0)
-    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
-    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        source = Rolling(tmp_path, hanging=3.0)
-        source.write()
-        migration.__dict__.update(source=source, source_files=Local())
-        with pytest.raises(cutting.TransientError, match=r"has not closed rs%2C1%2C2\.7 yet"):
-            cut_log(migration)
+    named = pytest.raises(cutting.TransientError, match=r"has not closed rs%2C1%2C2\.7 yet")
+    with rolled(Rolling(tmp_path, hanging=3.0), Local()) as migration, named:
+        cut_log(migration)
 
 
 def test_the_log_of_a_server_that_joins_during_the_cut_is_not_below_it(tmp_path: Path) -> None:
@@ -236,12 +235,8 @@ def test_the_log_of_a_server_that_joins_during_the_cut_is_not_below_it(tmp_path:
                 self.write(f"{tmp_path}/WALs/{joined.name}/new%2C1%2C3.1", [b""])
             return super().list(path)
 
-    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
-    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        migration = Migration(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        source = Rolling(tmp_path)
-        source.write()
-        migration.__dict__.update(source=source, source_files=Joining())
+    source = Rolling(tmp_path)
+    with rolled(source, Joining()) as migration:
         made = cut_log(migration)
     assert made.current == {"rs%2C1%2C2": 8, "new%2C1%2C3": 1}
     assert [file.number for file in made.below()] == [7]

@@ -279,7 +279,7 @@ def series(rounds: Sequence[Round]) -> Facts:
         highest = 0
         for made in piece:
             highest = max(highest, made.lag_ms, made.finished_ms - cut if cut is not None else 0)
-            cut = made.finished_ms - made.lag_ms
+            cut = made.covered_ms
         last = piece[-1]
         since = end if end is not None else min(piece[0].started_ms, last.finished_ms)
         seconds = max(1, last.finished_ms - since) / 1000
