@@ -54,125 +54,125 @@ def hbase_migrate() -> None:
         """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
         from walferry.airflow.hook import airflow_connection
         from walferry.migration.plan import plan_run
-        from walferry.migration.start import start_run
+        from walferry.run.start import start_run
 
         context = get_current_context()
         with final_errors():
             run_id = start_run(dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
-        with step(run_id) as migration:
-            plan_run(migration)
+        with step(run_id) as run:
+            plan_run(run)
         return run_id
 
     @task
-    def protect(run: str) -> None:
+    def protect(run_id: str) -> None:
         """Add the replication peer that keeps the source's WALs."""
-        from walferry.migration.protect import protect
+        from walferry.replay.protect import protect
 
-        with step(run) as migration:
-            protect(migration)
+        with step(run_id) as run:
+            protect(run)
 
     @task
-    def fence(run: str) -> list[str]:
+    def fence(run_id: str) -> list[str]:
         """Roll the WALs: the place from which replay begins. Returns the source tables."""
-        from walferry.migration.cut import start_fence
+        from walferry.replay.cut import start_fence
 
-        with step(run) as migration:
-            start_fence(migration)
-            return [pair.source for pair in migration.tables]
+        with step(run_id) as run:
+            start_fence(run)
+            return [pair.source for pair in run.tables]
 
     @task(map_index_template="{{ table }}")
-    def snapshot(run: str, table: str) -> str:
+    def snapshot(run_id: str, table: str) -> str:
         """Take the FLUSH snapshot of a table."""
         from walferry.migration.copy import snapshot
 
         get_current_context()["table"] = table  # type: ignore[typeddict-unknown-key]
-        with step(run) as migration:
-            snapshot(migration, table)
+        with step(run_id) as run:
+            snapshot(run, table)
         return table
 
     @task(map_index_template="{{ table }}")
-    def clone(run: str, table: str) -> None:
+    def clone(run_id: str, table: str) -> None:
         """Create the target table from the copied files."""
         from walferry.migration.copy import clone
 
         get_current_context()["table"] = table  # type: ignore[typeddict-unknown-key]
-        with step(run) as migration:
-            clone(migration, table)
+        with step(run_id) as run:
+            clone(run, table)
 
     @task
-    def check_copy(run: str) -> str:
+    def check_copy(run_id: str) -> str:
         """Great Expectations: files, bytes, checksums, region borders, schema."""
         from walferry.checks.phases import check_copy
         from walferry.process import reports_folder
 
-        with step(run) as migration:
-            return str(check_copy(migration, reports_folder() / "data_docs")["data_docs"])
+        with step(run_id) as run:
+            return str(check_copy(run, reports_folder() / "data_docs")["data_docs"])
 
     # Airflow may take a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
     # try; so not too quick, and with tries to spare.
     @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
-    def wait_until_ready(run: str) -> bool:
+    def wait_until_ready(run_id: str) -> bool:
         """Wait until the lag is small, the quarantine is empty and the schemas agree."""
         from walferry.migration.cutover import GateShutError, gate
 
-        with step(run) as migration:
+        with step(run_id) as run:
             try:
-                gate(migration, drained=False)
+                gate(run, drained=False)
             except GateShutError as shut:
                 log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
                 return False
             return True
 
     @task.branch
-    def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
+    def how_to_stop_writes(run_id: str, answer: dict[str, Any]) -> str:
         """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
         from walferry.migration.cutover import approve
 
-        with step(run) as migration:
-            approve(migration, f"airflow {approved_by(answer)}")
-            return "stop_writes" if migration.spec.write_stop == "readonly" else "confirm_writes_stopped"
+        with step(run_id) as run:
+            approve(run, f"airflow {approved_by(answer)}")
+            return "stop_writes" if run.spec.write_stop == "readonly" else "confirm_writes_stopped"
 
     @task(trigger_rule="none_failed_min_one_success")
-    def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
+    def stop_writes(run_id: str, answer: dict[str, Any] | None) -> None:
         """Writes have stopped, as a person said, or are refused from here on."""
         from walferry.migration.cutover import stop_writes
 
-        with step(run) as migration:
-            stop_writes(migration, f"airflow {approved_by(answer)}" if answer else None)
+        with step(run_id) as run:
+            stop_writes(run, f"airflow {approved_by(answer)}" if answer else None)
 
     @task
-    def end_fence(run: str) -> None:
+    def end_fence(run_id: str) -> None:
         """Roll the WALs once more: the place at which replay ends."""
-        from walferry.migration.cut import end_fence
+        from walferry.replay.cut import end_fence
 
-        with step(run) as migration:
-            end_fence(migration)
+        with step(run_id) as run:
+            end_fence(run)
 
     @task
-    def check_drain(run: str) -> str:
+    def check_drain(run_id: str) -> str:
         """Great Expectations: rows, cells and digests by region; nothing unexplained, no gap, no late edit."""
         from walferry.checks.phases import check_drain
         from walferry.process import reports_folder
 
-        with step(run) as migration:
-            return str(check_drain(migration, reports_folder() / "data_docs")["data_docs"])
+        with step(run_id) as run:
+            return str(check_drain(run, reports_folder() / "data_docs")["data_docs"])
 
     @task
-    def release(run: str) -> None:
+    def release(run_id: str) -> None:
         """Remove peer and snapshots; the run is done."""
-        from walferry.engine import release
+        from walferry.pipeline import release
 
-        with step(run) as migration:
-            release(migration)
+        with step(run_id) as run:
+            release(run)
 
     @task
-    def report(run: str) -> str:
+    def report(run_id: str) -> str:
         """Write the report and print it into this log."""
-        from walferry.engine import write_report
+        from walferry.pipeline import write_report
         from walferry.process import reports_folder
 
-        with step(run) as migration:
-            path = write_report(migration, reports_folder())
+        with step(run_id) as run:
+            path = write_report(run, reports_folder())
         log.info("\n%s", path.read_text())
         return str(path)
 
@@ -185,11 +185,11 @@ def hbase_migrate() -> None:
     run: Any = plan()
     protected = protect(run)
     tables: Any = fence(run)
-    snapshots = snapshot.partial(run=run).expand(table=tables)
+    snapshots = snapshot.partial(run_id=run).expand(table=tables)
     copies = WalferrySparkOperator.partial(
         task_id="copy", app="copy_snapshot.py", run=run, phase="copy", map_index_template="{{ task.table }}"
     ).expand(table=tables)
-    clones = clone.partial(run=run).expand(table=tables)
+    clones = clone.partial(run_id=run).expand(table=tables)
     copy_checked = check_copy(run)
     replay = WalferrySparkOperator(task_id="replay", app="replay_wal.py", run=run, phase="replay")
     ready = wait_until_ready(run)

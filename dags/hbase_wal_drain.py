@@ -72,26 +72,26 @@ def hbase_wal_drain() -> None:
     def prepare() -> str:
         """Find the run again, or open it: check the tables, keep the WALs, set the start fence."""
         from walferry.airflow.hook import airflow_connection
-        from walferry.migration.follow import DRAINER, prepare_drain
-        from walferry.migration.start import start_run
+        from walferry.replay.drain import DRAINER, prepare_drain
+        from walferry.run.start import start_run
 
         context = get_current_context()
         variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
         with final_errors():
             run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER)
-        with step(run_id) as migration:
-            prepare_drain(migration)
+        with step(run_id) as run:
+            prepare_drain(run)
         return run_id
 
     @task
-    def measure(run: str) -> None:
+    def measure(run_id: str) -> None:
         """Send the metrics of the runs on this source, now that something was applied."""
         from walferry.airflow.sensors import measure
-        from walferry.migration.follow import list_now
+        from walferry.watch.watch import list_now
 
-        with step(run) as migration:
-            cluster = migration.spec.source
-            measure(migration.ledger, None, SOURCE, cluster, list_now(cluster), CLEANER_TTL_SECONDS)
+        with step(run_id) as run:
+            cluster = run.spec.source
+            measure(run.ledger.whole, None, SOURCE, cluster, list_now(cluster), CLEANER_TTL_SECONDS)
 
     run: Any = prepare()
     applied = WalferrySparkOperator(task_id="apply", app="drain_sealed.py", run=run, phase="drain_sealed")

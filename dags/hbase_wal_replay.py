@@ -54,8 +54,8 @@ def hbase_wal_replay() -> None:
 
         from walferry.airflow.hook import airflow_connection
         from walferry.ledger import Ledger
-        from walferry.migration.spec import parse_spec, resolve
-        from walferry.migration.window import complete_at_ms, open_window
+        from walferry.replay.window import complete_at_ms, open_window
+        from walferry.run.spec import parse_spec, resolve
 
         context = get_current_context()
         variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
@@ -74,11 +74,11 @@ def hbase_wal_replay() -> None:
         return {"run": run.run_id, "complete_at": complete.isoformat()}
 
     @task
-    def report(run: str) -> None:
+    def report(run_id: str) -> None:
         """Say what was applied."""
-        with step(run) as migration:
-            facts = migration.done("replay_window")
-        log.info("%s: %s", run, ", ".join(f"{key} {value}" for key, value in sorted(facts.items())))
+        with step(run_id) as run:
+            facts = run.done("replay_window")
+        log.info("%s: %s", run_id, ", ".join(f"{key} {value}" for key, value in sorted(facts.items())))
 
     opened: Any = open_window()
     wait = DateTimeSensorAsync(

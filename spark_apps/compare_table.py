@@ -7,18 +7,20 @@ from typing import Annotated
 import typer
 
 from walferry.migration.compare import last_comparison
-from walferry.migration.context import Migration
 from walferry.process import run_app
+from walferry.run.run import Run
 from walferry.spark.session import open_session
 
 
-def main(run: str, table: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
+def main(
+    run_id: str, table: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None
+) -> None:
     """Compare source table TABLE with its copy for run RUN."""
 
-    def work(migration: Migration) -> None:
-        last_comparison(migration, open_session(f"compare {table}"), table)
+    def work(run: Run) -> None:
+        last_comparison(run, open_session(f"compare {table}"), table)
 
-    run_app(work, run, parent)
+    run_app(work, run_id, parent)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
-from walferry.migration.context import Migration
 from walferry.migration.copy import copy
 from walferry.process import run_app
+from walferry.run.run import Run
 from walferry.spark.session import open_session
 
 
-def main(run: str, table: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
+def main(
+    run_id: str, table: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None
+) -> None:
     """Copy the snapshot of source table TABLE for run RUN."""
 
-    def work(migration: Migration) -> None:
-        copy(migration, open_session(f"copy {table}"), table)
+    def work(run: Run) -> None:
+        copy(run, open_session(f"copy {table}"), table)
 
-    run_app(work, run, parent)
+    run_app(work, run_id, parent)
 
 
 if __name__ == "__main__":

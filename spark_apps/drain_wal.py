@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from walferry.migration.context import Migration
-from walferry.migration.replay import drain
 from walferry.process import run_app
+from walferry.replay.rounds import drain
+from walferry.run.run import Run
 from walferry.spark.session import open_session
 
 
-def main(run: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
+def main(run_id: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
     """Drain the log for run RUN."""
 
-    def work(migration: Migration) -> None:
-        drain(migration, open_session(f"drain {run}"))
+    def work(run: Run) -> None:
+        drain(run, open_session(f"drain {run_id}"))
 
-    run_app(work, run, parent)
+    run_app(work, run_id, parent)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from walferry.migration.context import Migration
-from walferry.migration.replay import follow
 from walferry.process import run_app
+from walferry.replay.rounds import follow
+from walferry.run.run import Run
 from walferry.spark.session import open_session
 
 
-def main(run: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
+def main(run_id: str, parent: Annotated[int | None, typer.Option(help="pid of the submitter")] = None) -> None:
     """Replay the log for run RUN, round by round."""
 
-    def work(migration: Migration) -> None:
-        follow(migration, open_session(f"replay {run}"))
+    def work(run: Run) -> None:
+        follow(run, open_session(f"replay {run_id}"))
 
-    run_app(work, run, parent)
+    run_app(work, run_id, parent)
 
 
 if __name__ == "__main__":

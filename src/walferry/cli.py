@@ -19,8 +19,8 @@ from rich.table import Table
 
 from walferry.errors import SidesDifferError, UsageError, WalferryError
 from walferry.ledger import Ledger
-from walferry.migration.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
 from walferry.process import DEFAULT_REPORTS, REPORTS_VARIABLE, set_up_logging
+from walferry.run.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
 
 app = typer.Typer(
     help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
@@ -130,7 +130,7 @@ def start(
 
 
 def _phases() -> tuple[str, ...]:
-    from walferry.migration.report import PHASES
+    from walferry.run.phases import PHASES
 
     return PHASES
 
@@ -140,8 +140,8 @@ def _owner() -> str:
 
 
 def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
-    from walferry.engine import migrate, write_report
-    from walferry.migration.context import Migration
+    from walferry.pipeline import migrate, write_report
+    from walferry.run.run import Run
 
     def ask(question: str) -> bool:
         if yes:
@@ -150,29 +150,29 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
             raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
         return typer.confirm(question)
 
-    with Migration(book, run_id) as migration:
+    with Run(book, run_id) as run:
         try:
-            migrate(migration, ask, reports / "data_docs")
+            migrate(run, ask, reports / "data_docs")
         except BaseException as error:
             try:
-                write_report(migration, reports)
+                write_report(run, reports)
             except WalferryError as second:  # it must not hide the first
                 print(f"no report was written: {second}", file=sys.stderr)
             if isinstance(error, KeyboardInterrupt):
-                print(f"interrupted; `walferry resume {migration.run.name}` goes on from here", file=sys.stderr)
+                print(f"interrupted; `walferry resume {run.record.name}` goes on from here", file=sys.stderr)
             raise
-        path = write_report(migration, reports)
+        path = write_report(run, reports)
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
 @app.command()
 def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """Say where a run stands: phase, percent, edits applied, backlog, lag, ETA."""
-    from walferry.migration.report import status as facts_of
-    from walferry.migration.report import status_line
+    from walferry.run.progress import status as facts_of
+    from walferry.run.progress import status_line
 
     with _existing(ledger) as book:
-        facts = facts_of(book, book.find(name))
+        facts = facts_of(book.of(book.find(name).run_id))
     if as_json:
         _print_json(facts)
     else:
@@ -233,11 +233,11 @@ def resume(
 
 def _at_work(book: Ledger, run_id: str) -> bool:
     """Whether somebody holds the lease of the run's first target table now."""
-    from walferry.migration import lease
-    from walferry.migration.context import Migration
+    from walferry.replay import lease
+    from walferry.run.run import Run
 
-    with Migration(book, run_id) as migration:
-        return lease.holder_of(migration.target.zk, migration.tables[0].target) is not None
+    with Run(book, run_id) as run:
+        return lease.holder_of(run.target.zk, run.tables[0].target) is not None
 
 
 @app.command()
@@ -249,23 +249,22 @@ def abort(
     ledger: LedgerUrl = None,
 ) -> None:
     """End a run and remove its peer and snapshots. Target tables stay as they are."""
-    from walferry.engine import abort as abort_run
-    from walferry.migration.context import Migration
-    from walferry.migration.protect import TARGET_TABLE
+    from walferry.pipeline import abort as abort_run
+    from walferry.run.run import Run
 
     with _existing(ledger) as book:
-        run = book.find(name)
-        left = [o for o in book.objects(run.run_id) if o.state != "removed" and o.kind != TARGET_TABLE]
+        record = book.find(name)
+        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
         made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
         if not dry_run:
-            with Migration(book, run.run_id) as migration:
-                abort_run(migration, reason)
+            with Run(book, record.run_id) as run:
+                abort_run(run, reason)
     if as_json:
-        _print_json({"run": run.run_id, "dry_run": dry_run, "removed": made})
+        _print_json({"run": record.run_id, "dry_run": dry_run, "removed": made})
     elif dry_run:
-        print(f"would abort {run.run_id} and remove: {', '.join(made) or 'nothing'}")
+        print(f"would abort {record.run_id} and remove: {', '.join(made) or 'nothing'}")
     else:
-        print(f"{run.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
+        print(f"{record.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
 
 
 @app.command()
@@ -292,36 +291,34 @@ def replay(
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.migration import cutover
-    from walferry.migration.context import Migration
-    from walferry.migration.replay import replay as follow
-    from walferry.migration.report import unapplied
+    from walferry.replay.rounds import replay as follow
+    from walferry.run.progress import unapplied
+    from walferry.run.run import Run
     from walferry.spark.session import open_session
 
     with _existing(ledger) as book:
-        run = book.find(name)
+        record = book.find(name)
         if dry_run:
-            waiting = unapplied(book, run)
+            waiting = unapplied(book.of(record.run_id))
             size = sum(file.length for file in waiting)
             if as_json:
-                _print_json({"run": run.run_id, "files": len(waiting), "bytes": size})
+                _print_json({"run": record.run_id, "files": len(waiting), "bytes": size})
             else:
                 print(
                     f"would apply {len(waiting)} files ({size / 1e6:.1f} MB) known so far, and what the next cut seals"
                 )
             return
-        with Migration(book, run.run_id) as migration:
-            follow(migration, open_session(run.run_id), until=lambda: cutover.caught_up(migration))
-        rounds = book.rounds(run.run_id)
+        with Run(book, record.run_id) as run:
+            follow(run, open_session(record.run_id), until=lambda: cutover.caught_up(run))
+        rounds = book.of(record.run_id).rounds.all()
     if as_json:
-        _print_json({"run": run.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})
+        _print_json({"run": record.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})
     else:
-        print(f"{run.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
+        print(f"{record.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.migration.context import Migration
-    from walferry.migration.spec import with_window
-    from walferry.migration.window import (
+    from walferry.replay.window import (
         describe,
         open_window,
         plan_window,
@@ -329,27 +326,29 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
         replay_window,
         require_targets,
     )
+    from walferry.run.run import Run
+    from walferry.run.spec import with_window
     from walferry.spark.session import open_session
 
     spec = resolve(with_window(load_spec(path), window), environment_connection)
     with Ledger.open(ledger) as book:
         if dry_run:
-            with Migration(book, planned(spec)) as migration:
-                require_targets(migration)
-                facts = describe(plan_window(migration))
+            with Run(book, planned(spec)) as run:
+                require_targets(run)
+                facts = describe(plan_window(run))
             if as_json:
                 _print_json(facts)
             else:
                 print("\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in facts.items()))
             return
-        run = open_window(book, spec, _owner())
-        with Migration(book, run.run_id) as migration:
-            done = replay_window(migration, open_session(run.run_id))
+        record = open_window(book, spec, _owner())
+        with Run(book, record.run_id) as run:
+            done = replay_window(run, open_session(record.run_id))
     if as_json:
-        _print_json({"run": run.run_id, **done})
+        _print_json({"run": record.run_id, **done})
     else:
         print(
-            f"{run.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} stayed out, "
+            f"{record.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} stayed out, "
             "because the target has later edits of them"
         )
 
@@ -361,15 +360,15 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     Reads both clusters and changes neither. The outcome is kept in the ledger as the run's newest comparison.
     """
     from walferry.migration.compare import compare
-    from walferry.migration.context import Migration
+    from walferry.run.run import Run
     from walferry.spark.session import open_session
 
     with _existing(ledger) as book:
-        run = book.find(name)
+        record = book.find(name)
         book.verify_audit()
-        with Migration(book, run.run_id) as migration:
-            spark = open_session(f"{run.run_id} verify")
-            results = [compare(migration, spark, pair.source) for pair in migration.tables]
+        with Run(book, record.run_id) as run:
+            spark = open_session(f"{record.run_id} verify")
+            results = [compare(run, spark, pair.source) for pair in run.tables]
     facts = [
         {"table": r.table, "regions": len(r.ranges), "differing_rows": r.differing_rows, "unexplained": r.unexplained}
         for r in results
@@ -381,7 +380,9 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"{fact['table']}: {fact['regions']} regions, {fact['differing_rows']} rows differ, "
                   f"{fact['unexplained']} unexplained")  # fmt: skip
     if any(r.unexplained for r in results):
-        raise SidesDifferError(f"run {run.run_id}: source and target differ; `walferry report {run.name}` shows where")
+        raise SidesDifferError(
+            f"run {record.run_id}: source and target differ; `walferry report {record.name}` shows where"
+        )
 
 
 @app.command()
@@ -390,18 +391,18 @@ def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REP
     from walferry.migration.report import write
 
     with _existing(ledger) as book:
-        run = book.find(name)
-        path = write(book, run, reports / run.run_id)
+        run_id = book.find(name).run_id
+        path = write(book.of(run_id), reports / run_id)
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
 @quarantine_app.command("list")
 def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """List what could not be applied."""
-    from walferry.migration.quarantine import describe
+    from walferry.replay.quarantine import describe
 
     with _existing(ledger) as book:
-        items = [describe(item) for item in book.quarantined(book.find(name).run_id)]
+        items = [describe(item) for item in book.of(book.find(name).run_id).quarantine.items()]
     if as_json:
         _print_json(items)
         return
@@ -414,10 +415,10 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
 @quarantine_app.command("show")
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
     """Show one item, its bytes in hex."""
-    from walferry.migration.quarantine import describe, find_item
+    from walferry.replay.quarantine import describe, find_item
 
     with _existing(ledger) as book:
-        found = find_item(book, book.find(name), item)
+        found = find_item(book.of(book.find(name).run_id), item)
     _print_json(describe(found) | {"data": found.data.hex()})
 
 
@@ -434,16 +435,16 @@ def quarantine_release(
     ledger: LedgerUrl = None,
 ) -> None:
     """Decide about an item; the next replay round carries it out."""
-    from walferry.migration.context import Migration
-    from walferry.migration.quarantine import check_release, release
+    from walferry.replay.quarantine import check_release, release
+    from walferry.run.run import Run
 
-    with _existing(ledger) as book, Migration(book, book.find(name).run_id) as migration:
+    with _existing(ledger) as book, Run(book, book.find(name).run_id) as run:
         if dry_run:
-            check_release(migration, item, how.value)
-            print(f"would release item {item} of {migration.run_id} by {how.value}: {reason}")
+            check_release(run, item, how.value)
+            print(f"would release item {item} of {run.run_id} by {how.value}: {reason}")
             return
-        release(migration, item, how.value, reason)
-        window = migration.spec.window is not None
+        release(run, item, how.value, reason)
+        window = run.spec.window is not None
         print(f"item {item} released by {how.value}; " + (
             "run the window again to carry it out" if window else "the next round carries it out"))  # fmt: skip
 

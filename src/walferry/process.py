@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from walferry.errors import WalferryError
 from walferry.ledger import Ledger
-from walferry.migration.context import Migration
+from walferry.run.run import Run
 
 REPORTS_VARIABLE = "WALFERRY_REPORTS"
 DEFAULT_REPORTS = Path(".run/reports")
@@ -40,13 +40,13 @@ def reports_folder() -> Path:
 
 
 @contextmanager
-def opened(run_id: str, actor: str | None = None) -> Iterator[Migration]:
+def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
     """The run of the ledger at $WALFERRY_LEDGER, closed again at the end."""
-    with Ledger.open() as ledger, Migration(ledger, run_id, actor) as migration:
-        yield migration
+    with Ledger.open() as ledger, Run(ledger, run_id, actor) as run:
+        yield run
 
 
-def run_app(work: Callable[[Migration], None], run_id: str, parent: int | None) -> NoReturn:
+def run_app(work: Callable[[Run], None], run_id: str, parent: int | None) -> NoReturn:
     """The body of a Spark app: do the work for a run, leave with the error's exit code.
 
     `parent` is the process that submitted the app: when it is gone (kill -9), the app ends itself, so that nobody
@@ -57,8 +57,8 @@ def run_app(work: Callable[[Migration], None], run_id: str, parent: int | None) 
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     code = 0
     try:
-        with opened(run_id) as migration:
-            work(migration)
+        with opened(run_id) as run:
+            work(run)
     except WalferryError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code

@@ -226,8 +226,10 @@ def test_changes_show_up_without_a_reload_and_leave_focus_and_place(
     top = "document.activeElement.getBoundingClientRect().top"
     page.evaluate("window.before = 1; scrollTo(0, 700)")
     before = page.evaluate(top)
-    held = book.quarantined("orders-1", "held")
-    book.quarantine("orders-1", [QuarantineItem(held[0].file, 9, 12, "customers", "r9", 5, "another one", b"\x01")])
+    held = book.of("orders-1").quarantine.items("held")
+    book.of("orders-1").quarantine.put(
+        [QuarantineItem(held[0].file, 9, 12, "customers", "r9", 5, "another one", b"\x01")]
+    )
     book.set_paused("orders-1", True, "kim", "to see it")
     try:
         expect(page.locator("#quarantine-rows")).to_contain_text("another one", timeout=LIVE_MS)
@@ -240,7 +242,7 @@ def test_changes_show_up_without_a_reload_and_leave_focus_and_place(
         assert page.evaluate(top) == pytest.approx(before, abs=3)  # a new line above does not push it away
     finally:
         book.set_paused("orders-1", False, "kim")
-        book.release(2, "accept", "it was a test", "kim")
+        book.of("orders-1").quarantine.release(2, "accept", "it was a test", "kim")
 
 
 def test_everything_can_be_reached_by_the_keyboard(page: Page, environment: Environment) -> None:

@@ -167,17 +167,21 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             kill_all(processes("copy_snapshot.py", "e2e-1"))  # kill -9 of the drivers
 
             with Ledger.open(environment.ledger) as ledger:
-                wait_for(lambda: ledger.rounds("e2e-1"), 300, "a replay round")
+                wait_for(lambda: ledger.of("e2e-1").rounds.all(), 300, "a replay round")
                 kill_all(processes("replay_wal.py", "e2e-1", "java"))
-                rounds = len(ledger.rounds("e2e-1"))
+                rounds = len(ledger.of("e2e-1").rounds.all())
                 wait_for(
-                    lambda: len(ledger.rounds("e2e-1")) > rounds, 240, "replay goes on after its driver was killed"
+                    lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
+                    240,
+                    "replay goes on after its driver was killed",
                 )
                 environment.airflow.kill("scheduler")  # and with it the running tasks
                 environment.airflow.start_component("scheduler")
-                rounds = len(ledger.rounds("e2e-1"))
+                rounds = len(ledger.of("e2e-1").rounds.all())
                 wait_for(
-                    lambda: len(ledger.rounds("e2e-1")) > rounds, 300, "replay goes on after the scheduler was killed"
+                    lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
+                    300,
+                    "replay goes on after the scheduler was killed",
                 )
 
             run.clear("fence")
@@ -218,10 +222,10 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             assert not client.snapshots()
         with Ledger.open(environment.ledger) as ledger:
             assert ledger.run("e2e-1").state == "done"
-            assert not ledger.gaps("e2e-1")
+            assert not ledger.of("e2e-1").log.gaps()
             ledger.verify_audit()
             for phase in ("approve", "write_stop"):
-                assert (ledger.phase_facts("e2e-1", phase) or {})["by"].startswith("airflow ")
+                assert (ledger.of("e2e-1").phases.facts(phase) or {})["by"].startswith("airflow ")
         assert (environment.reports / "e2e-1" / "report.txt").exists()
 
 

@@ -15,8 +15,8 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
-from walferry.migration.context import Migration
-from walferry.migration.protect import release
+from walferry.replay.protect import release
+from walferry.run.run import Run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 
@@ -43,11 +43,11 @@ def roll(environment: Environment) -> None:
 def end(environment: Environment) -> None:
     """Abort the drain's run, so that other tests find no peer of it; a drain that goes on ends after its round."""
     with Ledger.open(environment.ledger) as ledger:
-        for run in ledger.runs():
-            if run.run_id == RUN and run.state == "running":
-                ledger.end_run(RUN, "aborted", "test", "the test is over")
-                with Migration(ledger, RUN) as migration:
-                    release(migration, aborted=True)
+        for record in ledger.runs():
+            if record.run_id == RUN and record.state == "running":
+                ledger.of(RUN).end("aborted", "test", "the test is over")
+                with Run(ledger, RUN) as run:
+                    release(run, aborted=True)
 
 
 def events(airflow: httpx.Client) -> list[dict[str, Any]]:
@@ -103,13 +103,13 @@ def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environme
 
             with Ledger.open(environment.ledger) as ledger:
                 (watch,) = [run for run in ledger.runs() if run.name == "watch_hbase_source"]
-                needed = {file.name for file in ledger.files(RUN)}
+                needed = {file.name for file in ledger.of(RUN).log.files()}
                 wait_for(
-                    lambda: needed <= {file.name for file in ledger.files(watch.run_id)},
+                    lambda: needed <= {file.name for file in ledger.of(watch.run_id).log.files()},
                     120,
                     "the watch saw every file",
                 )
-                assert not [gap for gap in ledger.gaps(RUN) if gap.reason.startswith("missing")]
+                assert not [gap for gap in ledger.of(RUN).log.gaps() if gap.reason.startswith("missing")]
                 ledger.verify_audit()
         finally:
             for dag in ("hbase_wal_watch", "hbase_wal_drain"):

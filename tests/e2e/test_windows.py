@@ -79,5 +79,5 @@ def test_windows_that_are_backfilled_backwards_end_as_the_source(environment: En
         assert content(target, TABLE) == expected
         with Ledger.open(environment.ledger) as ledger:
             windows = [run for run in ledger.runs() if run.name.startswith("replay_") and run.state == "done"]
-            facts = [ledger.phase_facts(run.run_id, "replay_window") for run in windows]
+            facts = [ledger.of(run.run_id).phases.facts("replay_window") for run in windows]
             assert sum(fact["cells"] > 0 for fact in facts if fact) >= 2

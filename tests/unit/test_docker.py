@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from walferry.embedded import jars
-from walferry.migration.spec import cluster_from_connection
+from walferry.run.spec import cluster_from_connection
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -18,7 +18,7 @@ from walferry.errors import (
 )
 from walferry.hbase import errors as hbase_errors
 from walferry.migration.cutover import GateShutError
-from walferry.migration.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.lease import LeaseHeldError, LeaseLostError
 from walferry.storage import PermissionDeniedError, QuotaExceededError
 
 
@@ -34,7 +34,7 @@ def test_every_error_of_every_room_belongs_to_the_family() -> None:
     assert hbase_errors.TableNotFoundError in known
 
 
-@pytest.mark.parametrize("kind", sorted(set(family()), key=lambda kind: kind.__name__), ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", sorted(set(family()), key=str), ids=lambda kind: str(kind.__name__))
 def test_an_error_crosses_processes_with_its_facts(kind: type[WalferryError]) -> None:
     error = kind("what happened", file="a.wal", offset=7)
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

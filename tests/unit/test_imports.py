@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
+GROUND = {"errors", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "formats": {"errors"},
@@ -17,18 +18,29 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"errors"},
     "hbase": {"errors", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
-    "spark": {"errors", "formats", "storage", "hbase", "wal", "ledger"},
-    "migration": {"errors", "formats", "storage", "hbase", "wal", "ledger", "spark"},
-    "checks": {"errors", "migration"},
-    "process": {"errors", "ledger", "migration"},
-    "airflow": {"__init__", "errors", "hbase", "ledger", "migration", "checks", "process"},  # ledger: the board
-    "embedded": {"errors", "formats", "storage", "hbase", "ledger", "migration"},  # the last two: the demo
-    "engine": {"errors", "migration", "checks", "spark"},
-    "cli": {"errors", "ledger", "wal", "spark", "migration", "process", "engine"},
+    "run": GROUND - {"formats"},
+    "spark": GROUND - {"ledger"},
+    "apply": GROUND - {"ledger"} | {"spark"},
+    "replay": GROUND | {"run", "spark", "apply"},
+    "watch": GROUND | {"run", "spark", "apply", "replay"},
+    "migration": GROUND | {"run", "spark", "apply", "replay"},
+    "checks": {"errors", "ledger", "run", "migration"},
+    "process": {"errors", "ledger", "run"},
+    "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
+    "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "process", "pipeline"},
+    # ledger: the board
+    "airflow": {"__init__", "errors", "hbase", "ledger", "run", "replay", "watch", "migration", "checks", "process"}
+    | {"pipeline"},
+    # the last three: the demo
+    "embedded": {"errors", "formats", "storage", "hbase", "ledger", "run", "migration"},
     "__init__": set(),
 }
 """Of each room and each module beside the rooms: what of walferry it may import."""
-FRAMEWORKS = {"pyspark": {"spark", "migration", "engine"}, "airflow": {"airflow"}, "great_expectations": {"checks"}}
+FRAMEWORKS = {
+    "pyspark": {"spark", "apply", "replay", "migration", "pipeline"},
+    "airflow": {"airflow"},
+    "great_expectations": {"checks"},
+}
 """Which rooms may import what the package can be installed without. (embedded drives Airflow from outside.)"""
 
 
@@ -76,7 +88,7 @@ def test_a_framework_is_imported_in_its_own_rooms_only(path: Path) -> None:
     [
         "import walferry.cli",
         "from walferry.wal.cat import cat; cat([{wal!r}], sys.stdout, sys.stderr)",
-        "import walferry.hbase.client, walferry.ledger, walferry.migration.spec",
+        "import walferry.hbase.client, walferry.ledger, walferry.run.spec",
     ],
 )
 def test_the_client_and_the_log_reader_start_without_the_frameworks(run: str) -> None:

@@ -10,7 +10,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from walferry.airflow.notifiers import WalferryNotifier
-from walferry.migration.spec import TABLE_NAME
+from walferry.run.spec import TABLE_NAME
 
 _NAME = {"type": "string", "pattern": TABLE_NAME}
 TABLE_ITEMS = {

@@ -9,8 +9,8 @@ from airflow.sdk import BaseHook
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
-from walferry.migration.context import file_system
-from walferry.migration.spec import Cluster, cluster_from_connection
+from walferry.run.run import file_system
+from walferry.run.spec import Cluster, cluster_from_connection
 
 TEST_SECONDS = 14.0
 """how long the form's button lets a person wait; ZooKeeper alone may take ten of them"""

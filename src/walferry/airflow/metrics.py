@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk.observability import stats
 
-from walferry.migration.follow import RunFacts
+from walferry.watch.watch import RunFacts
 
 PREFIX = "walferry"
 GAUGES = ("lag_seconds", "backlog_bytes", "edits_per_second", "gaps", "quarantine", "time_to_loss_seconds")

@@ -95,7 +95,7 @@ def _failed_phase(task: Any) -> str:
         return ""
     try:
         with Ledger.open(create=False) as ledger:
-            errors = [p.error for p in ledger.phases(run) if p.phase == phase and p.state == "failed"]
+            errors = [p.error for p in ledger.of(run).phases.all() if p.phase == phase and p.state == "failed"]
     except WalferryError:
         return ""
     return errors[-1].partition(":")[0] if errors else ""

@@ -26,9 +26,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
-from walferry.migration.context import Migration
-from walferry.migration.start import start_run
 from walferry.process import opened, quiet_libraries, reports_folder
+from walferry.run.run import Run
+from walferry.run.start import start_run
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,10 @@ def final_errors() -> Iterator[None]:
 
 
 @contextmanager
-def step(run_id: str) -> Iterator[Migration]:
+def step(run_id: str) -> Iterator[Run]:
     """The frame of a task of a run: the migration, with errors as `final_errors` has them."""
-    with final_errors(), opened(run_id, actor="airflow") as migration:
-        yield migration
+    with final_errors(), opened(run_id, actor="airflow") as run:
+        yield run
 
 
 def open_run(name: str, tables: Sequence[Any], *, owner: str | None = None, **keys: Any) -> str:
@@ -75,12 +75,12 @@ def open_run(name: str, tables: Sequence[Any], *, owner: str | None = None, **ke
         return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner)
 
 
-def finish(run: str, outcome: str = "done") -> None:
+def finish(run_id: str, outcome: str = "done") -> None:
     """Remove what the run made on the clusters, target tables aside, and end it. For a @task."""
-    from walferry.migration import protect
+    from walferry.replay import protect
 
-    with step(run) as migration:
-        protect.finish(migration, outcome)
+    with step(run_id) as run:
+        protect.finish(run, outcome)
 
 
 class WalferrySparkOperator(SparkSubmitOperator):
@@ -123,15 +123,15 @@ class WalferrySparkOperator(SparkSubmitOperator):
         except AirflowFailException:
             raise
         except AirflowException:
-            with opened(self.run, actor="airflow") as migration:
-                self._give_up_if_final(migration, table)
+            with opened(self.run, actor="airflow") as run:
+                self._give_up_if_final(run, table)
             raise
 
     def submit_missing(self, context: Any, tables: Iterable[str]) -> None:
         """Submit the app for each table for which the ledger has no such phase done."""
         for table in tables:
-            with step(self.run) as migration:
-                done = migration.ledger.phase_facts(self.run, self.phase, table) is not None
+            with step(self.run) as run:
+                done = run.ledger.phases.facts(self.phase, table) is not None
             if not done:
                 self.submit(context, table)
 
@@ -165,8 +165,8 @@ class WalferrySparkOperator(SparkSubmitOperator):
                 get_current_context()["ti"].xcom_push(key=SparkLink().xcom_key, value=self.spark_page)
             yield line
 
-    def _give_up_if_final(self, migration: Migration, table: str) -> None:
-        for phase in migration.ledger.phases(migration.run_id):
+    def _give_up_if_final(self, run: Run, table: str) -> None:
+        for phase in run.ledger.phases.all():
             if (phase.phase, phase.subject, phase.state) == (self.phase, table, "failed"):
                 kind, _, message = phase.error.partition(": ")
                 if not is_transient(kind):
@@ -205,16 +205,16 @@ class HBaseSnapshotOperator(BaseOperator):
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet."""
         from walferry.migration.copy import snapshot
-        from walferry.migration.cut import start_fence
         from walferry.migration.plan import plan_run
-        from walferry.migration.protect import protect
+        from walferry.replay.cut import start_fence
+        from walferry.replay.protect import protect
 
-        with step(self.run) as migration:
-            plan_run(migration)
-            protect(migration)
-            start_fence(migration)
-            for pair in migration.tables:
-                snapshot(migration, pair.source)
+        with step(self.run) as run:
+            plan_run(run)
+            protect(run)
+            start_fence(run)
+            for pair in run.tables:
+                snapshot(run, pair.source)
         return self.run
 
 
@@ -236,10 +236,10 @@ class HBaseCopyOperator(WalferrySparkOperator):
 
         tables = _tables(self.run)
         self.submit_missing(context, tables)
-        with step(self.run) as migration:
+        with step(self.run) as run:
             for table in tables:
-                clone(migration, table)
-            check_copy(migration, _docs())
+                clone(run, table)
+            check_copy(run, _docs())
         return self.run
 
 
@@ -284,37 +284,37 @@ class HBaseCutoverOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:  # type: ignore[override]
         """Do what the ledger does not have yet."""
-        from walferry.migration.cut import end_fence
         from walferry.migration.cutover import stop_writes
+        from walferry.replay.cut import end_fence
 
-        with step(self.run) as migration:
+        with step(self.run) as run:
             person, confirmed_by = f"airflow {approved_by(self.approval)}", None
-            if migration.spec.write_stop == "confirm":
+            if run.spec.write_stop == "confirm":
                 confirmed_by = f"airflow {approved_by(self.writes_stopped)}"
-            self._approve(migration, person)
-            stop_writes(migration, confirmed_by)
-            self._await_end_of_replay(migration)
-            end_fence(migration)
+            self._approve(run, person)
+            stop_writes(run, confirmed_by)
+            self._await_end_of_replay(run)
+            end_fence(run)
         self.submit(context)
         return self.run
 
-    def _approve(self, migration: Migration, by: str) -> None:
+    def _approve(self, run: Run, by: str) -> None:
         from walferry.migration.cutover import GateShutError, approve, gate
 
         deadline = time.monotonic() + self.wait_seconds
-        while migration.ledger.phase_facts(self.run, "approve") is None:
+        while run.ledger.phases.facts("approve") is None:
             try:
-                gate(migration, drained=False)
-                approve(migration, by)
+                gate(run, drained=False)
+                approve(run, by)
             except GateShutError as shut:
                 if time.monotonic() > deadline:
                     raise
                 log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
                 time.sleep(_POLL_SECONDS)
 
-    def _await_end_of_replay(self, migration: Migration) -> None:
+    def _await_end_of_replay(self, run: Run) -> None:
         deadline = time.monotonic() + self.wait_seconds
-        while migration.ledger.phase_facts(self.run, "replay") is None:
+        while run.ledger.phases.facts("replay") is None:
             if time.monotonic() > deadline:
                 raise TransientError(f"the replay of {self.run} has not ended in {self.wait_seconds:.0f} s")
             time.sleep(_POLL_SECONDS)
@@ -335,22 +335,22 @@ class HBaseCompareOperator(WalferrySparkOperator):
     def execute(self, context: Any) -> str:  # type: ignore[override]
         """Do what the ledger does not have yet, table by table."""
         from walferry.checks.phases import check_drain
-        from walferry.migration.cut import start_fence
         from walferry.migration.report import summary
+        from walferry.replay.cut import start_fence
 
-        with step(self.run) as migration:
-            moves = migration.ledger.phase_facts(self.run, "protect") is not None
+        with step(self.run) as run:
+            moves = run.ledger.phases.facts("protect") is not None
             if not moves:
-                start_fence(migration)  # from here on the log tells what was written meanwhile
-            elif migration.ledger.phase_facts(self.run, "drain") is None:
+                start_fence(run)  # from here on the log tells what was written meanwhile
+            elif run.ledger.phases.facts("drain") is None:
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
                 )
         self.submit_missing(context, _tables(self.run))
-        with step(self.run) as migration:
+        with step(self.run) as run:
             if moves:
-                check_drain(migration, _docs())
-            elif unexplained := summary(migration.ledger, migration.run)["unexplained"]:
+                check_drain(run, _docs())
+            elif unexplained := summary(run.ledger)["unexplained"]:
                 raise SidesDifferError(
                     f"{unexplained} rows differ without an explanation; see `walferry report {self.run}`"
                 )
@@ -369,8 +369,8 @@ def approved_by(answer: Any) -> str:
 
 
 def _tables(run_id: str) -> list[str]:
-    with step(run_id) as migration:
-        return [pair.source for pair in migration.tables]
+    with step(run_id) as run:
+        return [pair.source for pair in run.tables]
 
 
 def _docs() -> Path:

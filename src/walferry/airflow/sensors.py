@@ -12,9 +12,9 @@ from walferry.airflow.operators import final_errors
 from walferry.airflow.triggers import WalTrigger
 
 if TYPE_CHECKING:
-    from walferry.ledger import Ledger, Run
-    from walferry.migration.follow import Listing, RunFacts
-    from walferry.migration.spec import Cluster
+    from walferry.ledger import Ledger, RunRecord
+    from walferry.run.spec import Cluster
+    from walferry.watch.watch import Listing, RunFacts
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class WalWatchSensor(BaseSensorOperator):
         """Record what there is and announce it, or wait on; `moved` and `grown` count what it recorded before."""
         from walferry.airflow.hook import airflow_connection
         from walferry.ledger import Ledger
-        from walferry.migration import follow
+        from walferry.watch import watch as follow
 
         with final_errors(), Ledger.open(actor=follow.WATCHER) as ledger:
             cluster = airflow_connection(self.source)
@@ -111,12 +111,12 @@ def _last_announced(context: Context, asset: Asset) -> int:
 
 
 def measure(
-    ledger: Ledger, watch: Run | None, source: str, cluster: Cluster, listing: Listing, cleaner_ttl: float
+    ledger: Ledger, watch: RunRecord | None, source: str, cluster: Cluster, listing: Listing, cleaner_ttl: float
 ) -> list[RunFacts]:
     """Measure every unfinished run on this source and send the gauges."""
     from walferry.airflow import metrics
     from walferry.hbase.client import HBaseClient
-    from walferry.migration import follow
+    from walferry.watch import watch as follow
 
     runs = follow.runs_on(ledger, cluster)
     if not runs:
@@ -125,17 +125,17 @@ def measure(
         peers = follow.peers_that_keep(client)
     found = []
     for run in runs:
-        kept = any(o.kind == "peer" and o.name in peers for o in ledger.objects(run.run_id))
+        kept = any(o.kind == "peer" and o.name in peers for o in ledger.of(run.run_id).objects.all())
         facts = follow.run_facts(ledger, run, listing, watch=watch, kept=kept, cleaner_ttl=cleaner_ttl)
         metrics.emit(facts, source)
         found.append(facts)
     return found
 
 
-def alert(ledger: Ledger, watch: Run, source: str, facts: RunFacts) -> None:
+def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
     """Tell of files that are gone, of new items in quarantine and of a lag above the run's limit; each once."""
     from walferry.airflow.notifiers import send
-    from walferry.migration import follow
+    from walferry.watch import watch as follow
 
     late = facts.lag_seconds is not None and facts.lag_seconds > facts.max_lag + LATE_SECONDS
     found: Mapping[str, tuple[list[str], str]] = {

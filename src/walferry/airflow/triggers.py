@@ -41,7 +41,7 @@ class WalTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until there is something; one event with the number of files of each kind."""
-        from walferry.migration.follow import changes_since
+        from walferry.watch.watch import changes_since
 
         deadline = time.monotonic() + self.beat_seconds
         known = await asyncio.to_thread(_known, self.run_id)
@@ -62,7 +62,7 @@ class WalTrigger(BaseTrigger):
 
 def _known(run_id: str) -> Any:
     from walferry.ledger import Ledger
-    from walferry.migration.follow import known_wals
+    from walferry.watch.watch import known_wals
 
     with Ledger.open(create=False) as ledger:
         return known_wals(ledger, run_id)

@@ -22,7 +22,8 @@ from walferry.embedded.processes import Server
 from walferry.embedded.writer import TABLES, read_count
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
-from walferry.migration.report import status, status_line, summary
+from walferry.migration.report import summary
+from walferry.run.progress import status, status_line
 
 ROWS = 200_000
 CELLS_PER_SECOND = 2_000
@@ -92,7 +93,7 @@ def _follow(run: DagRun, environment: Environment, directory: Path, writer: Serv
             if time.monotonic() > deadline:
                 raise TransientError(f"the DAG run {run.run_id} has not ended in {RUN_SECONDS:.0f} s")
             if time.monotonic() >= next_line and ledger.runs():
-                _say(status_line(status(ledger, ledger.find(NAME))))
+                _say(status_line(status(ledger.of(ledger.find(NAME).run_id))))
                 next_line = time.monotonic() + LINE_SECONDS
             for task in run.tasks():
                 if task.state == "awaiting_input":
@@ -125,7 +126,7 @@ def _tell_outcome(run: DagRun, environment: Environment, directory: Path) -> Non
             f"the DAG run failed in {', '.join(t.task_id for t in failed) or 'no task'}; see {directory}"
         )
     with Ledger.open(environment.ledger) as ledger:
-        facts = summary(ledger, ledger.find(NAME))
+        facts = summary(ledger.of(ledger.find(NAME).run_id))
     unequal = [t for t, row in facts["tables"].items() if row["equal_regions"] < row["regions"]]
     if facts["unexplained"] or len(facts["tables"]) < len(TABLES):
         raise SidesDifferError(f"{facts['unexplained']} rows differ without an explanation in {', '.join(unequal)}")

@@ -3,7 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
-from walferry.ledger.ledger import Ledger, source_tables
+from walferry.ledger.ledger import Ledger, RunLedger, source_tables
 from walferry.ledger.rows import (
     AuditHead,
     AuditLine,
@@ -13,13 +13,13 @@ from walferry.ledger.rows import (
     Gap,
     Hold,
     Lease,
-    Phase,
+    PhaseRecord,
     Position,
     Quarantined,
     QuarantineItem,
     RangeComparison,
     Round,
-    Run,
+    RunRecord,
     SeenFile,
     WalFile,
     WalRange,
@@ -35,13 +35,14 @@ __all__ = [
     "Hold",
     "Lease",
     "Ledger",
-    "Phase",
+    "PhaseRecord",
     "Position",
     "QuarantineItem",
     "Quarantined",
     "RangeComparison",
     "Round",
-    "Run",
+    "RunLedger",
+    "RunRecord",
     "SeenFile",
     "WalFile",
     "WalRange",

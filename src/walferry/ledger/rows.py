@@ -18,6 +18,9 @@ FileState = Literal["open", "sealed", "missing"]
 RangeState = Literal["seen", "sealed", "applied", "verified"]
 FenceKind = Literal["start", "end"]
 ClusterSide = Literal["source", "target"]
+ObjectKind = Literal["peer", "snapshot", "table", "read-only table"]
+"""What walferry makes on a cluster: a replication peer, a snapshot, a target table (which stays when the run ends),
+and the READONLY of a source table."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
@@ -25,7 +28,7 @@ RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One migration or replay; `run_id` is the name with a running number."""
 
     run_id: str
@@ -40,7 +43,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseRecord:
     """One step of a run, for the whole run (subject "") or for a table."""
 
     phase: str
@@ -58,7 +61,7 @@ class ClusterObject:
     """Something walferry makes on a cluster and has to remove again: a peer, a snapshot, a manifest."""
 
     cluster: ClusterSide
-    kind: str
+    kind: ObjectKind
     name: str
     state: ObjectState
     planned_ms: int

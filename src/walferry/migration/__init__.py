@@ -1,1 +1,1 @@
-"""The domain: spec, plan, fence, copy, replay, ordering, lease, compare, cutover."""
+"""A migration's own phases: plan, copy, compare, cut over, report."""

@@ -25,11 +25,11 @@ from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.formats.wal import WalReader
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
-from walferry.migration.context import Migration
-from walferry.migration.cut import as_listed, behind_start
-from walferry.spark.digest import Span, SpanDigest, differing_rows, digest_spans
-from walferry.spark.sealed import cells_of, table_cells
+from walferry.migration.digest import Span, SpanDigest, differing_rows, digest_spans
+from walferry.replay.cut import as_listed, behind_start
+from walferry.run.run import Run
 from walferry.wal.files import WalFile, find_wal, list_wals
+from walferry.wal.open import cells_of, table_cells
 
 log = logging.getLogger(__name__)
 
@@ -63,23 +63,23 @@ class TableComparison:
         return self.differing_rows - sum(1 for difference in self.differences if difference.kind != UNEXPLAINED)
 
 
-def compare(migration: Migration, spark: SparkSession, table: str) -> TableComparison:
+def compare(run: Run, spark: SparkSession, table: str) -> TableComparison:
     """Compare one table, region by region of the source, and record the outcome as the newest in the ledger.
 
     Raises TransientError when the source's regions split or merge, or the time runs out, in each of ATTEMPTS tries.
     """
-    pair = migration.pair(table)
+    pair = run.pair(table)
     for attempt in range(ATTEMPTS):
-        applied = applied_files(migration, table)
+        applied = applied_files(run, table)
         started_ms = time.time_ns() // 1_000_000
         now_ms = started_ms + HORIZON_MS * 4**attempt
-        before = _names(migration, table)
-        spans = _spans(migration, table, now_ms)
+        before = _names(run, table)
+        spans = _spans(run, table, now_ms)
         digests = digest_spans(spark, [span for both in spans.values() for span in both])
         if time.time_ns() // 1_000_000 > now_ms:
             log.warning("comparing %s took longer than the moment it was fixed at; comparing again", table)
             continue
-        if _names(migration, table) == before:
+        if _names(run, table) == before:
             break
         log.info("regions of %s were split or merged during the comparison; comparing again", table)
     else:
@@ -87,16 +87,16 @@ def compare(migration: Migration, spark: SparkSession, table: str) -> TableCompa
     ranges = _ranges(table, digests)
     unequal = [span for r in ranges if not equal(r) for span in spans[r.start]]
     count, rows = differing_rows(spark, unequal, SHOWN_ROWS) if unequal else (0, [])
-    differences = explain(migration, table, rows, now_ms, started_ms) if rows else []
+    differences = explain(run, table, rows, now_ms, started_ms) if rows else []
     if count > len(rows) and differences[-1].kind != UNEXPLAINED:
         # The gate looks at recorded rows: those left out must not pass behind explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     result = TableComparison(table, ranges, differences, count)
-    number = migration.ledger.last_comparison(migration.run_id) + 1
-    migration.ledger.record_comparison(migration.run_id, number, ranges, differences)
+    number = run.ledger.comparisons.last() + 1
+    run.ledger.comparisons.record(number, ranges, differences)
     if not result.unexplained:
-        migration.ledger.mark_verified(migration.run_id, table, applied)
+        run.ledger.log.mark_verified(table, applied)
     log.info(
         "%s and %s: %d regions, %d rows, %d cells at the source; %d rows differ, %d unexplained",
         pair.source, pair.target, len(ranges), sum(r.source_rows for r in ranges),
@@ -105,14 +105,14 @@ def compare(migration: Migration, spark: SparkSession, table: str) -> TableCompa
     return result
 
 
-def last_comparison(migration: Migration, spark: SparkSession, table: str) -> None:
+def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
     """The comparison after the drain, as the phase `compare`. Differences are for the gate that follows."""
 
     def work() -> dict[str, Any]:
-        result = compare(migration, spark, table)
+        result = compare(run, spark, table)
         return {"regions": len(result.ranges), "rows": result.differing_rows, "unexplained": result.unexplained}
 
-    migration.once("compare", work, table)
+    run.once("compare", work, table)
 
 
 def equal(r: RangeComparison) -> bool:
@@ -128,22 +128,22 @@ def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
     }
 
 
-def _names(migration: Migration, table: str) -> list[str]:
+def _names(run: Run, table: str) -> list[str]:
     """The source's regions, wherever they are served: a scan follows a region that moves."""
-    return [region.encoded for region in migration.source.regions(table)]
+    return [region.encoded for region in run.source.regions(table)]
 
 
-def _spans(migration: Migration, table: str, now_ms: int) -> dict[bytes, tuple[Span, Span]]:
+def _spans(run: Run, table: str, now_ms: int) -> dict[bytes, tuple[Span, Span]]:
     """Both sides of every region of the source, by start row."""
-    pair = migration.pair(table)
-    rules = rules_of(migration.source.describe(table))
-    source, target = migration.spec.source.address(), migration.spec.target.address()
+    pair = run.pair(table)
+    rules = rules_of(run.source.describe(table))
+    source, target = run.spec.source.address(), run.spec.target.address()
     return {
         region.start: (
             Span("source", source, pair.source, region.encoded, region.start, region.end, rules, now_ms),
             Span("target", target, pair.target, region.encoded, region.start, region.end, rules, now_ms),
         )
-        for region in migration.source.regions(table)
+        for region in run.source.regions(table)
     }
 
 
@@ -167,20 +167,20 @@ def _ranges(table: str, digests: Sequence[SpanDigest]) -> list[RangeComparison]:
 # ------------------------------------------------------------------ why does a row differ
 
 
-def explain(migration: Migration, table: str, rows: Sequence[bytes], now_ms: int, until_ms: int) -> list[Difference]:
+def explain(run: Run, table: str, rows: Sequence[bytes], now_ms: int, until_ms: int) -> list[Difference]:
     """Name the class of each differing row, from both sides' raw cells and from the log.
 
     `now_ms` is the moment that the sides are resolved at, `until_ms` the latest that a cell can have been stamped by
     the source's clock.
     """
-    pair = migration.pair(table)
-    rules = rules_of(migration.source.describe(table))
-    logs = logged_cells(migration, table, set(rows), until_ms)
+    pair = run.pair(table)
+    rules = rules_of(run.source.describe(table))
+    logs = logged_cells(run, table, set(rows), until_ms)
     differences = []
     for row in rows:
         stop = row + b"\x00"
-        source = [bytes(block) for block in migration.source.scan_raw(pair.source, row, stop)]
-        target = [bytes(block) for block in migration.target.scan_raw(pair.target, row, stop)]
+        source = [bytes(block) for block in run.source.scan_raw(pair.source, row, stop)]
+        target = [bytes(block) for block in run.target.scan_raw(pair.target, row, stop)]
         kind, detail = classify(b"".join(source), b"".join(target), logs[row], rules, now_ms)
         if kind is not None:
             differences.append(Difference(table, row, kind, detail))
@@ -321,19 +321,19 @@ def _show(cell: Cell) -> str:
     return f"{family.decode('latin-1')}:{qualifier.hex() or '(empty)'} at {timestamp}, type {CellType(kind).name}"
 
 
-def logged_cells(migration: Migration, table: str, rows: set[bytes], until_ms: int) -> dict[bytes, RowLog]:
+def logged_cells(run: Run, table: str, rows: set[bytes], until_ms: int) -> dict[bytes, RowLog]:
     """What every WAL file at or behind the start fence holds of these rows, be it applied or not."""
-    since_ms = migration.done("fence")["at_ms"]
+    since_ms = run.done("fence")["at_ms"]
     logs = {row: RowLog(since_ms, until_ms) for row in rows}
     wanted = pa.array(sorted(rows), pa.binary())
-    applied = applied_files(migration, table)
+    applied = applied_files(run, table)
     accepted = {
         (item.file, item.start)
-        for item in migration.ledger.quarantined(migration.run_id, "released")
+        for item in run.ledger.quarantine.items("released")
         if item.resolution == "accept" and item.table == table
     }
-    for file in _files_behind_the_fence(migration):
-        for batch in _entries(migration, file, table, sealed=file.name in applied):
+    for file in _files_behind_the_fence(run):
+        for batch in _entries(run, file, table, sealed=file.name in applied):
             mine = batch.filter(pc.is_in(batch["row"], wanted))
             names = ("row", "sequence_number", "offset", "family", "qualifier", "timestamp", "type", "value", "tags")
             for row, sequence_number, offset, *fields in zip(*(mine[name].to_pylist() for name in names), strict=True):
@@ -347,29 +347,27 @@ def logged_cells(migration: Migration, table: str, rows: set[bytes], until_ms: i
     return logs
 
 
-def applied_files(migration: Migration, table: str) -> set[str]:
+def applied_files(run: Run, table: str) -> set[str]:
     """Names of the WAL files of which the target has all that they hold of the table."""
-    ranges = migration.ledger.ranges(migration.run_id)
+    ranges = run.ledger.log.ranges()
     return {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
 
 
-def _files_behind_the_fence(migration: Migration) -> list[WalFile]:
+def _files_behind_the_fence(run: Run) -> list[WalFile]:
     """The files that the ledger knows, and those that came after its last listing."""
-    files = {known.name: as_listed(known) for known in migration.ledger.files(migration.run_id)}
-    for file in behind_start(migration, list_wals(migration.source_files, migration.source_root)):
+    files = {known.name: as_listed(known) for known in run.ledger.log.files()}
+    for file in behind_start(run, list_wals(run.source_files, run.source_root)):
         files.setdefault(file.name, file)
     return list(files.values())
 
 
-def _entries(migration: Migration, file: WalFile, table: str, *, sealed: bool) -> Iterator[pa.RecordBatch]:
+def _entries(run: Run, file: WalFile, table: str, *, sealed: bool) -> Iterator[pa.RecordBatch]:
     """The cells of one table in a file; of one that is still written to, what stands in it now."""
     if sealed:
-        yield from table_cells(migration.source_files, migration.source_root, file, table)
+        yield from table_cells(run.source_files, run.source_root, file, table)
         return
-    now = find_wal(migration.source_files, migration.source_root, file)
+    now = find_wal(run.source_files, run.source_root, file)
     try:
-        yield from (
-            cells_of(WalReader(migration.source_files.read(now.path), file.name), file.name, table) if now else ()
-        )
+        yield from (cells_of(WalReader(run.source_files.read(now.path), file.name), file.name, table) if now else ())
     except (FileNotFoundError, UnfinishedInputError, DamagedInputError):
         return  # archived between the look and the read, without a header yet, or damaged: no explanation from here

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.migration import lease
-from walferry.migration.context import Migration, archive_folder, data_folder
-from walferry.migration.protect import TARGET_TABLE, plan_own
-from walferry.spark.copy import FileCopied, FileCopy, copy_files
+from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
+from walferry.replay import lease
+from walferry.replay.protect import plan_own
+from walferry.run.run import Run, archive_folder, data_folder
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
@@ -37,49 +37,49 @@ _ASKING = 8
 """requests for checksums at a time"""
 
 
-def snapshot(migration: Migration, table: str) -> dict[str, Any]:
+def snapshot(run: Run, table: str) -> dict[str, Any]:
     """Take the FLUSH snapshot of a source table. Facts: its name."""
 
     def work() -> dict[str, Any]:
-        name = migration.snapshot(table)
-        there = name in {snapshot.name for snapshot in migration.source.snapshots()}
-        plan_own(migration, "source", "snapshot", name, there=there)
+        name = run.snapshot(table)
+        there = name in {snapshot.name for snapshot in run.source.snapshots()}
+        plan_own(run, "source", "snapshot", name, there=there)
         if not there:
-            migration.source.snapshot(name, table)
-        migration.ledger.object_made(migration.run_id, "source", "snapshot", name)
-        return {"snapshot": name, "regions": len(read_manifest(migration, table).region_manifests)}
+            run.source.snapshot(name, table)
+        run.ledger.objects.made("source", "snapshot", name)
+        return {"snapshot": name, "regions": len(read_manifest(run, table).region_manifests)}
 
-    return migration.once("snapshot", work, table)
+    return run.once("snapshot", work, table)
 
 
-def read_manifest(migration: Migration, table: str) -> pb.SnapshotDataManifest:
+def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
-    path = f"{migration.source_root}/.hbase-snapshot/{migration.snapshot(table)}/data.manifest"
-    if migration.source_files.status(path) is None:
+    path = f"{run.source_root}/.hbase-snapshot/{run.snapshot(table)}/data.manifest"
+    if run.source_files.status(path) is None:
         message = f"the snapshot has no manifest {path}: was it deleted? Abort this run and begin anew"
         raise WalferryError(message, table=table, file=path)
-    manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(migration.source_files.read(path)))
+    manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(run.source_files.read(path)))
     return manifest
 
 
-def copy(migration: Migration, spark: SparkSession, table: str) -> dict[str, Any]:
+def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
     """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row a file for the check."""
 
     def work() -> dict[str, Any]:
-        manifest = read_manifest(migration, table)
-        files = list(files_of(migration, table, manifest))
-        name = migration.snapshot(table)
-        there = migration.target_files.status(f"{migration.target_root}/.hbase-snapshot/{name}") is not None
-        plan_own(migration, "target", "snapshot", name, there=there)
-        _copy_manifest(migration, name)
-        migration.ledger.object_made(migration.run_id, "target", "snapshot", name)
+        manifest = read_manifest(run, table)
+        files = list(files_of(run, table, manifest))
+        name = run.snapshot(table)
+        there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
+        plan_own(run, "target", "snapshot", name, there=there)
+        _copy_manifest(run, name)
+        run.ledger.objects.made("target", "snapshot", name)
         copied: list[FileCopied] = []
         started = time.monotonic()
         for begin in range(0, len(files), _WAVE):
             copied += copy_files(
                 spark,
-                migration.spec.source.address(),
-                migration.spec.target.address(),
+                run.spec.source.address(),
+                run.spec.target.address(),
                 files[begin : begin + _WAVE],
                 tasks=spark.sparkContext.defaultParallelism * 2,
             )
@@ -90,7 +90,7 @@ def copy(migration: Migration, spark: SparkSession, table: str) -> dict[str, Any
             "copied": [asdict(c) for c in copied],
         }
 
-    return migration.once("copy", work, table)
+    return run.once("copy", work, table)
 
 
 def _progress(table: str, done: int, total: int, size: int, started: float) -> None:
@@ -102,13 +102,13 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
     )  # fmt: skip
 
 
-def _copy_manifest(migration: Migration, name: str) -> None:
+def _copy_manifest(run: Run, name: str) -> None:
     for file in ("data.manifest", ".snapshotinfo"):
-        chunks = migration.source_files.read(f"{migration.source_root}/.hbase-snapshot/{name}/{file}")
-        migration.target_files.write(f"{migration.target_root}/.hbase-snapshot/{name}/{file}", chunks, overwrite=True)
+        chunks = run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}")
+        run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", chunks, overwrite=True)
 
 
-def files_of(migration: Migration, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:
+def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:
     """What of the manifest must be copied. References need no copy: their content stands in the manifest.
 
     Raises WalferryError naming a store file of a kind that cannot be copied.
@@ -121,22 +121,22 @@ def files_of(migration: Migration, table: str, manifest: pb.SnapshotDataManifest
     }
     for region, family, name in sorted(listed):
         if _HFILE.match(name):
-            yield _copy_of(migration, table, region, family, name)
+            yield _copy_of(run, table, region, family, name)
         elif link := _LINK.match(name):
             namespace = link["namespace"] or "default"
             linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
-            yield _copy_of(migration, linked, link["region"], family, link["file"])
+            yield _copy_of(run, linked, link["region"], family, link["file"])
         else:
             referenced, _, parent = name.rpartition(".")
             if not referenced:
                 raise _unknown_kind(table, name)
             if _HFILE.match(referenced):
                 if (parent, family, referenced) not in listed:  # the parent may have left the manifest already
-                    yield _copy_of(migration, table, parent, family, referenced)
+                    yield _copy_of(run, table, parent, family, referenced)
             elif link := _LINK.match(referenced):
                 namespace = link["namespace"] or "default"
                 linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
-                yield _copy_of(migration, linked, link["region"], family, link["file"])
+                yield _copy_of(run, linked, link["region"], family, link["file"])
             else:
                 raise _unknown_kind(table, name)
 
@@ -160,36 +160,34 @@ def region_name(info: pb.RegionInfo) -> str:
     return md5(name, usedforsecurity=False).hexdigest()
 
 
-def _copy_of(migration: Migration, table: str, region: str, family: str, file: str) -> FileCopy:
+def _copy_of(run: Run, table: str, region: str, family: str, file: str) -> FileCopy:
     inside = f"{region}/{family}/{file}"
     return FileCopy(
         (
-            f"{data_folder(migration.source_root, table)}/{inside}",
-            f"{archive_folder(migration.source_root, table)}/{inside}",
+            f"{data_folder(run.source_root, table)}/{inside}",
+            f"{archive_folder(run.source_root, table)}/{inside}",
         ),
-        f"{archive_folder(migration.target_root, table)}/{inside}",
+        f"{archive_folder(run.target_root, table)}/{inside}",
         region,
     )
 
 
-def clone(migration: Migration, table: str) -> dict[str, Any]:
+def clone(run: Run, table: str) -> dict[str, Any]:
     """Create the target table from the copied snapshot, under its mapped name. Facts: regions and their borders."""
 
     def work() -> dict[str, Any]:
-        pair = migration.pair(table)
+        pair = run.pair(table)
         namespace, _, _ = pair.target.rpartition(":")
-        if namespace and not migration.target.namespace_exists(namespace):
-            migration.target.create_namespace(namespace)
-        with lease.hold(
-            migration.target.zk, [pair.target], holder=f"run {migration.run_id}", request_seconds=60, wait_seconds=60
-        ):
-            there = migration.target.table_exists(pair.target)
-            plan_own(migration, "target", TARGET_TABLE, pair.target, there=there)
+        if namespace and not run.target.namespace_exists(namespace):
+            run.target.create_namespace(namespace)
+        with lease.hold(run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60):
+            there = run.target.table_exists(pair.target)
+            plan_own(run, "target", "table", pair.target, there=there)
             if not there:
-                migration.target.clone_snapshot(migration.snapshot(table), pair.target)
-            migration.ledger.object_made(migration.run_id, "target", TARGET_TABLE, pair.target)
+                run.target.clone_snapshot(run.snapshot(table), pair.target)
+            run.ledger.objects.made("target", "table", pair.target)
             deadline = time.monotonic() + 120
-            while not all(region.server for region in migration.target.regions(pair.target)):
+            while not all(region.server for region in run.target.regions(pair.target)):
                 if time.monotonic() > deadline:
                     raise TransientError(
                         f"regions of {pair.target} do not open at the target; look at its master's log for a codec or "
@@ -197,19 +195,19 @@ def clone(migration: Migration, table: str) -> dict[str, Any]:
                         table=pair.target,
                     )
                 time.sleep(0.5)
-        return {"regions": len(migration.target.regions(pair.target))}
+        return {"regions": len(run.target.regions(pair.target))}
 
-    return migration.once("clone", work, table)
+    return run.once("clone", work, table)
 
 
-def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
+def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
     """What the gate after the copy looks at: a row for each file, each region and the schema, both sides beside."""
-    pair = migration.pair(table)
-    manifest = read_manifest(migration, table)
+    pair = run.pair(table)
+    manifest = read_manifest(run, table)
     rows: list[dict[str, Any]] = []
-    copied = migration.done("copy", table)["copied"]
+    copied = run.done("copy", table)["copied"]
     with ThreadPoolExecutor(_ASKING) as threads:
-        now = list(threads.map(lambda file: _as_it_lies(migration.target_files, file["target"]), copied))
+        now = list(threads.map(lambda file: _as_it_lies(run.target_files, file["target"]), copied))
     for file, (length, checksum) in zip(copied, now, strict=True):
         rows.append(
             {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2], "region": file["region"]}
@@ -217,7 +215,7 @@ def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
             | {"target_bytes": length, "target_checksum": checksum}
         )
     source = {start: (name, end) for name, start, end in borders(manifest)}
-    target = {region.start: region for region in migration.target.regions(pair.target)}
+    target = {region.start: region for region in run.target.regions(pair.target)}
     for start in sorted(source.keys() | target.keys()):
         name, end = source.get(start, (None, None))
         there = target.get(start)
@@ -234,7 +232,7 @@ def check_rows(migration: Migration, table: str) -> list[dict[str, Any]]:
         {
             "table": table, "kind": "schema", "region": "all", "name": "families",
             "source_schema": _schema_text(TableDescriptor(manifest.table_schema)),
-            "target_schema": _schema_text(migration.target.describe(pair.target)),
+            "target_schema": _schema_text(run.target.describe(pair.target)),
         }
     )  # fmt: skip
     return rows

@@ -11,9 +11,8 @@ import numpy as np
 
 from walferry.errors import UnfinishedInputError, UsageError, WalferryError
 from walferry.formats.wal import EntryBatch, Marker, WalReader
-from walferry.migration.context import Migration
-from walferry.migration.lineage import missing_tables
-from walferry.migration.report import READ_ONLY
+from walferry.replay.lineage import missing_tables
+from walferry.run.run import Run
 from walferry.wal.files import WalFile, find_wal, list_wals
 
 log = logging.getLogger(__name__)
@@ -31,9 +30,9 @@ class Lag:
     longest: float | None
 
 
-def lag(migration: Migration) -> Lag:
+def lag(run: Run) -> Lag:
     """The lag now and the longest so far, from the rounds in the ledger."""
-    rounds = migration.ledger.rounds(migration.run_id)
+    rounds = run.ledger.rounds.all()
     if not rounds:
         return Lag(None, None)
     cuts = [round.covered_ms for round in rounds]
@@ -43,54 +42,54 @@ def lag(migration: Migration) -> Lag:
     return Lag(now / 1000, max([*behind, rounds[0].lag_ms]) / 1000)
 
 
-def caught_up(migration: Migration) -> bool:
+def caught_up(run: Run) -> bool:
     """Whether the target is behind by no more than the spec allows, at this moment: a replay that stands falls back."""
-    seconds = lag(migration).seconds
-    return seconds is not None and seconds <= migration.spec.max_lag
+    seconds = lag(run).seconds
+    return seconds is not None and seconds <= run.spec.max_lag
 
 
-def gate(migration: Migration, *, drained: bool) -> None:
+def gate(run: Run, *, drained: bool) -> None:
     """Raise GateShutError with every reason why cutover must not go on.
 
     Before writes stop: the quarantine is empty, the tables exist, schemas agree, the lag is small. `drained`:
     after the drain, the ledger must account for every byte between the fences as well.
     """
     reasons = []
-    held = migration.ledger.quarantined(migration.run_id, "held")
+    held = run.ledger.quarantine.items("held")
     if held:
-        listed = f"walferry quarantine list {migration.run_id}"
+        listed = f"walferry quarantine list {run.run_id}"
         reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
-    waiting = {hold.table for hold in migration.ledger.holds(migration.run_id)}
+    waiting = {hold.table for hold in run.ledger.quarantine.holds()}
     if waiting and not held:
         reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
-    reasons += [f"table {table} is gone at the source" for table in missing_tables(migration)]
+    reasons += [f"table {table} is gone at the source" for table in missing_tables(run)]
     if not reasons:
-        reasons += schema_differences(migration)
+        reasons += schema_differences(run)
     if drained:
-        gaps = migration.ledger.gaps(migration.run_id)
+        gaps = run.ledger.log.gaps()
         reasons += [f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10]]
-    elif not caught_up(migration):
-        reasons.append(f"the lag is above {migration.spec.max_lag} s")
+    elif not caught_up(run):
+        reasons.append(f"the lag is above {run.spec.max_lag} s")
     if reasons:
         raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
 
 
-def approve(migration: Migration, by: str) -> dict[str, Any]:
+def approve(run: Run, by: str) -> dict[str, Any]:
     """Record the approval of the cutover by a person; the gate must be open at this moment."""
 
     def work() -> dict[str, Any]:
-        gate(migration, drained=False)
-        migration.ledger.audit(by, "approve cutover", migration.run_id, {})
+        gate(run, drained=False)
+        run.ledger.audit(by, "approve cutover", {})
         return {"by": by}
 
-    return migration.once("approve", work)
+    return run.once("approve", work)
 
 
-def schema_differences(migration: Migration) -> list[str]:
+def schema_differences(run: Run) -> list[str]:
     """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
     differences = []
-    for pair in migration.tables:
-        source, target = migration.source.describe(pair.source), migration.target.describe(pair.target)
+    for pair in run.tables:
+        source, target = run.source.describe(pair.source), run.target.describe(pair.target)
         for name in sorted(source.families.keys() | target.families.keys()):
             here, there = source.families.get(name), target.families.get(name)
             if here is None or there is None:
@@ -105,7 +104,7 @@ def schema_differences(migration: Migration) -> list[str]:
     return differences
 
 
-def stop_writes(migration: Migration, confirmed_by: str | None) -> dict[str, Any]:
+def stop_writes(run: Run, confirmed_by: str | None) -> dict[str, Any]:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
     With `write_stop: confirm` the operator has stopped the writers and said so before this is called: `confirmed_by`.
@@ -113,39 +112,39 @@ def stop_writes(migration: Migration, confirmed_by: str | None) -> dict[str, Any
 
     def work() -> dict[str, Any]:
         at_ms = time.time_ns() // 1_000_000
-        if migration.spec.write_stop == "readonly":
-            ours = {o.name for o in migration.ledger.objects(migration.run_id) if o.kind == READ_ONLY}
-            for pair in migration.tables:
-                if migration.source.describe(pair.source).read_only and pair.source not in ours:
+        if run.spec.write_stop == "readonly":
+            ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table"}
+            for pair in run.tables:
+                if run.source.describe(pair.source).read_only and pair.source not in ours:
                     continue  # by its owner: an abort must not open it
-                migration.ledger.plan_object(migration.run_id, "source", READ_ONLY, pair.source)
-                migration.source.set_read_only(pair.source, True)
-                migration.ledger.object_made(migration.run_id, "source", READ_ONLY, pair.source)
+                run.ledger.objects.plan("source", "read-only table", pair.source)
+                run.source.set_read_only(pair.source, True)
+                run.ledger.objects.made("source", "read-only table", pair.source)
         elif confirmed_by is None:
-            raise UsageError(f"nobody has said that writes to the tables of {migration.run_id} have stopped")
-        return {"at_ms": at_ms, "how": migration.spec.write_stop, "by": confirmed_by}
+            raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
+        return {"at_ms": at_ms, "how": run.spec.write_stop, "by": confirmed_by}
 
-    return migration.once("write_stop", work)
+    return run.once("write_stop", work)
 
 
-def late_edits(migration: Migration) -> list[str]:
+def late_edits(run: Run) -> list[str]:
     """Edits of migrated tables behind the end fence, as text: somebody still writes. Reads what is there now."""
-    end = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "end") or []}
-    tables = {pair.source.encode() for pair in migration.tables}
-    known = {file.group for file in migration.ledger.files(migration.run_id)}
+    end = {p.group: p.number for p in run.ledger.log.fence("end") or []}
+    tables = {pair.source.encode() for pair in run.tables}
+    known = {file.group for file in run.ledger.log.files()}
     late = []
-    for file in list_wals(migration.source_files, migration.source_root):
+    for file in list_wals(run.source_files, run.source_root):
         behind = file.number >= end[file.group] if file.group in end else file.group not in known
         if behind:
-            late += _edits(migration, file, tables)
+            late += _edits(run, file, tables)
     return late
 
 
-def _edits(migration: Migration, file: WalFile, tables: set[bytes]) -> list[str]:
-    while (now := find_wal(migration.source_files, migration.source_root, file)) is not None:
+def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
+    while (now := find_wal(run.source_files, run.source_root, file)) is not None:
         found = []
         try:
-            for batch in WalReader(migration.source_files.read(now.path), file.name):
+            for batch in WalReader(run.source_files.read(now.path), file.name):
                 for i in np.flatnonzero(_is_data(batch)):
                     table = batch.tables[batch.table[i]]
                     if table in tables:
@@ -164,14 +163,14 @@ def _is_data(batch: EntryBatch) -> Any:
     return edits | (batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)
 
 
-def require_silence(migration: Migration) -> None:
+def require_silence(run: Run) -> None:
     """Raise GateShutError when a migrated table was written behind the end fence."""
-    late = late_edits(migration)
+    late = late_edits(run)
     if late:
         for phase in ("end_fence", "drain"):
-            migration.ledger.reopen_phase(migration.run_id, phase)
-        for pair in migration.tables:
-            migration.ledger.reopen_phase(migration.run_id, "compare", pair.source)
+            run.ledger.phases.reopen(phase)
+        for pair in run.tables:
+            run.ledger.phases.reopen("compare", pair.source)
         raise GateShutError(
             f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, "
             "then go on: the end fence is set anew (walferry resume, or clear end_fence and what follows)",

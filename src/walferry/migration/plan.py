@@ -14,8 +14,8 @@ from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
-from walferry.migration.context import Migration, data_folder, file_system
-from walferry.migration.spec import Cluster, ResolvedSpec, TablePair
+from walferry.run.run import Run, data_folder, file_system
+from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.wal.files import list_wals
 
@@ -244,39 +244,23 @@ def _size(files: FileSystem, folder: str) -> int:
     return sum(_size(files, entry.path) if entry.is_dir else entry.length for entry in entries)
 
 
-def plan_run(migration: Migration) -> dict[str, object]:
+def plan_run(run: Run) -> dict[str, object]:
     """The run's first phase: plan and refuse. Facts: the plan as a mapping.
 
     A plan that is refused ends the run as failed, so that a corrected spec may take the name.
     """
 
     def work() -> dict[str, object]:
-        plan = make_plan(migration.spec)
+        plan = make_plan(run.spec)
         for finding in plan.findings:
             log.warning("%s: %s: %s", finding.level, finding.subject, finding.message)
         require(plan)
         return asdict(plan)
 
     try:
-        return migration.once("plan", work)
+        return run.once("plan", work)
     except TransientError:
         raise  # it may be tried again; a run that has come no further gives way to another of its name
     except WalferryError as error:
-        migration.ledger.end_run(migration.run_id, "failed", migration.actor, str(error))
+        run.ledger.end("failed", run.actor, str(error))
         raise
-
-
-def target_faults(migration: Migration) -> list[str]:
-    """What keeps edits from being applied to tables that are there already: a missing table or family, each as text."""
-    faults = []
-    for pair in migration.tables:
-        if not migration.source.table_exists(pair.source):
-            faults.append(f"there is no table {pair.source} at the source")
-        elif not migration.target.table_exists(pair.target):
-            faults.append(f"there is no table {pair.target} at the target; a replay needs one with the same families")
-        else:
-            here, there = migration.source.describe(pair.source), migration.target.describe(pair.target)
-            lacking = sorted(here.families.keys() - there.families.keys())
-            if lacking:
-                faults.append(f"target table {pair.target} lacks the families {', '.join(lacking)}")
-    return faults

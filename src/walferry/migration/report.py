@@ -9,32 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.ledger import AuditHead, Ledger, Round, Run, WalFile
+from walferry.ledger import AuditHead, RunLedger
 from walferry.migration.compare import UNEXPLAINED, equal
-
-PHASES = (
-    "plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy", "replay", "approve", "write_stop",
-    "end_fence", "drain", "compare", "check_drain", "release",
-)  # fmt: skip
-"""In the order of a run."""
-BY_TABLE = ("snapshot", "copy", "clone", "compare")
-"""those that are done once a table"""
-APPLIED_CUT = "applied_cut"
-"""kept as a phase by the replay, and no step of a run"""
-
-WINDOW_PHASES = ("replay_window",)
-"""of a run that replays a time window"""
-
-READ_ONLY = "read-only table"
-"""the kind of object that the ledger keeps for a source table that was set READONLY"""
+from walferry.run.phases import APPLIED_CUT
 
 
-def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
+def summary(ledger: RunLedger) -> dict[str, Any]:
     """Everything the report tells, as plain values. Times in seconds, digests as hex."""
-    phases = ledger.phases(run.run_id)
-    rounds = ledger.rounds(run.run_id)
+    run = ledger.record
+    phases = ledger.phases.all()
+    rounds = ledger.rounds.all()
     by_table: dict[str, dict[str, Any]] = {}
-    for item in ledger.comparison(run.run_id):
+    for item in ledger.comparisons.ranges():
         row = by_table.setdefault(
             item.table,
             {"regions": 0, "equal_regions": 0, "dropped": Counter()}
@@ -50,7 +36,7 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
             row[f"{side}_digest"] = (row[f"{side}_digest"] + digest) % (1 << 128)
             row["dropped"].update({f"{side} {k}": v for k, v in item.dropped.get(side, {}).items()})
     classes: dict[str, Counter[str]] = {}
-    for difference in ledger.differences(run.run_id):
+    for difference in ledger.comparisons.differences():
         classes.setdefault(difference.table, Counter())[difference.kind] += 1
     for table, row in by_table.items():
         row["source_digest"], row["target_digest"] = f"{row['source_digest']:032x}", f"{row['target_digest']:032x}"
@@ -58,8 +44,8 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
         row["dropped"] = dict(row["dropped"])
     cuts = [r.covered_ms for r in rounds]
     behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
-    head = ledger.audit_head()
-    stop = ledger.phase_facts(run.run_id, "write_stop")
+    head = ledger.whole.audit_head()
+    stop = ledger.phases.facts("write_stop")
     ended = [p.finished_ms for p in phases if p.phase == "check_drain" and p.finished_ms]
     return {
         "run": run.run_id,
@@ -79,78 +65,18 @@ def summary(ledger: Ledger, run: Run) -> dict[str, Any]:
         "log_bytes": sum(r.bytes for r in rounds),
         "longest_lag_seconds": round(max([*behind, *(r.lag_ms for r in rounds[:1])], default=0) / 1000, 1),
         "write_stop_seconds": round((ended[-1] - stop["at_ms"]) / 1000, 1) if stop and ended else None,
-        "read_only": [o.name for o in ledger.objects(run.run_id) if o.kind == READ_ONLY and o.state == "made"],
-        "quarantine": len(ledger.quarantined(run.run_id, "held")),
-        "gaps": len(ledger.gaps(run.run_id)) if ledger.fence(run.run_id, "end") else None,
+        "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
+        "quarantine": len(ledger.quarantine.items("held")),
+        "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
         "coverage": [
             {"group": c.group, "table": c.table, "seen": c.seen, "sealed": c.sealed, "applied": c.applied,
              "verified": c.verified}
-            for c in ledger.coverage(run.run_id)
+            for c in ledger.log.coverage()
         ],
         "audit_head": {"sequence": head.sequence, "hash": head.hash},
-        "ledger": ledger.url,
-        "data_docs": (ledger.phase_facts(run.run_id, "check_drain") or {}).get("data_docs"),
+        "ledger": ledger.whole.url,
+        "data_docs": (ledger.phases.facts("check_drain") or {}).get("data_docs"),
     }  # fmt: skip
-
-
-def status(ledger: Ledger, run: Run) -> dict[str, Any]:
-    """Where the run stands now: phase, percent, edits applied, backlog, lag, ETA (None while unknown)."""
-    names = WINDOW_PHASES if run.spec.get("window") else PHASES
-    phases = [p for p in ledger.phases(run.run_id) if p.phase in names]
-    rounds = ledger.rounds(run.run_id)
-    running = [p for p in phases if p.state == "running"]
-    current = running[-1] if running else (phases[-1] if phases else None)
-    tables = max(1, len(run.spec["tables"]))
-    total = sum(tables if phase in BY_TABLE else 1 for phase in names)
-    done = sum(1 for p in phases if p.state == "done")
-    window = ledger.phase_facts(run.run_id, "replay_window") or {"cells": 0}
-    drained = any(p.phase == "drain" and p.state == "done" for p in phases)
-    now = _now_ms()
-    waits = current is not None and current.phase in ("replay", "approve", "write_stop")  # for a person
-    return {
-        "run": run.run_id,
-        "state": "paused" if run.paused else run.state,
-        "phase": f"{current.phase} {current.subject}".strip() if current else "not started",
-        "phase_state": current.state if current else None,
-        "error": current.error if current and current.state == "failed" else None,
-        "percent": round(100 * done / total, 1),
-        "edits_applied": sum(r.cells for r in rounds) + window["cells"],
-        "backlog_bytes": sum(file.length for file in unapplied(ledger, run)),
-        "lag_seconds": _lag_seconds(rounds, drained, now) if run.state == "running" else None,
-        "elapsed_seconds": round(((run.ended_ms or now) - run.created_ms) / 1000, 1),
-        "eta_seconds": None if waits or done < 3 else round((now - run.created_ms) / 1000 * (total - done) / done),
-    }
-
-
-def unapplied(ledger: Ledger, run: Run) -> list[WalFile]:
-    """The WAL files in front of the end fence, known by now, that some table of an unfinished run does not have yet."""
-    if run.state != "running" or not run.spec["tables"]:
-        return []
-    end = {position.group: position.number for position in ledger.fence(run.run_id, "end") or []}
-    applied = ledger.applied_files(run.run_id)
-    return [
-        file
-        for file in ledger.files(run.run_id)
-        if file.name not in applied and file.number < end.get(file.group, file.number + 1)
-    ]
-
-
-def _lag_seconds(rounds: list[Round], drained: bool, now_ms: int) -> float | None:
-    """Seconds since the moment up to which all is applied; 0 behind the drain, where nothing is left to apply."""
-    if not rounds or drained:
-        return 0.0 if drained else None
-    return round((now_ms - rounds[-1].covered_ms) / 1000, 1)
-
-
-def status_line(facts: dict[str, Any]) -> str:
-    """One line in the manner of gh-ost."""
-    lag = "N/A" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
-    eta = "N/A" if facts["eta_seconds"] is None or facts["state"] != "running" else f"{facts['eta_seconds']}s"
-    return (
-        f"{facts['phase']}: {facts['percent']:.1f}%; Applied: {facts['edits_applied']}; "
-        f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB; Time: {facts['elapsed_seconds']:.0f}s; "
-        f"Lag: {lag}; State: {facts['state']}; ETA: {eta}"
-    )
 
 
 def render(facts: dict[str, Any]) -> str:
@@ -188,15 +114,15 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write(ledger: Ledger, run: Run, folder: Path) -> Path:
+def write(ledger: RunLedger, folder: Path) -> Path:
     """Write the report as text and JSON into `folder`, the audit trail's head beside it; the text file's path.
 
     Raises WalferryError when the trail no longer holds the head that an earlier report noted there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     noted = folder / "audit-head.json"
-    ledger.verify_audit(_noted_head(noted) if noted.exists() else None)
-    facts = summary(ledger, run)
+    ledger.whole.verify_audit(_noted_head(noted) if noted.exists() else None)
+    facts = summary(ledger)
     (folder / "report.json").write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
     noted.write_text(json.dumps(facts["audit_head"]) + "\n")
     path = folder / "report.txt"

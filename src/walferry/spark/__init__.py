@@ -1,1 +1,1 @@
-"""Spark: the `hbase_wal` data source, and the distributed parts of copy, replay and comparison."""
+"""Spark itself: the session, work fanned out to executors, and the data source `hbase_wal`."""

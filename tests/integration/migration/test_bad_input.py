@@ -87,7 +87,7 @@ def table_on(client: HBaseClient, rows: int = 20) -> str:
 def set_quota(cluster: Cluster, path: str, space: int) -> None:
     answer = requests.put(
         f"{cluster.address.webhdfs}/webhdfs/v1{path}",
-        params={"op": "SETQUOTA", "storagespacequota": space, "user.name": cluster.address.user},
+        params={"op": "SETQUOTA", "storagespacequota": str(space), "user.name": cluster.address.user},
         timeout=10,
     )
     answer.raise_for_status()
@@ -126,9 +126,9 @@ def test_a_user_who_may_do_everything_is_not_refused(
     guarded: Cluster, target: Cluster, at_guarded: HBaseClient, tmp_path: Path
 ) -> None:
     table = table_on(at_guarded)
-    with run_of(make_spec(guarded, target, [table]), tmp_path) as migration:
-        begin(migration)
-        copy_tables(migration)
+    with run_of(make_spec(guarded, target, [table]), tmp_path) as run:
+        begin(run)
+        copy_tables(run)
         assert len(content(target, table)) == 20
         assert content(target, table) == content(guarded, table)
 
@@ -181,13 +181,13 @@ def test_a_quota_that_is_too_small_is_refused_and_one_met_in_the_middle_is_named
     try:
         assert "target: the space quota on /hbase/archive leaves 0.0 MB" in refusal(keys)
         set_quota(guarded, "/hbase/archive", -1)
-        with run_of(make_spec(source, guarded, [table]), tmp_path) as migration:
-            begin(migration)
+        with run_of(make_spec(source, guarded, [table]), tmp_path) as run:
+            begin(run)
             set_quota(guarded, "/hbase/archive", 1_000_000)  # enough for the plan, and not for a block
             with pytest.raises(QuotaExceededError, match=r"quota exceeded .*/hbase/archive/.*; raise it or free space"):
-                copy_tables(migration)
+                copy_tables(run)
             set_quota(guarded, "/hbase/archive", -1)
-            copy_tables(migration)
+            copy_tables(run)
             assert content(guarded, table) == content(source, table)
     finally:
         set_quota(guarded, "/hbase/archive", -1)

@@ -24,7 +24,7 @@ from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column
 from walferry.ledger import Ledger
-from walferry.migration.context import Migration
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -170,7 +170,7 @@ def phase_of(folder: Path, name: str) -> str | None:
     with Ledger.open(f"sqlite:///{folder / 'ledger.db'}") as ledger:
         if all(run.name != name for run in ledger.runs()):
             return None
-        phases = ledger.phases(ledger.find(name).run_id)
+        phases = ledger.of(ledger.find(name).run_id).phases.all()
     return phases[-1].phase if phases else None
 
 
@@ -186,23 +186,23 @@ def test_an_aborted_run_leaves_nothing_but_its_target_table(source: Cluster, tar
     table = unique()
     spec = make_spec(source, target, [table])
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
-        run = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
-        with Migration(ledger, run.run_id) as migration:
-            migration.source.create_table(table, {"f": {}})
-            fill(migration.source, table)
-            begin(migration)
-            copy_tables(migration)
-            made = left_behind(migration.source, run.run_id), left_behind(migration.target, run.run_id)
+        record = ledger.open_run(spec.name, "tester", spec.model_dump(), "tester")
+        with Run(ledger, record.run_id) as run:
+            run.source.create_table(table, {"f": {}})
+            fill(run.source, table)
+            begin(run)
+            copy_tables(run)
+            made = left_behind(run.source, record.run_id), left_behind(run.target, record.run_id)
             assert [len(names) for names in made] == [2, 1]
 
             aborted = walferry(tmp_path, "abort", spec.name, "--reason", "second thoughts")
             assert aborted.returncode == 0, aborted.stderr
-            assert aborted.stdout.startswith(f"{run.run_id} aborted; removed: source peer ")
-            assert left_behind(migration.source, run.run_id) == left_behind(migration.target, run.run_id) == []
-            assert not migration.source.zk.exists("/walferry")
-            assert migration.target.table_exists(table)
+            assert aborted.stdout.startswith(f"{record.run_id} aborted; removed: source peer ")
+            assert left_behind(run.source, record.run_id) == left_behind(run.target, record.run_id) == []
+            assert not run.source.zk.exists("/walferry")
+            assert run.target.table_exists(table)
             assert len(visible(target, table)) == 20
             again = walferry(tmp_path, "resume", spec.name)
             assert again.returncode == 2
             assert "aborted" in again.stderr
-        assert ledger.run(run.run_id).outcome == "second thoughts"
+        assert ledger.run(record.run_id).outcome == "second thoughts"

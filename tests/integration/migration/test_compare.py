@@ -14,8 +14,8 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration.compare import HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED, compare
-from walferry.migration.context import Migration
-from walferry.migration.replay import replay
+from walferry.replay.rounds import replay
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
@@ -44,16 +44,16 @@ def compact(client: HBaseClient, name: str, row: bytes, gone: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Migration]:
+def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Copied, written to behind the fence, and replayed once."""
     spec = make_spec(source, target, list(FAMILIES))
-    with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("compare")) as migration:
+    with HBaseClient(source.address) as client, run_of(spec, tmp_path_factory.mktemp("compare")) as run:
         for name, family in FAMILIES.items():
             client.create_table(name, {"f": family}, [b"r10"])
         for name in (EQUAL, KEPT, ROWS):
             fill(client, name)
-        begin(migration)
-        copy_tables(migration)
+        begin(run)
+        copy_tables(run)
 
         client.put(EQUAL, [cell(b"r01", b"new"), cell(b"s01", b"more")])
         client.mutate(EQUAL, [delete_column(b"r02", b"f", b"q"), delete_version(b"r03", b"f", b"q", 1)])
@@ -78,19 +78,17 @@ def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFac
         client.put(ROWS, [cell(b"history", b"two", 12)])
         client.flush_table(ROWS)
         client.mutate(ROWS, [delete_version(b"history", b"f", b"q", 12)])
-        replay(migration, spark(), until=lambda: True)
-        yield migration
+        replay(run, spark(), until=lambda: True)
+        yield run
 
 
-def found(migration: Migration, table: str) -> dict[bytes, str]:
+def found(run: Run, table: str) -> dict[bytes, str]:
     """The class of each differing row, as the ledger keeps it."""
-    compare(migration, spark(), table)
-    return {d.row: d.kind for d in migration.ledger.differences(migration.run_id, None, table)}
+    compare(run, spark(), table)
+    return {d.row: d.kind for d in run.ledger.comparisons.differences(None, table)}
 
 
-def test_equal_tables_are_equal_also_when_one_side_has_compacted(
-    moved: Migration, source: Cluster, target: Cluster
-) -> None:
+def test_equal_tables_are_equal_also_when_one_side_has_compacted(moved: Run, source: Cluster, target: Cluster) -> None:
     assert visible(source, EQUAL) == visible(target, EQUAL)
     for attempt in (1, 2):
         result = compare(moved, spark(), EQUAL)
@@ -101,17 +99,17 @@ def test_equal_tables_are_equal_also_when_one_side_has_compacted(
             compact(moved.target, EQUAL, b"r02", gone=CellType.DELETE_COLUMN)
             compact(moved.target, EQUAL, b"r03", gone=CellType.DELETE)
             assert len(raw(moved.source, EQUAL, b"r02")) == 2
-    ranges = [r for r in moved.ledger.ranges(moved.run_id) if r.table == EQUAL]
+    ranges = [r for r in moved.ledger.log.ranges() if r.table == EQUAL]
     assert {r.state for r in ranges} == {"verified"}
 
 
-def test_what_has_expired_or_will_soon_is_equal(moved: Migration) -> None:
+def test_what_has_expired_or_will_soon_is_equal(moved: Run) -> None:
     result = compare(moved, spark(), EXPIRED)
     assert (result.differing_rows, sum(r.source_cells for r in result.ranges)) == (0, 0)
 
 
 def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_dropped(
-    moved: Migration, source: Cluster, target: Cluster
+    moved: Run, source: Cluster, target: Cluster
 ) -> None:
     result = compare(moved, spark(), KEPT)
     assert (result.differing_rows, result.unexplained) == (0, 0)
@@ -121,7 +119,7 @@ def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_drop
     assert seen == visible(source, KEPT)
 
 
-def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Migration) -> None:
+def test_every_difference_is_found_with_its_row_and_gets_its_class(moved: Run) -> None:
     assert [timestamp for _, timestamp, kind, _ in raw(moved.source, ROWS, b"surplus") if kind == CellType.PUT] == [4]
     assert len(raw(moved.target, ROWS, b"surplus")) > 1
     assert 11 not in [timestamp for _, timestamp, _, _ in raw(moved.source, ROWS, b"history")]

@@ -14,7 +14,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.migration import copy
-from walferry.migration.context import archive_folder
+from walferry.run.run import archive_folder
 from walferry.storage import FileSystem
 
 pytestmark = pytest.mark.cluster
@@ -44,19 +44,19 @@ def test_a_table_arrives_under_another_name_in_a_namespace_that_is_made(
     here.create_table(f"{namespace}:{table}", {"f": {"VERSIONS": "3"}, "g": {"TTL": "86400"}}, [b"r05", b"r10"])
     fill(here, f"{namespace}:{table}")
     pair = {"source": f"{namespace}:{table}", "target": f"{other}:{table}"}
-    with run_of(make_spec(source, target, [pair]), tmp_path) as migration:
-        begin(migration)
-        copy_tables(migration)
-        facts = check_copy(migration, tmp_path / "docs")
+    with run_of(make_spec(source, target, [pair]), tmp_path) as run:
+        begin(run)
+        copy_tables(run)
+        facts = check_copy(run, tmp_path / "docs")
         assert facts["rows"] == 3 + 3 + 1  # files, regions, the schema
-        rows = copy.check_rows(migration, pair["source"])
+        rows = copy.check_rows(run, pair["source"])
         checksums = [(row["source_checksum"], row["target_checksum"]) for row in rows if row["kind"] == "file"]
         assert checksums
         assert all(ours is not None and ours == theirs for ours, theirs in checksums)
         seen = visible(target, pair["target"])
         assert len(seen) == 20
         assert seen == visible(source, pair["source"])
-        assert not migration.target.describe(pair["target"]).read_only
+        assert not run.target.describe(pair["target"]).read_only
 
 
 def test_a_region_that_was_just_split_arrives_with_its_references(
@@ -68,16 +68,16 @@ def test_a_region_that_was_just_split_arrives_with_its_references(
     here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
     fill(here, table)
     here.flush_table(table)
-    with run_of(make_spec(source, target, [table]), tmp_path) as migration:
-        begin(migration)
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        begin(run)
         here.split_region(here.regions(table)[0], b"r10")
-        copy.snapshot(migration, table)
-        manifest = copy.read_manifest(migration, table)
+        copy.snapshot(run, table)
+        manifest = copy.read_manifest(run, table)
         names = [s.name for r in manifest.region_manifests for f in r.family_files for s in f.store_files]
         assert any("." in name for name in names), "the split was compacted before the snapshot"
-        copy_tables(migration)
-        check_copy(migration, tmp_path / "docs")
-        assert len(migration.target.regions(table)) == 2
+        copy_tables(run)
+        check_copy(run, tmp_path / "docs")
+        assert len(run.target.regions(table)) == 2
         assert visible(target, table) == visible(source, table)
 
 
@@ -90,11 +90,11 @@ def test_a_table_that_was_cloned_itself_arrives_with_what_its_links_name(
     here.snapshot(f"s{origin}", origin)
     here.clone_snapshot(f"s{origin}", table)
     try:
-        with run_of(make_spec(source, target, [table]), tmp_path) as migration:
-            begin(migration)
-            copy_tables(migration)
-            check_copy(migration, tmp_path / "docs")
-            assert hfiles(migration.target_files, archive_folder(migration.target_root, origin))
+        with run_of(make_spec(source, target, [table]), tmp_path) as run:
+            begin(run)
+            copy_tables(run)
+            check_copy(run, tmp_path / "docs")
+            assert hfiles(run.target_files, archive_folder(run.target_root, origin))
             seen = visible(target, table)
             assert len(seen) == 20
             assert seen == visible(source, table)
@@ -110,28 +110,28 @@ def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
     fill(here, table)
     here.flush_table(table)
     fill(here, table, 5)
-    with run_of(make_spec(source, target, [table]), tmp_path) as migration:
-        begin(migration)
-        copy.snapshot(migration, table)
-        first, second = copy.files_of(migration, table, copy.read_manifest(migration, table))
-        content = b"".join(migration.source_files.read(first.sources[0]))
-        migration.target_files.write(first.target, [content[: len(content) // 2]])
-        migration.target_files.write(second.target, migration.source_files.read(second.sources[0]))
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        begin(run)
+        copy.snapshot(run, table)
+        first, second = copy.files_of(run, table, copy.read_manifest(run, table))
+        content = b"".join(run.source_files.read(first.sources[0]))
+        run.target_files.write(first.target, [content[: len(content) // 2]])
+        run.target_files.write(second.target, run.source_files.read(second.sources[0]))
 
         here.compact_table(table, major=True)  # the source's files go to its archive
         deadline = time.monotonic() + 90
-        while migration.source_files.status(first.sources[0]) is not None:
+        while run.source_files.status(first.sources[0]) is not None:
             assert time.monotonic() < deadline, "the compacted file is not archived"
             time.sleep(2)
             here.move_region(here.regions(table)[0])  # a region that closes archives what it has compacted
 
-        facts = copy.copy(migration, spark(), table)
+        facts = copy.copy(run, spark(), table)
         skipped = {file["target"]: file["skipped"] for file in facts["copied"]}
         assert skipped[first.target] is False
-        copy.clone(migration, table)
-        check_copy(migration, tmp_path / "docs")
+        copy.clone(run, table)
+        check_copy(run, tmp_path / "docs")
         assert visible(target, table) == visible(source, table)
-        assert copy.copy(migration, spark(), table) == facts  # done is done
+        assert copy.copy(run, spark(), table) == facts  # done is done
 
 
 def test_a_file_that_was_copied_wrong_shuts_the_gate_and_a_wrong_border_too(
@@ -140,20 +140,20 @@ def test_a_file_that_was_copied_wrong_shuts_the_gate_and_a_wrong_border_too(
     table = unique()
     here.create_table(table, {"f": {}}, [b"r10"])
     fill(here, table)
-    with run_of(make_spec(source, target, [table]), tmp_path) as migration:
-        begin(migration)
-        copy_tables(migration)
-        first = migration.done("copy", table)["copied"][0]
-        whole = b"".join(migration.target_files.read(first["target"]))
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        begin(run)
+        copy_tables(run)
+        first = run.done("copy", table)["copied"][0]
+        whole = b"".join(run.target_files.read(first["target"]))
         flipped = whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]
-        migration.target_files.write(first["target"], [flipped], overwrite=True)
-        with pytest.raises(WalferryError, match=f"after_copy of {migration.run_id} failed") as caught:
-            check_copy(migration, tmp_path / "docs")
+        run.target_files.write(first["target"], [flipped], overwrite=True)
+        with pytest.raises(WalferryError, match=f"after_copy of {run.run_id} failed") as caught:
+            check_copy(run, tmp_path / "docs")
         assert caught.value.regions == [f"{table} {first['region']}"]
 
-        migration.target_files.write(first["target"], [whole], overwrite=True)
-        region = migration.target.regions(table)[0]
-        migration.target.split_region(region, b"r05")
+        run.target_files.write(first["target"], [whole], overwrite=True)
+        region = run.target.regions(table)[0]
+        run.target.split_region(region, b"r05")
         with pytest.raises(WalferryError, match="failed") as caught:
-            check_copy(migration, tmp_path / "docs")
+            check_copy(run, tmp_path / "docs")
         assert len(caught.value.regions) == 2  # the border that moved, and the one that was added

@@ -9,7 +9,7 @@ import pytest
 
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
-from walferry.migration.lease import LeaseHeldError, LeaseLostError, check, hold, holder_of
+from walferry.replay.lease import LeaseHeldError, LeaseLostError, check, hold, holder_of
 
 pytestmark = pytest.mark.cluster
 

@@ -10,14 +10,15 @@ from pyspark.sql import SparkSession
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import cutover, quarantine
-from walferry.migration.context import Migration
-from walferry.migration.replay import replay
+from walferry.migration import cutover
+from walferry.replay import quarantine
+from walferry.replay.rounds import replay
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-StartRun = Callable[..., Migration]
-Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 def test_a_truncated_table_stops_and_the_other_goes_on(
@@ -25,25 +26,25 @@ def test_a_truncated_table_stops_and_the_other_goes_on(
 ) -> None:
     truncated, other = make_table(()), make_table(())
     at_source.put(truncated, [Cell(b"a", b"f", b"q", b"before", 1)])
-    migration = start_run(truncated, other)
+    run = start_run(truncated, other)
     at_source.disable_table(truncated)
     at_source.truncate_table(truncated)
     for table in (truncated, other):
         at_source.put(table, [Cell(b"b", b"f", b"q", b"after", 2)])
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
 
-    (item,) = migration.ledger.quarantined(migration.run_id)
+    (item,) = run.ledger.quarantine.items()
     assert item.table == truncated
     assert item.reason.startswith("lineage: ")
-    here, there = sides(migration)
+    here, there = sides(run)
     of_other = {key for key in here if key.startswith(other)}
     assert of_other
     assert {key: there[key] for key in of_other} == {key: here[key] for key in of_other}
     assert not any(key.startswith(f"{truncated} b'b'") for key in there)
     with pytest.raises(cutover.GateShutError, match="lineage"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
     with pytest.raises(UsageError, match="new history"):
-        quarantine.release(migration, item.quarantine_id, "accept", "does not matter")
+        quarantine.release(run, item.quarantine_id, "accept", "does not matter")
 
 
 def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
@@ -51,42 +52,42 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
 ) -> None:
     dropped, other = make_table(()), make_table(())
     at_source.put(dropped, [Cell(b"a", b"f", b"q", b"before", 1)])
-    migration = start_run(dropped, other)
+    run = start_run(dropped, other)
     families = {name: family.attributes for name, family in at_source.describe(dropped).families.items()}
     at_source.put(dropped, [Cell(b"b", b"f", b"q", b"last", 1)])
     at_source.disable_table(dropped)
     at_source.delete_table(dropped)
     at_source.put(other, [Cell(b"b", b"f", b"q", b"meanwhile", 2)])
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
     with pytest.raises(cutover.GateShutError, match=f"{dropped} is gone at the source"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
 
     at_source.create_table(dropped, families)
     for table in (dropped, other):
         at_source.put(table, [Cell(b"c", b"f", b"q", b"after", 3)])
-    replay(migration, spark, until=lambda: True)
-    (item,) = migration.ledger.quarantined(migration.run_id)
+    replay(run, spark, until=lambda: True)
+    (item,) = run.ledger.quarantine.items()
     assert item.table == dropped
     assert item.reason.startswith("lineage: ")
-    here, there = sides(migration)
+    here, there = sides(run)
     assert {key for key in here if key.startswith(dropped)} == {f"{dropped} b'c' b'f:q'"}
     assert {key for key in there if key.startswith(dropped)} == {f"{dropped} b'a' b'f:q'", f"{dropped} b'b' b'f:q'"}
     of_other = {key: value for key, value in here.items() if key.startswith(other)}
     assert len(of_other) == 2
     assert {key: value for key, value in there.items() if key.startswith(other)} == of_other
     with pytest.raises(cutover.GateShutError, match="lineage"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
 
 
 def test_the_split_of_an_empty_region_is_no_new_history(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
     table = make_table(())
-    migration = start_run(table)
+    run = start_run(table)
     at_source.split_region(at_source.regions(table)[0], b"m")
     at_source.put(table, [Cell(row, b"f", b"q", b"v", 1) for row in (b"a", b"z")])
-    replay(migration, spark, until=lambda: True)
-    assert migration.ledger.quarantined(migration.run_id) == []
-    here, there = sides(migration)
+    replay(run, spark, until=lambda: True)
+    assert run.ledger.quarantine.items() == []
+    here, there = sides(run)
     assert len(here) == 2
     assert there == here

@@ -12,13 +12,15 @@ from integration.migration.moves import fill, make_spec, run_of, spark, unique, 
 from integration.migration.test_cli import left_behind
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
-from walferry.migration import copy, cut, cutover, protect
-from walferry.migration.context import Migration
+from walferry.ledger.rows import ClusterSide, ObjectKind
+from walferry.migration import copy, cutover
+from walferry.replay import cut, protect
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-Phase = Callable[[Migration, str], object]
-STEPS: list[tuple[str, str, tuple[str, str], Phase]] = [
+Phase = Callable[[Run, str], object]
+STEPS: list[tuple[str, str, tuple[ClusterSide, ObjectKind], Phase]] = [
     ("source", "add_peer", ("source", "peer"), lambda run, table: protect.protect(run)),
     ("source", "snapshot", ("source", "snapshot"), copy.snapshot),
     ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark(), table)),
@@ -42,33 +44,33 @@ def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_en
     source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = unique()
-    with run_of(make_spec(source, target, [table], write_stop="readonly"), tmp_path) as migration:
-        migration.source.create_table(table, {"f": {}})
-        fill(migration.source, table)
+    with run_of(make_spec(source, target, [table], write_stop="readonly"), tmp_path) as run:
+        run.source.create_table(table, {"f": {}})
+        fill(run.source, table)
         for owner, method, made, phase in STEPS:
-            maker = getattr(migration, owner)
+            maker = getattr(run, owner)
             with monkeypatch.context() as patch:
                 patch.setattr(maker, method, killed_behind(getattr(maker, method)))
                 with pytest.raises(KeyboardInterrupt):
-                    phase(migration, table)
-            known = {(o.cluster, o.kind): o.state for o in migration.ledger.objects(migration.run_id)}
+                    phase(run, table)
+            known = {(o.cluster, o.kind): o.state for o in run.ledger.objects.all()}
             assert known.get(made) == "planned", f"{method} came first"
             if method == "clone_snapshot":  # nothing is under way: do not wait for it
-                migration.target.zk.delete(f"/walferry/leases/{table}")
-            phase(migration, table)
+                run.target.zk.delete(f"/walferry/leases/{table}")
+            phase(run, table)
             if method == "add_peer":
-                cut.start_fence(migration)
-        assert {o.state for o in migration.ledger.objects(migration.run_id)} == {"made"}
+                cut.start_fence(run)
+        assert {o.state for o in run.ledger.objects.all()} == {"made"}
         assert visible(target, table) == visible(source, table)
-        assert migration.source.describe(table).read_only
+        assert run.source.describe(table).read_only
 
-        protect.release(migration)
-        run = migration.run_id
-        assert left_behind(migration.source, run) == left_behind(migration.target, run) == []
-        assert migration.source.describe(table).read_only, "late writers are let in after a cutover"
-        protect.release(migration, aborted=True)
-        assert not migration.source.describe(table).read_only, "the source takes no writes after an abort"
-        assert migration.target.table_exists(table)
+        protect.release(run)
+        record = run.run_id
+        assert left_behind(run.source, record) == left_behind(run.target, record) == []
+        assert run.source.describe(table).read_only, "late writers are let in after a cutover"
+        protect.release(run, aborted=True)
+        assert not run.source.describe(table).read_only, "the source takes no writes after an abort"
+        assert run.target.table_exists(table)
 
 
 def test_an_object_of_another_ledger_is_neither_used_nor_removed(
@@ -87,7 +89,7 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         assert first.source.peers()[first.peer][0] is False
         copy.snapshot(first, table)
         copy.copy(first, spark(), table)
-        second.ledger.plan_object(second.run_id, "source", "snapshot", second.snapshot(table))  # of another source
+        second.ledger.objects.plan("source", "snapshot", second.snapshot(table))  # of another source
         with pytest.raises(UsageError, match=f"snapshot {first.snapshot(table)} is at the target already"):
             copy.copy(second, spark(), table)
 
@@ -96,12 +98,12 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
     source: Cluster, target: Cluster, tmp_path: Path
 ) -> None:
     closed, written = unique(), unique()
-    with run_of(make_spec(source, target, [closed, written], write_stop="readonly"), tmp_path) as migration:
+    with run_of(make_spec(source, target, [closed, written], write_stop="readonly"), tmp_path) as run:
         for table in (closed, written):
-            migration.source.create_table(table, {"f": {}})
-        migration.source.set_read_only(closed, True)
-        cutover.stop_writes(migration, None)
-        assert migration.source.describe(written).read_only
-        protect.release(migration, aborted=True)
-        assert migration.source.describe(closed).read_only
-        assert not migration.source.describe(written).read_only
+            run.source.create_table(table, {"f": {}})
+        run.source.set_read_only(closed, True)
+        cutover.stop_writes(run, None)
+        assert run.source.describe(written).read_only
+        protect.release(run, aborted=True)
+        assert run.source.describe(closed).read_only
+        assert not run.source.describe(written).read_only

@@ -13,7 +13,7 @@ from walferry.embedded.processes import free_ports
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.migration.plan import Plan, make_plan, require
-from walferry.migration.spec import ResolvedSpec
+from walferry.run.spec import ResolvedSpec
 
 pytestmark = pytest.mark.cluster
 

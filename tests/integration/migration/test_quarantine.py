@@ -13,23 +13,24 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import cut, cutover, quarantine
-from walferry.migration.context import Migration
-from walferry.migration.replay import drain, replay
+from walferry.migration import cutover
+from walferry.replay import cut, quarantine
+from walferry.replay.rounds import drain, replay
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-StartRun = Callable[..., Migration]
-Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 def put(client: HBaseClient, table: str, rows: str, family: bytes, value: bytes) -> None:
     client.put(table, [Cell(row.encode(), family, b"q", value, 1) for row in rows])
 
 
-def drain_all(migration: Migration, spark: SparkSession) -> None:
-    cut.end_fence(migration)
-    drain(migration, spark)
+def drain_all(run: Run, spark: SparkSession) -> None:
+    cut.end_fence(run)
+    drain(run, spark)
 
 
 def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
@@ -41,7 +42,7 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     spark: SparkSession,
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     whole = at_target.describe(table)
     without = at_target.describe(table)
     kept = [family for family in without.schema.column_families if family.name != b"g"]
@@ -50,31 +51,31 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     at_target.modify_table(without)
     put(at_source, table, "abcxy", b"f", b"old")
     put(at_source, table, "a", b"g", b"refused")
-    cut.cut_log(migration)  # of the same batch, the next file waits as well
+    cut.cut_log(run)  # of the same batch, the next file waits as well
     put(at_source, table, "abcxy", b"f", b"new")
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
     put(at_source, table, "abxy", b"f", b"newest")
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
 
-    (item,) = migration.ledger.quarantined(migration.run_id)
+    (item,) = run.ledger.quarantine.items()
     assert item.table == table
     assert b"refused" in item.data
-    here, there = sides(migration)
+    here, there = sides(run)
     assert {key: value for key, value in there.items() if "b'x'" in key or "b'y'" in key} == {
         key: value for key, value in here.items() if "b'x'" in key or "b'y'" in key
     }
     assert there != here
     with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
     with pytest.raises(UsageError, match="has no quarantine item"):
-        quarantine.release(migration, 4711, "retry", "no such item")
+        quarantine.release(run, 4711, "retry", "no such item")
 
     at_target.modify_table(whole)
     for _ in range(2):  # the same decision twice is one
-        quarantine.release(migration, item.quarantine_id, "retry", "the family is back")
-    drain_all(migration, spark)
-    cutover.gate(migration, drained=True)
-    here, there = sides(migration)
+        quarantine.release(run, item.quarantine_id, "retry", "the family is back")
+    drain_all(run, spark)
+    cutover.gate(run, drained=True)
+    here, there = sides(run)
     assert there == here
 
 
@@ -82,43 +83,43 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
     table = make_table(())
-    migration = start_run(table)
+    run = start_run(table)
     put(at_source, table, "abc", b"f", b"one")
     put(at_source, table, "abc", b"f", b"two")  # the same columns and timestamp
-    first = cut.see(migration, cut.cut_log(migration))
+    first = cut.see(run, cut.cut_log(run))
     home = at_source.regions(table)[0].server
     assert home is not None
     file = max((f for f in first if f.server == home.name), key=lambda f: f.number)
-    content = bytearray(b"".join(migration.source_files.read(file.path)))
+    content = bytearray(b"".join(run.source_files.read(file.path)))
     at = content.rindex(table.encode())
     content[at - 30 : at] = b"\xff" * 30
-    with taken_away(migration.source_files, file.path):
-        migration.source_files.write(file.path, [bytes(content)])
-        replay(migration, spark, until=lambda: True)
+    with taken_away(run.source_files, file.path):
+        run.source_files.write(file.path, [bytes(content)])
+        replay(run, spark, until=lambda: True)
     put(at_source, table, "abc", b"g", b"three")
-    replay(migration, spark, until=lambda: True)
-    held = migration.ledger.quarantined(migration.run_id, "held")
+    replay(run, spark, until=lambda: True)
+    held = run.ledger.quarantine.items("held")
     assert [item.file for item in held] == [file.name]
     with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
 
-    quarantine.release(migration, held[0].quarantine_id, "reread", "the disk lost bytes")
-    drain_all(migration, spark)
-    cutover.gate(migration, drained=True)
-    here, there = sides(migration)
+    quarantine.release(run, held[0].quarantine_id, "reread", "the disk lost bytes")
+    drain_all(run, spark)
+    cutover.gate(run, drained=True)
+    here, there = sides(run)
     assert there == here
 
 
-def bulk_load(source: Cluster, migration: Migration, donor: str, table: str) -> None:
+def bulk_load(source: Cluster, run: Run, donor: str, table: str) -> None:
     """Load a copy of the donor's store files into the table, by HBase's own tool."""
     staging = source.rootdir.removesuffix("/hbase") + f"/staging/{table}"
-    migration.source.flush_table(donor)
-    for region in migration.source.regions(donor):
-        folder = f"{migration.source_root}/data/default/{donor}/{region.encoded}/f"
-        for file in migration.source_files.list(folder):
+    run.source.flush_table(donor)
+    for region in run.source.regions(donor):
+        folder = f"{run.source_root}/data/default/{donor}/{region.encoded}/f"
+        for file in run.source_files.list(folder):
             if not file.is_dir:
-                content = migration.source_files.read(file.path)
-                migration.source_files.write(f"/staging/{table}/f/{file.name}", content)
+                content = run.source_files.read(file.path)
+                run.source_files.write(f"/staging/{table}/f/{file.name}", content)
     tools.run(source, "org.apache.hadoop.hbase.tool.BulkLoadHFilesTool", [staging, table])
 
 
@@ -131,33 +132,33 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
     spark: SparkSession,
 ) -> None:
     table, donor = make_table(), make_table(())
-    migration = start_run(table)
+    run = start_run(table)
     put(at_source, donor, "ab", b"f", b"loaded")
     put(at_source, table, "ax", b"f", b"before")  # of a the bulk load writes the same column and timestamp
-    bulk_load(source, migration, donor, table)
+    bulk_load(source, run, donor, table)
     put(at_source, table, "cx", b"f", b"behind")
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
     put(at_source, table, "bx", b"g", b"later")
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
 
-    (item,) = migration.ledger.quarantined(migration.run_id)
+    (item,) = run.ledger.quarantine.items()
     home = next(region for region in at_source.regions(table) if region.holds(b"a"))
     assert (item.table, item.region) == (table, home.encoded)
     assert item.reason.startswith("not in the log: a bulk load")
     with pytest.raises(UsageError, match="nothing to try again"):
-        quarantine.release(migration, item.quarantine_id, "retry", "the obvious first attempt")
-    here, there = sides(migration)
+        quarantine.release(run, item.quarantine_id, "retry", "the obvious first attempt")
+    here, there = sides(run)
     assert {key: value for key, value in here.items() if "b'x'" in key} == {
         key: value for key, value in there.items() if "b'x'" in key
     }
     assert not any("b'c'" in key for key in there)
     with pytest.raises(cutover.GateShutError, match="bulk load"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
 
-    quarantine.release(migration, item.quarantine_id, "reread", "the loaded rows are read from the source")
-    drain_all(migration, spark)
-    cutover.gate(migration, drained=True)
-    here, there = sides(migration)
+    quarantine.release(run, item.quarantine_id, "reread", "the loaded rows are read from the source")
+    drain_all(run, spark)
+    cutover.gate(run, drained=True)
+    here, there = sides(run)
     assert b"loaded" in [value for value, _ in here[f"{table} b'a' b'f:q'"]]  # type: ignore[attr-defined]
     assert {key.removeprefix(table) for key in here} == {
         " b'a' b'f:q'", " b'b' b'f:q'", " b'b' b'g:q'", " b'c' b'f:q'", " b'x' b'f:q'", " b'x' b'g:q'"
@@ -174,7 +175,7 @@ def test_a_held_region_that_is_split_makes_its_table_wait_and_ends_equal(
     spark: SparkSession,
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     whole, without = at_target.describe(table), at_target.describe(table)
     kept = [family for family in without.schema.column_families if family.name != b"g"]
     del without.schema.column_families[:]
@@ -183,22 +184,22 @@ def test_a_held_region_that_is_split_makes_its_table_wait_and_ends_equal(
     put(at_source, table, "adx", b"f", b"first")
     put(at_source, table, "a", b"g", b"refused")
     put(at_source, table, "ad", b"f", b"second")
-    replay(migration, spark, until=lambda: True)
-    (item,) = migration.ledger.quarantined(migration.run_id)
+    replay(run, spark, until=lambda: True)
+    (item,) = run.ledger.quarantine.items()
 
     at_source.split_region(next(r for r in at_source.regions(table) if r.encoded == item.region), b"d")
     put(at_source, table, "adx", b"f", b"third")
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
     put(at_source, table, "adx", b"f", b"fourth")
-    replay(migration, spark, until=lambda: True)
-    _, there = sides(migration)
+    replay(run, spark, until=lambda: True)
+    _, there = sides(run)
     assert not {b"third", b"fourth"} & {value for cells in there.values() for value, _ in cells}  # type: ignore[attr-defined]
     with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(migration, drained=False)
+        cutover.gate(run, drained=False)
 
     at_target.modify_table(whole)
-    quarantine.release(migration, item.quarantine_id, "retry", "the family is back")
-    drain_all(migration, spark)
-    cutover.gate(migration, drained=True)
-    here, there = sides(migration)
+    quarantine.release(run, item.quarantine_id, "retry", "the family is back")
+    drain_all(run, spark)
+    cutover.gate(run, drained=True)
+    here, there = sides(run)
     assert there == here

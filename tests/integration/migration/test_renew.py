@@ -12,49 +12,49 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
-from walferry.migration.context import Migration
-from walferry.migration.follow import prepare_drain
-from walferry.migration.protect import queued_files, renew
-from walferry.migration.replay import replay
+from walferry.replay.drain import prepare_drain
+from walferry.replay.protect import queued_files, renew
+from walferry.replay.rounds import replay
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def draining(source: Cluster, target: Cluster, tmp_path: Path) -> Iterator[Migration]:
+def draining(source: Cluster, target: Cluster, tmp_path: Path) -> Iterator[Run]:
     """A run that drains into a table that is there on both sides."""
     table = unique()
-    with run_of(make_spec(source, target, [table]), tmp_path) as migration:
-        for client in (migration.source, migration.target):
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        for client in (run.source, run.target):
             client.create_table(table, {"f": {}})
-        prepare_drain(migration)
-        yield migration
+        prepare_drain(run)
+        yield run
 
 
-def write_and_roll(migration: Migration, value: bytes) -> None:
-    table = migration.tables[0].source
-    migration.source.put(table, [Cell(row, b"f", b"q", value, 1) for row in (b"a", b"b")])
-    for server in migration.source.servers():
-        migration.source.roll_wal(server)
+def write_and_roll(run: Run, value: bytes) -> None:
+    table = run.tables[0].source
+    run.source.put(table, [Cell(row, b"f", b"q", value, 1) for row in (b"a", b"b")])
+    for server in run.source.servers():
+        run.source.roll_wal(server)
 
 
-def apply(migration: Migration, spark: SparkSession) -> None:
-    replay(migration, spark, until=lambda: True)
+def apply(run: Run, spark: SparkSession) -> None:
+    replay(run, spark, until=lambda: True)
 
 
-def renewed(migration: Migration) -> str | None:
-    return renew(migration, keep_hours=0)
+def renewed(run: Run) -> str | None:
+    return renew(run, keep_hours=0)
 
 
-def renew_at_last(migration: Migration, spark: SparkSession) -> None:
+def renew_at_last(run: Run, spark: SparkSession) -> None:
     """Goes on as drains do until the first peer is gone."""
-    while renewed(migration) is None:
-        write_and_roll(migration, b"4")
-        apply(migration, spark)
+    while renewed(run) is None:
+        write_and_roll(run, b"4")
+        apply(run, spark)
 
 
 def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_applied(
-    draining: Migration, spark: SparkSession, source: Cluster, target: Cluster
+    draining: Run, spark: SparkSession, source: Cluster, target: Cluster
 ) -> None:
     first, table = draining.peer, draining.tables[0].source
     for value in (b"1", b"2"):
@@ -76,7 +76,7 @@ def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_app
 
 
 def test_the_first_peer_stays_while_it_alone_keeps_a_file_that_is_not_applied(
-    draining: Migration, spark: SparkSession
+    draining: Run, spark: SparkSession
 ) -> None:
     apply(draining, spark)
     write_and_roll(draining, b"1")  # into logs that are closed before the second peer keeps anything
@@ -93,12 +93,12 @@ def test_the_first_peer_stays_while_it_alone_keeps_a_file_that_is_not_applied(
 
 
 def test_a_renewal_that_was_killed_anywhere_is_taken_up_again(
-    draining: Migration, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    draining: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    steps = [(draining.source, "add_peer"), (draining.ledger, "object_made"), (draining.ledger, "object_removed")]
+    steps = [(draining.source, "add_peer"), (draining.ledger.objects, "made"), (draining.ledger.objects, "removed")]
     for owner, method in steps:
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, killed)

@@ -14,21 +14,22 @@ from walferry.errors import GapError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
-from walferry.migration import cut, cutover
-from walferry.migration import replay as replaying
-from walferry.migration.context import Migration
-from walferry.migration.lease import LeaseLostError
-from walferry.migration.replay import applying, drain, replay, run_round
+from walferry.migration import cutover
+from walferry.replay import cut
+from walferry.replay import rounds as replaying
+from walferry.replay.lease import LeaseLostError
+from walferry.replay.rounds import applying, drain, replay, run_round
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-StartRun = Callable[..., Migration]
-Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 ROWS = [b"%c%d" % (letter, number) for letter in b"bhmqt" for number in range(8)]
 
 
-def one_round(migration: Migration, spark: SparkSession) -> None:
-    replay(migration, spark, until=lambda: True)
+def one_round(run: Run, spark: SparkSession) -> None:
+    replay(run, spark, until=lambda: True)
 
 
 def edit(client: HBaseClient, table: str, step: int, edits: int = 60, deletes: float = 0.15) -> None:
@@ -48,13 +49,13 @@ def test_equal_timestamps_come_out_as_at_the_source_while_regions_stand_still(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
     table = make_table((b"h", b"m", b"q"))
-    migration = start_run(table)
+    run = start_run(table)
     for step in range(6):
         edit(at_source, table, step)
         for server in at_source.servers():  # several files a group in one batch
             at_source.roll_wal(server)
-    one_round(migration, spark)
-    here, there = sides(migration)
+    one_round(run, spark)
+    here, there = sides(run)
     assert len(here) > 30
     assert there == here
 
@@ -65,7 +66,7 @@ def test_equal_timestamps_and_deletes_come_out_as_at_the_source_while_regions_mo
     table = make_table((b"m", b"q"))
     # A compaction behind a split drops markers, and the source then shows what is put behind them.
     at_source.modify_table(at_source.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
-    migration = start_run(table)
+    run = start_run(table)
     for step in range(3):
         edit(at_source, table, step)
         for region in at_source.regions(table):
@@ -75,11 +76,11 @@ def test_equal_timestamps_and_deletes_come_out_as_at_the_source_while_regions_mo
         if step == 1:
             at_source.split_region(at_source.regions(table)[0], b"h")
             edit(at_source, table, 200)
-            one_round(migration, spark)
+            one_round(run, spark)
             at_source.merge_regions(at_source.regions(table)[2:])
     assert [region.start for region in at_source.regions(table)] == [b"", b"h", b"m"]
-    one_round(migration, spark)
-    here, there = sides(migration)
+    one_round(run, spark)
+    here, there = sides(run)
     assert len(here) > 30
     assert there == here
 
@@ -93,7 +94,7 @@ def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     edit(at_source, table, 1)
 
     def crash(*_: Any) -> None:
@@ -102,10 +103,10 @@ def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothi
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "record", crash)
         with pytest.raises(KeyboardInterrupt):
-            one_round(migration, spark)
+            one_round(run, spark)
     edit(at_source, table, 2)
-    one_round(migration, spark)
-    here, there = sides(migration)
+    one_round(run, spark)
+    here, there = sides(run)
     assert there == here
 
 
@@ -120,22 +121,22 @@ def test_edits_that_the_target_did_not_acknowledge_are_not_recorded_and_come_wit
     spark: SparkSession,
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     edit(at_source, table, 1)
     if moved:
         region = at_source.regions(table)[0]
         at_source.move_region(region, next(server for server in at_source.servers() if server != region.server))
     lease = f"/walferry/leases/{table}/holder"
-    with applying(migration) as pipe:
+    with applying(run) as route:
         held, _ = at_target.zk.get(lease)
         at_target.zk.set(lease, b"{}")  # no request goes out any more
         with pytest.raises(LeaseLostError):
-            run_round(migration, spark, pipe)
+            run_round(run, spark, route)
         at_target.zk.set(lease, held)
-        assert migration.ledger.ranges(migration.run_id, state="applied") == []
-        assert migration.ledger.gaps(migration.run_id) != []
-        run_round(migration, spark, pipe)
-    here, there = sides(migration)
+        assert run.ledger.log.ranges(state="applied") == []
+        assert run.ledger.log.gaps() != []
+        run_round(run, spark, route)
+    here, there = sides(run)
     assert len(here) > 10
     assert there == here
 
@@ -144,31 +145,31 @@ def test_a_vanished_wal_file_stops_the_run_and_is_named(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
     table = make_table(())
-    migration = start_run(table)
+    run = start_run(table)
     edit(at_source, table, 1, 20)
-    made = cut.cut_log(migration)
+    made = cut.cut_log(run)
     home = at_source.regions(table)[0].server
     assert home is not None
-    lost = next(f for f in cut.see(migration, made) if f.server == home.name)
-    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name) as stopped:
-        one_round(migration, spark)
+    lost = next(f for f in cut.see(run, made) if f.server == home.name)
+    with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name) as stopped:
+        one_round(run, spark)
     assert stopped.value.exit_code == 6
-    assert any(gap.file == lost.name for gap in migration.ledger.gaps(migration.run_id))
+    assert any(gap.file == lost.name for gap in run.ledger.log.gaps())
     with pytest.raises(cutover.GateShutError, match=f"{lost.name} .*: missing"):
-        cutover.gate(migration, drained=True)
+        cutover.gate(run, drained=True)
 
 
 def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
     table = make_table(())
-    migration = start_run(table)
+    run = start_run(table)
     edit(at_source, table, 1, 20)
-    made = cut.cut_log(migration)  # not recorded
-    start = {p.group: p.number for p in migration.ledger.fence(migration.run_id, "start") or []}
+    made = cut.cut_log(run)  # not recorded
+    start = {p.group: p.number for p in run.ledger.log.fence("start") or []}
     lost = next(file for file in made.below() if file.number >= start[file.group])
-    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name):
-        one_round(migration, spark)
+    with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name):
+        one_round(run, spark)
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["by group", "by row"])
@@ -181,48 +182,48 @@ def test_nothing_of_a_held_region_is_applied_and_the_gate_stays_shut(
     spark: SparkSession,
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     held, other = at_source.regions(table)
     earlier = QuarantineItem("earlier", 0, 9, table, held.encoded, 1, "the target refused it", b"")
-    (item,) = migration.ledger.quarantine(migration.run_id, [earlier])
-    migration.ledger.hold_regions(migration.run_id, [Hold("earlier", table, held.encoded, 0, item)])
+    (item,) = run.ledger.quarantine.put([earlier])
+    run.ledger.quarantine.hold([Hold("earlier", table, held.encoded, 0, item)])
     if moved:
         at_source.move_region(other, next(server for server in at_source.servers() if server != other.server))
     at_source.put(table, [Cell(row, b"f", b"q", b"later", 1) for row in (b"a", b"x")])
-    one_round(migration, spark)
-    _, there = sides(migration)
+    one_round(run, spark)
+    _, there = sides(run)
     assert list(there) == [f"{table} b'x' b'f:q'"]
-    assert {hold.file for hold in migration.ledger.holds(migration.run_id)} > {"earlier"}
+    assert {hold.file for hold in run.ledger.quarantine.holds()} > {"earlier"}
     with pytest.raises(cutover.GateShutError, match="in quarantine"):
-        cutover.gate(migration, drained=True)
+        cutover.gate(run, drained=True)
 
 
 def test_an_idle_source_is_followed_to_its_end(
     make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
-    migration = start_run(make_table())
-    one_round(migration, spark)
-    cut.end_fence(migration)
-    drain(migration, spark)
-    cutover.gate(migration, drained=True)
+    run = start_run(make_table())
+    one_round(run, spark)
+    cut.end_fence(run)
+    drain(run, spark)
+    cutover.gate(run, drained=True)
 
 
 def test_a_late_edit_shuts_the_gate_and_the_end_fence_moves_on(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     edit(at_source, table, 1, 20)
-    one_round(migration, spark)
-    cut.end_fence(migration)
-    drain(migration, spark)
-    cutover.require_silence(migration)
+    one_round(run, spark)
+    cut.end_fence(run)
+    drain(run, spark)
+    cutover.require_silence(run)
     edit(at_source, table, 2, 20)
     with pytest.raises(cutover.GateShutError, match=table):
-        cutover.require_silence(migration)
-    cut.end_fence(migration)
-    drain(migration, spark)
-    cutover.require_silence(migration)
-    cutover.gate(migration, drained=True)
-    here, there = sides(migration)
+        cutover.require_silence(run)
+    cut.end_fence(run)
+    drain(run, spark)
+    cutover.require_silence(run)
+    cutover.gate(run, drained=True)
+    here, there = sides(run)
     assert there == here

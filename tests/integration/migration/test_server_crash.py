@@ -11,17 +11,18 @@ from pyspark.sql import SparkSession
 
 from integration.migration.test_rules import edit
 from walferry.embedded.cluster import Cluster
-from walferry.engine import retried
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
-from walferry.migration import cut, cutover
-from walferry.migration.context import Migration
-from walferry.migration.replay import drain, replay
+from walferry.migration import cutover
+from walferry.pipeline import retried
+from walferry.replay import cut
+from walferry.replay.rounds import drain, replay
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-StartRun = Callable[..., Migration]
-Sides = Callable[[Migration], tuple[dict[str, object], dict[str, object]]]
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 @pytest.fixture
@@ -53,10 +54,10 @@ def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_th
     at_source.modify_table(at_source.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
     for region in at_source.regions(table)[::2]:
         at_source.move_region(region, victim)
-    migration = start_run(table)
+    run = start_run(table)
 
     edit(at_source, table, 1)
-    replay(migration, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
 
     def write() -> None:
         with HBaseClient(source.address) as client:
@@ -68,13 +69,13 @@ def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_th
 
     with ThreadPoolExecutor(1) as threads:
         writer = threads.submit(write)
-        retried(lambda: replay(migration, spark, until=writer.done))
+        retried(lambda: replay(run, spark, until=writer.done))
     writer.result()
     assert victim.name not in {region.server.name for region in at_source.regions(table) if region.server}
-    cut.end_fence(migration)
-    drain(migration, spark)
-    cutover.gate(migration, drained=True)
-    assert any(f.server == victim.name and f.length > 1000 for f in migration.ledger.files(migration.run_id))
-    here, there = sides(migration)
+    cut.end_fence(run)
+    drain(run, spark)
+    cutover.gate(run, drained=True)
+    assert any(f.server == victim.name and f.length > 1000 for f in run.ledger.log.files())
+    here, there = sides(run)
     assert len(here) > 30
     assert there == here

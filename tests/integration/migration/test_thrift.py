@@ -12,8 +12,9 @@ from integration.migration.moves import begin, copy_tables, make_spec, run_of
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
-from walferry.migration import cut, cutover, quarantine
-from walferry.migration.replay import drain, replay
+from walferry.migration import cutover
+from walferry.replay import cut, quarantine
+from walferry.replay.rounds import drain, replay
 
 pytestmark = pytest.mark.cluster
 
@@ -23,31 +24,31 @@ def test_what_thrift_cannot_say_waits_until_it_is_sent_past_thrift(
     sides: Callable[..., tuple[dict[str, object], dict[str, object]]], tmp_path: Path,
 ) -> None:  # fmt: skip
     table = make_table((b"m",))
-    with run_of(make_spec(source, target, [table], apply="thrift"), tmp_path) as migration:
-        begin(migration)
-        copy_tables(migration)
+    with run_of(make_spec(source, target, [table], apply="thrift"), tmp_path) as run:
+        begin(run)
+        copy_tables(run)
         for step in range(3):  # in both regions: the same cells again and again, deletes between them
             at_source.put(table, [Cell(row, b"f", b"", b"%d" % step, 5) for row in (b"a", b"b", b"x")])
             at_source.put(table, [Cell(row, b"g", b"q", b"%d" % step, 5 + step) for row in (b"a", b"x", b"y")])
             at_source.mutate(table, [delete_column(b"y", b"g", b"q", 5), delete_family(b"b", b"f", 4)])
-        replay(migration, spark, until=lambda: True)
-        assert migration.ledger.quarantined(migration.run_id) == []
-        here, there = sides(migration)
+        replay(run, spark, until=lambda: True)
+        assert run.ledger.quarantine.items() == []
+        here, there = sides(run)
         assert len(here) > 4
         assert there == here
 
         at_source.mutate(table, [delete_version(b"a", b"g", b"q", 7)])
         at_source.put(table, [Cell(row, b"f", b"late", b"v", 9) for row in (b"a", b"x")])
-        replay(migration, spark, until=lambda: True)
-        (item,) = migration.ledger.quarantined(migration.run_id, "held")
+        replay(run, spark, until=lambda: True)
+        (item,) = run.ledger.quarantine.items("held")
         assert "DELETE" in item.reason
-        here, there = sides(migration)
+        here, there = sides(run)
         waiting = {key for key in here if there.get(key) != here[key]}
         assert waiting == {f"{table} b'a' {column!r}" for column in (b"f:late", b"g:q")}
 
-        quarantine.release(migration, item.quarantine_id, "rpc", "Thrift cannot say it")
-        cut.end_fence(migration)
-        drain(migration, spark)
-        cutover.gate(migration, drained=True)
-        here, there = sides(migration)
+        quarantine.release(run, item.quarantine_id, "rpc", "Thrift cannot say it")
+        cut.end_fence(run)
+        drain(run, spark)
+        cutover.gate(run, drained=True)
+        here, there = sides(run)
         assert there == here

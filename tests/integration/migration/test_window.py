@@ -18,15 +18,16 @@ from walferry.errors import GapError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.migration import window as windows
-from walferry.migration.context import Migration
-from walferry.migration.replay import replay
-from walferry.migration.window import WindowOpenError, open_window, plan_window, replay_window
+from walferry.replay import window as windows
+from walferry.replay.cut import record_seen
+from walferry.replay.rounds import replay
+from walferry.replay.window import WindowOpenError, open_window, plan_window, replay_window
+from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
 Span = tuple[int, int]
-Replay = Callable[[str, Span], Migration]
+Replay = Callable[[str, Span], Run]
 ROWS = [b"%c%d" % (letter, number) for letter in b"bmt" for number in range(5)]
 
 
@@ -45,17 +46,17 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.fixture
 def open_replay(source: Cluster, target: Cluster, ledger: Ledger) -> Iterator[Replay]:
     """Opens the run of a window of one table."""
-    opened: list[Migration] = []
+    opened: list[Run] = []
 
-    def go(table: str, span: Span) -> Migration:
+    def go(table: str, span: Span) -> Run:
         edges = {"from": iso(span[0]), "to": iso(span[1])}
         spec = make_spec(source, target, [table], window=edges).model_copy(update={"name": "replay"})
-        opened.append(Migration(ledger, open_window(ledger, spec, "test").run_id))
+        opened.append(Run(ledger, open_window(ledger, spec, "test").run_id))
         return opened[-1]
 
     yield go
-    for migration in opened:
-        migration.close()
+    for run in opened:
+        run.close()
 
 
 @pytest.fixture
@@ -129,28 +130,28 @@ def test_a_window_holds_its_first_moment_and_not_its_last(
         at_source.put(two_tables, [Cell(name, b"f", b"q", b"v", 1)])
         edges.append(now())
     time.sleep(windows.SKEW_MS / 1000)
-    migration = open_replay(two_tables, (edges[1], edges[2]))
-    facts = replay_window(migration, spark)
+    run = open_replay(two_tables, (edges[1], edges[2]))
+    facts = replay_window(run, spark)
     assert facts["cells"] == 1
     assert list(content(target, two_tables)) == ["b'inside' b'f:q'"]
-    assert migration.ledger.run(migration.run_id).state == "done"
+    assert run.ledger.record.state == "done"
 
 
 def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
-    at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Migration], source: Cluster,
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Run], source: Cluster,
     target: Cluster, spark: SparkSession,
 ) -> None:  # fmt: skip
     table = make_table()
-    migration = start_run(table)
+    run = start_run(table)
     edges = [now()]
     for step in (1, 2):
         edit(at_source, table, step)
         edges.append(now())
-        replay(migration, spark, until=lambda: True)
+        replay(run, spark, until=lambda: True)
     here = content(source, table)
     assert content(target, table) == here
     spec = make_spec(source, target, [table], window={"from": iso(edges[0]), "to": iso(edges[1])})
-    with Migration(migration.ledger, open_window(migration.ledger, spec, "test").run_id) as window:
+    with Run(run.ledger.whole, open_window(run.ledger.whole, spec, "test").run_id) as window:
         facts = replay_window(window, spark)
     assert facts["outranked"] > 0
     assert content(target, table) == here
@@ -159,11 +160,11 @@ def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
 def test_a_window_that_is_not_over_says_when_it_will_be(
     two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:
-    migration = open_replay(two_tables, (now(), now() + 3_600_000))
+    run = open_replay(two_tables, (now(), now() + 3_600_000))
     with pytest.raises(WindowOpenError, match="is complete at") as early:
-        replay_window(migration, spark)
+        replay_window(run, spark)
     assert early.value.exit_code == 3
-    assert migration.ledger.run(migration.run_id).state == "running"
+    assert run.ledger.record.state == "running"
 
 
 def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
@@ -173,18 +174,18 @@ def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
     edit(at_source, two_tables, 1)
     edges.append(now())
     time.sleep(windows.SKEW_MS / 1000)
-    migration = open_replay(two_tables, (edges[0], edges[1]))
+    run = open_replay(two_tables, (edges[0], edges[1]))
     for server in at_source.servers():
         at_source.roll_wal(server)
-    windows.record_seen(migration, plan_window(migration).files, sealed=set())
+    record_seen(run, plan_window(run).files, sealed=set())
     home = at_source.regions(two_tables)[0].server
     assert home is not None
-    lost = next(file for file in plan_window(migration).files if file.server == home.name)
-    with taken_away(migration.source_files, lost.path), pytest.raises(GapError, match=lost.name) as gap:
-        replay_window(migration, spark)
+    lost = next(file for file in plan_window(run).files if file.server == home.name)
+    with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name) as gap:
+        replay_window(run, spark)
     assert gap.value.exit_code == 6
     assert content(target, two_tables) == {}
-    assert migration.ledger.run(migration.run_id).state == "failed"
+    assert run.ledger.record.state == "failed"
 
 
 def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(

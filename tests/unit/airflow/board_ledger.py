@@ -81,7 +81,7 @@ def apply(ledger: Ledger, run: str, files: list[SeenFile], tables: tuple[str, ..
         for f in files
         for table in NAMES
     ]
-    ledger.set_ranges(run, ranges)
+    ledger.of(run).log.set_ranges(ranges)
 
 
 def until_replay(ledger: Ledger, hands: Clock, name: str, servers: int) -> tuple[str, int]:
@@ -92,16 +92,16 @@ def until_replay(ledger: Ledger, hands: Clock, name: str, servers: int) -> tuple
     for phase in ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy"):
         subjects = NAMES if phase in ("snapshot", "copy", "clone") else ("",)
         for subject in subjects:
-            ledger.start_phase(run, phase, subject)
+            ledger.of(run).phases.start(phase, subject)
             hands.on(took.get(phase, 20_000))
             if phase == "fence":
-                ledger.set_fence(
-                    run, "start", [Position(group(i), seen(i, first).name, first, 0) for i in range(servers)]
+                ledger.of(run).log.set_fence(
+                    "start", [Position(group(i), seen(i, first).name, first, 0) for i in range(servers)]
                 )
-            ledger.finish_phase(run, phase, {"at_ms": hands.ms}, subject)
-    ledger.plan_object(run, "source", "peer", f"walferry_{name}_1")
-    ledger.object_made(run, "source", "peer", f"walferry_{name}_1")
-    ledger.start_phase(run, "replay")
+            ledger.of(run).phases.finish(phase, {"at_ms": hands.ms}, subject)
+    ledger.of(run).objects.plan("source", "peer", f"walferry_{name}_1")
+    ledger.of(run).objects.made("source", "peer", f"walferry_{name}_1")
+    ledger.of(run).phases.start("replay")
     return run, first
 
 
@@ -123,7 +123,9 @@ def add_rounds(ledger: Ledger, run: str, hands: Clock, logs: list[list[SeenFile]
         lag = int(SPAN_MS * dice.uniform(0.25, 0.5)) + max(0, 8 - n) * 4_000
         apply(ledger, run, batch)
         size = sum(file.length for file in batch)
-        ledger.record_round(run, Round(n + 1, started, hands.ms, len(batch), size, size // 520, size // 170, lag, 0))
+        ledger.of(run).rounds.record(
+            Round(n + 1, started, hands.ms, len(batch), size, size // 520, size // 170, lag, 0)
+        )
 
 
 def running(ledger: Ledger, name: str, *, gap: bool, held: bool, files: int = 90, servers: int = 6) -> str:
@@ -131,14 +133,13 @@ def running(ledger: Ledger, name: str, *, gap: bool, held: bool, files: int = 90
     with clock(files * SPAN_MS + 620_000) as hands:
         run, first = until_replay(ledger, hands, name, servers)
         logs = write_log(first, servers, files)
-        ledger.see_files(run, [file for log in logs for file in log])
+        ledger.of(run).log.see_files([file for log in logs for file in log])
         add_rounds(ledger, run, hands, logs, files - (5 if gap else 2))
-        ledger.see_files(run, [seen(i, first + files * SPAN_MS, sealed=False, length=0) for i in range(servers)])
+        ledger.of(run).log.see_files([seen(i, first + files * SPAN_MS, sealed=False, length=0) for i in range(servers)])
         if gap:
             lost = logs[2][files - 5].name
-            ledger.mark_missing(run, lost)
-            ledger.fail_phase(
-                run,
+            ledger.of(run).log.mark_missing(lost)
+            ledger.of(run).phases.fail(
                 "replay",
                 f"GapError: WAL file {lost} is missing at the source and was not applied (1 in all): the log has "
                 "a gap; abort this run and begin anew with a fresh snapshot",
@@ -155,8 +156,8 @@ def hold_one(ledger: Ledger, run: str, file: SeenFile) -> None:
     region = "5f0a1c7be2d94d3f8b6a7c9d0e1f2a3b"
     reason = f"the target refuses the entry: NoSuchColumnFamilyException: {EVIL}"
     item = QuarantineItem(file.name, 1_048_576, 1_049_216, "shop:orders", region, 81, reason, b"\x00\xff" * 320)
-    (number,) = ledger.quarantine(run, [item])
-    ledger.hold_regions(run, [Hold(file.name, "shop:orders", region, 0, number)])
+    (number,) = ledger.of(run).quarantine.put([item])
+    ledger.of(run).quarantine.hold([Hold(file.name, "shop:orders", region, 0, number)])
     apply(ledger, run, [file], ("customers",))
 
 
@@ -165,30 +166,30 @@ def done(ledger: Ledger) -> str:
     with clock(30_000_000) as hands:
         run, first = until_replay(ledger, hands, "visits", 2)
         logs = write_log(first, 2, 40)
-        ledger.see_files(run, [file for log in logs for file in log])
+        ledger.of(run).log.see_files([file for log in logs for file in log])
         add_rounds(ledger, run, hands, logs, 40)
-        ledger.finish_phase(run, "replay", {})
+        ledger.of(run).phases.finish("replay", {})
         for phase in ("approve", "write_stop", "end_fence", "drain"):
-            ledger.start_phase(run, phase)
+            ledger.of(run).phases.start(phase)
             hands.on(5_000)
-            ledger.finish_phase(run, phase, {"at_ms": hands.ms, "how": "confirm"})
-        ledger.set_fence(run, "end", [Position(group(i), seen(i, first + 40 * SPAN_MS).name, first + 40 * SPAN_MS, 0)
-                                      for i in range(2)])  # fmt: skip
+            ledger.of(run).phases.finish(phase, {"at_ms": hands.ms, "how": "confirm"})
+        end = first + 40 * SPAN_MS
+        ledger.of(run).log.set_fence("end", [Position(group(i), seen(i, end).name, end, 0) for i in range(2)])
         compare(ledger, run, hands)
         for table in NAMES:
-            ledger.mark_verified(run, table, [file.name for log in logs for file in log])
+            ledger.of(run).log.mark_verified(table, [file.name for log in logs for file in log])
         for phase in ("check_drain", "release"):
-            ledger.start_phase(run, phase)
+            ledger.of(run).phases.start(phase)
             hands.on(8_000)
-            ledger.finish_phase(run, phase, {"data_docs": "data_docs/visits-1/index.html"})
-        ledger.end_run(run, "done", "airflow", "cut over; nothing unexplained")
+            ledger.of(run).phases.finish(phase, {"data_docs": "data_docs/visits-1/index.html"})
+        ledger.of(run).end("done", "airflow", "cut over; nothing unexplained")
     return run
 
 
 def compare(ledger: Ledger, run: str, hands: Clock) -> None:
     dice = random.Random(3)
     for table in NAMES:
-        ledger.start_phase(run, "compare", table)
+        ledger.of(run).phases.start("compare", table)
         hands.on(30_000)
         keys = [b"", b"0300", b"06\x00\xff", b"0900", b""]
         rows = []
@@ -199,19 +200,19 @@ def compare(ledger: Ledger, run: str, hands: Clock) -> None:
             dropped = {"source": {"expired": dice.randrange(40)}, "target": {}}
             rows.append(RangeComparison(table, region, start, stop, n, n * 4, digest, n, n * 4, other, dropped))
         found = [Difference("customers", b"04\x00\xfe", "history-dependent", "the source kept 4 versions, not 3")]
-        ledger.record_comparison(run, 1, rows, found if table == "customers" else [])
-        ledger.finish_phase(run, "compare", {}, table)
+        ledger.of(run).comparisons.record(1, rows, found if table == "customers" else [])
+        ledger.of(run).phases.finish("compare", {}, table)
 
 
 def aborted(ledger: Ledger) -> str:
     """`trial-1`, given up in its first minutes."""
     with clock(90_000_000) as hands:
         run = ledger.open_run("trial", "shell kim@host", spec("trial", TABLES[:1]), "kim").run_id
-        ledger.start_phase(run, "plan")
+        ledger.of(run).phases.start("plan")
         hands.on(6_000)
-        ledger.fail_phase(run, "plan", "UsageError: table shop:orders is not at the source")
+        ledger.of(run).phases.fail("plan", "UsageError: table shop:orders is not at the source")
         hands.on(50_000)
-        ledger.end_run(run, "aborted", "kim", "wrong cluster")
+        ledger.of(run).end("aborted", "kim", "wrong cluster")
     return run
 
 

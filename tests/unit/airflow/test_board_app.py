@@ -234,8 +234,8 @@ def test_data_docs_are_served_from_their_folder_and_from_nowhere_else(url: str, 
         run = ledger.open_run("checked", "tester", spec("checked"), "tester").run_id
         pages = mounted(Source(url))
         assert pages.get(f"/walferry/runs/{run}/docs/index.html").status_code == 404
-        ledger.start_phase(run, "check_copy")
-        ledger.finish_phase(run, "check_copy", {"data_docs": str(site / "index.html")})
+        ledger.of(run).phases.start("check_copy")
+        ledger.of(run).phases.finish("check_copy", {"data_docs": str(site / "index.html")})
     assert pages.get(f"/walferry/runs/{run}/docs/index.html").text == "the checks"
     for path in (
         "static",

@@ -19,7 +19,7 @@ def book(tmp_path: Path) -> Iterator[Ledger]:
 
 def begun(book: Ledger, groups: int = 1) -> str:
     run = book.open_run("move", "tester", spec("move"), "tester").run_id
-    book.set_fence(run, "start", [Position(group(i), seen(i, 10).name, 10, 0) for i in range(groups)])
+    book.of(run).log.set_fence("start", [Position(group(i), seen(i, 10).name, 10, 0) for i in range(groups)])
     return run
 
 
@@ -38,29 +38,31 @@ def blocks(book: Ledger, run: str, lane: int = 0) -> list[tuple[str, int]]:
 
 def test_a_block_says_the_least_that_any_table_has_reached(book: Ledger) -> None:
     run = begun(book)
-    book.see_files(run, [seen(0, n, length=100, sealed=n < 15) for n in range(10, 16)])
+    book.of(run).log.see_files([seen(0, n, length=100, sealed=n < 15) for n in range(10, 16)])
     orders, customers = NAMES
-    book.set_ranges(
-        run, whole(10, "verified", *NAMES) + whole(11, "verified", orders) + whole(11, "applied", customers)
+    book.of(run).log.set_ranges(
+        whole(10, "verified", *NAMES) + whole(11, "verified", orders) + whole(11, "applied", customers)
     )
-    book.set_ranges(run, whole(12, "applied", *NAMES) + whole(13, "applied", orders) + whole(13, "sealed", customers))
+    book.of(run).log.set_ranges(
+        whole(12, "applied", *NAMES) + whole(13, "applied", orders) + whole(13, "sealed", customers)
+    )
     assert blocks(book, run) == [("verified", 1), ("applied", 2), ("sealed", 2), ("seen", 1)]
 
 
 def test_what_waits_for_its_turn_is_no_gap(book: Ledger) -> None:
     run = begun(book)
-    book.see_files(run, [seen(0, n, length=100) for n in range(10, 13)])
-    book.set_ranges(run, whole(10, "applied", *NAMES))
+    book.of(run).log.see_files([seen(0, n, length=100) for n in range(10, 13)])
+    book.of(run).log.set_ranges(whole(10, "applied", *NAMES))
     facts = run_page(book, book.run(run))
     assert facts["gaps"]["total"] == 0
     assert facts["alarms"] == []
-    assert {hole.kind for hole in find_holes(book, run, book.files(run), drained=False)} == {"waiting"}
+    assert {hole.kind for hole in find_holes(book, run, book.of(run).log.files(), drained=False)} == {"waiting"}
 
 
 def test_a_file_that_was_passed_over_is_a_gap(book: Ledger) -> None:
     run = begun(book)
-    book.see_files(run, [seen(0, n, length=100) for n in range(10, 13)])
-    book.set_ranges(run, whole(10, "applied", *NAMES) + whole(12, "applied", *NAMES))
+    book.of(run).log.see_files([seen(0, n, length=100) for n in range(10, 13)])
+    book.of(run).log.set_ranges(whole(10, "applied", *NAMES) + whole(12, "applied", *NAMES))
     assert blocks(book, run) == [("applied", 1), ("gap", 1), ("applied", 1)]
     facts = run_page(book, book.run(run))
     assert {(row["kind"], row["file"]) for row in facts["gaps"]["rows"]} == {("gap", seen(0, 11).name)}
@@ -70,16 +72,18 @@ def test_a_file_that_was_passed_over_is_a_gap(book: Ledger) -> None:
 def test_a_hole_inside_of_a_file_is_a_gap(book: Ledger) -> None:
     run = begun(book)
     file = seen(0, 10, length=100)
-    book.see_files(run, [file])
+    book.of(run).log.see_files([file])
     ends = [(0, 40), (60, 100)]
-    book.set_ranges(run, [WalRange(file.name, a, b, table, 1, 1, 1, 1, "applied") for a, b in ends for table in NAMES])
+    book.of(run).log.set_ranges(
+        [WalRange(file.name, a, b, table, 1, 1, 1, 1, "applied") for a, b in ends for table in NAMES]
+    )
     assert blocks(book, run) == [("gap", 1)]
 
 
 def test_a_missing_file_is_a_gap_and_its_lane_comes_first(book: Ledger) -> None:
     run = begun(book, groups=3)
-    book.see_files(run, [seen(i, n, length=100) for i in range(3) for n in (10, 11)])
-    book.mark_missing(run, seen(2, 11).name)
+    book.of(run).log.see_files([seen(i, n, length=100) for i in range(3) for n in (10, 11)])
+    book.of(run).log.mark_missing(seen(2, 11).name)
     lanes = run_page(book, book.run(run))["lanes"]
     assert [lane["group"] for lane in lanes["rows"]] == [group(2), group(0), group(1)]
     assert lanes["rows"][0]["counts"]["gap"] == 1
@@ -92,30 +96,32 @@ def test_a_fence_in_a_file_that_nobody_saw_is_a_gap_of_its_lane(book: Ledger) ->
 
 def test_what_is_not_applied_after_the_drain_is_a_gap(book: Ledger) -> None:
     run = begun(book)
-    book.see_files(run, [seen(0, n, length=100) for n in (10, 11)])
-    book.set_ranges(run, whole(10, "applied", *NAMES))
-    book.set_fence(run, "end", [Position(group(0), seen(0, 12).name, 12, 0)])
-    book.start_phase(run, "drain")
-    book.finish_phase(run, "drain", {})
+    book.of(run).log.see_files([seen(0, n, length=100) for n in (10, 11)])
+    book.of(run).log.set_ranges(whole(10, "applied", *NAMES))
+    book.of(run).log.set_fence("end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    book.of(run).phases.start("drain")
+    book.of(run).phases.finish("drain", {})
     assert blocks(book, run) == [("applied", 1), ("gap", 1)]
 
 
 def test_a_held_range_is_held_and_no_gap(book: Ledger) -> None:
     run = begun(book)
     file = seen(0, 10, length=100)
-    book.see_files(run, [file, seen(0, 11, length=100)])
-    (number,) = book.quarantine(run, [QuarantineItem(file.name, 5, 9, NAMES[0], "r1", 1, "refused", b"\xff")])
-    book.hold_regions(run, [Hold(file.name, NAMES[0], "r1", 0, number)])
-    book.set_ranges(run, whole(10, "sealed", NAMES[0]) + whole(10, "applied", NAMES[1]) + whole(11, "applied", *NAMES))
+    book.of(run).log.see_files([file, seen(0, 11, length=100)])
+    (number,) = book.of(run).quarantine.put([QuarantineItem(file.name, 5, 9, NAMES[0], "r1", 1, "refused", b"\xff")])
+    book.of(run).quarantine.hold([Hold(file.name, NAMES[0], "r1", 0, number)])
+    book.of(run).log.set_ranges(
+        whole(10, "sealed", NAMES[0]) + whole(10, "applied", NAMES[1]) + whole(11, "applied", *NAMES)
+    )
     assert blocks(book, run) == [("held", 1), ("applied", 1)]
     assert {row["kind"] for row in run_page(book, book.run(run))["gaps"]["rows"]} == {"held"}
 
 
 def test_files_behind_the_end_fence_are_outside(book: Ledger) -> None:
     run = begun(book)
-    book.see_files(run, [seen(0, n, length=100) for n in range(10, 14)])
-    book.set_ranges(run, whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
-    book.set_fence(run, "end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    book.of(run).log.see_files([seen(0, n, length=100) for n in range(10, 14)])
+    book.of(run).log.set_ranges(whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
+    book.of(run).log.set_fence("end", [Position(group(0), seen(0, 12).name, 12, 0)])
     assert blocks(book, run) == [("applied", 2), ("outside", 2)]
 
 
@@ -135,7 +141,7 @@ def test_two_hundred_files_of_one_state_are_one_block() -> None:
 
 def test_hundreds_of_lanes_come_in_pages(book: Ledger) -> None:
     run = begun(book, groups=45)
-    book.see_files(run, [seen(i, 10, length=100) for i in range(45)])
+    book.of(run).log.see_files([seen(i, 10, length=100) for i in range(45)])
     lanes = [run_page(book, book.run(run), Pages(lanes=page))["lanes"] for page in range(3)]
     assert [len(page["rows"]) for page in lanes] == [20, 20, 5]
     assert {page["total"] for page in lanes} == {45}
@@ -214,8 +220,8 @@ def test_a_quarantined_item_shows_where_it_is_and_what_waits_behind_it(book: Led
 def test_phases_come_in_the_order_of_a_run_with_those_to_come(book: Ledger) -> None:
     run = book.open_run("move", "tester", spec("move"), "tester").run_id
     for phase, subject in (("plan", ""), ("copy", NAMES[1]), ("applied_cut", "")):
-        book.start_phase(run, phase, subject)
-    phases = in_order(book.phases(run), NAMES)
+        book.of(run).phases.start(phase, subject)
+    phases = in_order(book.of(run).phases.all(), NAMES)
     assert [(p.phase, p.subject) for p in phases[:7]] == [
         ("plan", ""), ("protect", ""), ("fence", ""), ("snapshot", NAMES[0]), ("snapshot", NAMES[1]),
         ("copy", NAMES[0]), ("copy", NAMES[1]),
@@ -226,9 +232,9 @@ def test_phases_come_in_the_order_of_a_run_with_those_to_come(book: Ledger) -> N
 
 def test_a_run_with_phases_of_its_own_shows_only_those(book: Ledger) -> None:
     run = book.open_run("hour", "tester", spec("hour"), "tester").run_id
-    book.start_phase(run, "replay_window")
-    book.finish_phase(run, "replay_window", {"cells": 1})
-    book.end_run(run, "done", "tester", "1 cells")
+    book.of(run).phases.start("replay_window")
+    book.of(run).phases.finish("replay_window", {"cells": 1})
+    book.of(run).end("done", "tester", "1 cells")
     facts = run_page(book, book.run(run))
     assert [(phase["phase"], phase["state"]) for phase in facts["phases"]] == [("replay_window", "done")]
     assert facts["run"]["percent"] == 100
@@ -254,7 +260,7 @@ def test_a_page_behind_the_last_is_empty(book: Ledger) -> None:
 def test_a_whole_chain_is_told_from_a_broken_one(book: Ledger) -> None:
     aborted(book)
     assert check_audit(book)["broken"] is None
-    database = book._database
+    database = book._store.database
     with database.write() as connection:
         connection.exec_driver_sql("DROP TRIGGER audit_no_update")
         connection.exec_driver_sql("UPDATE audit SET actor = 'nobody' WHERE sequence = 2")

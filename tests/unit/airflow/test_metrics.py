@@ -13,11 +13,12 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from walferry.airflow.metrics import emit
-from walferry.ledger import Ledger, Position, Round, Run, SeenFile, WalRange
-from walferry.migration.follow import DRAINER, RunFacts, record, run_facts, runs_on, watch_run
-from walferry.migration.spec import Cluster
+from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
+from walferry.replay.drain import DRAINER
+from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
-from walferry.wal.watch import Listing
+from walferry.watch.listing import Listing
+from walferry.watch.watch import RunFacts, record, run_facts, runs_on, watch_run
 
 FACTS = RunFacts(
     run_id="move-1",
@@ -91,13 +92,15 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def run(ledger: Ledger) -> Run:
+def run(ledger: Ledger) -> RunRecord:
     """A run whose fence stands at file 2, with file 2 applied and file 3 sealed."""
     spec = {"source": CLUSTER.model_dump(), "tables": [{"source": "t", "target": "t"}], "max_lag": 30}
     run = ledger.open_run("move", "me", spec, "me")
-    ledger.set_fence(run.run_id, "start", [Position(GROUP, name(2), 2, 0)])
-    ledger.see_files(run.run_id, [SeenFile(name(n), GROUP, SERVER, n, f"/{n}", 100, sealed=True) for n in (2, 3)])
-    ledger.set_ranges(run.run_id, [WalRange(name(2), 0, 100, "t", 1, 1, 1, 1, "applied")])
+    ledger.of(run.run_id).log.set_fence("start", [Position(GROUP, name(2), 2, 0)])
+    ledger.of(run.run_id).log.see_files(
+        [SeenFile(name(n), GROUP, SERVER, n, f"/{n}", 100, sealed=True) for n in (2, 3)]
+    )
+    ledger.of(run.run_id).log.set_ranges([WalRange(name(2), 0, 100, "t", 1, 1, 1, 1, "applied")])
     return run
 
 
@@ -111,68 +114,76 @@ def listing(*numbers: int, age_seconds: float = 0, place: Place = Place.ARCHIVED
     return Listing(files, dict.fromkeys(files, at_ms))
 
 
-def measured(ledger: Ledger, run: Run, seen: Listing, *, kept: bool = False, watch: Run | None = None) -> RunFacts:
+def measured(
+    ledger: Ledger, run: RunRecord, seen: Listing, *, kept: bool = False, watch: RunRecord | None = None
+) -> RunFacts:
     return run_facts(ledger, run, seen, watch=watch, kept=kept, cleaner_ttl=600)
 
 
-def test_the_backlog_is_what_stands_behind_the_fence_and_is_not_applied(ledger: Ledger, run: Run) -> None:
+def test_the_backlog_is_what_stands_behind_the_fence_and_is_not_applied(ledger: Ledger, run: RunRecord) -> None:
     facts = measured(ledger, run, listing(1, 2, 3, 4))
     assert facts.backlog_bytes == 200
     assert (facts.gaps, facts.lost, facts.quarantine) == (0, (), 0)
 
 
-def test_the_time_to_loss_counts_from_the_oldest_archived_file_that_is_not_applied(ledger: Ledger, run: Run) -> None:
+def test_the_time_to_loss_counts_from_the_oldest_archived_file_that_is_not_applied(
+    ledger: Ledger, run: RunRecord
+) -> None:
     assert measured(ledger, run, listing(2, 3, age_seconds=500)).time_to_loss_seconds == pytest.approx(100, abs=5)
     assert measured(ledger, run, listing(2, 3, age_seconds=900)).time_to_loss_seconds == 0
 
 
-def test_there_is_no_time_to_loss_while_the_peer_keeps_the_files_or_none_is_archived(ledger: Ledger, run: Run) -> None:
+def test_there_is_no_time_to_loss_while_the_peer_keeps_the_files_or_none_is_archived(
+    ledger: Ledger, run: RunRecord
+) -> None:
     assert measured(ledger, run, listing(2, 3), kept=True).time_to_loss_seconds is None
     assert measured(ledger, run, listing(2, 3, place=Place.LIVE)).time_to_loss_seconds is None
     assert measured(ledger, run, listing(2)).time_to_loss_seconds is None
 
 
-def test_a_file_that_is_gone_before_it_was_applied_is_a_gap_and_an_applied_one_is_not(ledger: Ledger, run: Run) -> None:
+def test_a_file_that_is_gone_before_it_was_applied_is_a_gap_and_an_applied_one_is_not(
+    ledger: Ledger, run: RunRecord
+) -> None:
     facts = measured(ledger, run, listing(4))
     assert facts.lost == (name(3),)
     assert facts.gaps == 1
 
 
-def test_a_file_that_only_the_watch_saw_is_missed_too(ledger: Ledger, run: Run) -> None:
+def test_a_file_that_only_the_watch_saw_is_missed_too(ledger: Ledger, run: RunRecord) -> None:
     watch = watch_run(ledger, "hbase_source", CLUSTER)
     record(ledger, watch.run_id, listing(1, 2, 3, 4, 5))
     assert measured(ledger, run, listing(3, 5), watch=watch).lost == (name(4),)
 
 
-def test_a_log_that_never_held_a_byte_may_go_with_its_server(ledger: Ledger, run: Run) -> None:
-    ledger.see_files(run.run_id, [SeenFile(name(4), GROUP, SERVER, 4, "/4", 0, sealed=False)])
+def test_a_log_that_never_held_a_byte_may_go_with_its_server(ledger: Ledger, run: RunRecord) -> None:
+    ledger.of(run.run_id).log.see_files([SeenFile(name(4), GROUP, SERVER, 4, "/4", 0, sealed=False)])
     assert measured(ledger, run, listing(3)).lost == ()
 
 
-def test_lag_and_rate_come_from_the_rounds(ledger: Ledger, run: Run) -> None:
+def test_lag_and_rate_come_from_the_rounds(ledger: Ledger, run: RunRecord) -> None:
     assert measured(ledger, run, listing(3)).lag_seconds is None
     now = int(time.time() * 1000)
-    ledger.record_round(run.run_id, Round(1, now - 20_000, now - 10_000, 1, 100, 5, 1000, 15_000, 0))
+    ledger.of(run.run_id).rounds.record(Round(1, now - 20_000, now - 10_000, 1, 100, 5, 1000, 15_000, 0))
     facts = measured(ledger, run, listing(3))
     assert facts.lag_seconds == pytest.approx(25, abs=3)
     assert facts.edits_per_second == pytest.approx(50, rel=0.2)
 
 
-def test_only_unfinished_runs_on_the_same_cluster_are_measured(ledger: Ledger, run: Run) -> None:
+def test_only_unfinished_runs_on_the_same_cluster_are_measured(ledger: Ledger, run: RunRecord) -> None:
     watch_run(ledger, "hbase_source", CLUSTER)
     other = CLUSTER.model_copy(update={"zookeeper": "other:2181", "webhdfs": "http://other:9870"})
     ledger.open_run("elsewhere", "me", {"source": other.model_dump(), "tables": ["t"]}, "me")
     renamed = CLUSTER.model_copy(update={"zookeeper": "zk-1:2181,zk-2:2181"})
     assert [found.run_id for found in runs_on(ledger, renamed)] == [run.run_id]
-    ledger.end_run(run.run_id, "done", "me")
+    ledger.of(run.run_id).end("done", "me")
     assert runs_on(ledger, CLUSTER) == []
 
 
-def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger, run: Run) -> None:
+def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger, run: RunRecord) -> None:
     ledger.adopt_run(run.run_id, DRAINER, "me")
     run = ledger.run(run.run_id)
     rested = int((time.time() - 9000) * 1000)
-    ledger.record_round(run.run_id, Round(1, rested, rested, 1, 100, 5, 1000, 0, 0))
+    ledger.of(run.run_id).rounds.record(Round(1, rested, rested, 1, 100, 5, 1000, 0, 0))
     assert measured(ledger, run, listing(2)).lag_seconds == 0
     waiting = listing(2, 3, age_seconds=70, length=5000)
     assert measured(ledger, run, waiting).lag_seconds == pytest.approx(70, abs=5)

@@ -24,8 +24,8 @@ from walferry.airflow.sensors import alert
 from walferry.errors import GapError, UsageError
 from walferry.ledger import Ledger
 from walferry.migration.cutover import GateShutError
-from walferry.migration.follow import RunFacts, watch_run
-from walferry.migration.spec import Cluster
+from walferry.run.spec import Cluster
+from walferry.watch.watch import RunFacts, watch_run
 
 TOKEN = "a-token-nobody-may-see"
 
@@ -101,8 +101,8 @@ def test_a_failed_spark_app_is_told_by_the_phase_that_it_left(tmp_path: Path, mo
     monkeypatch.setenv("WALFERRY_LEDGER", url)
     with Ledger.open(url) as ledger:
         run = ledger.open_run("move", "me", {"tables": ["t"]}, "me")
-        ledger.start_phase(run.run_id, "replay")
-        ledger.fail_phase(run.run_id, "replay", "GapError: WAL file x is missing")
+        ledger.of(run.run_id).phases.start("replay")
+        ledger.of(run.run_id).phases.fail("replay", "GapError: WAL file x is missing")
     task = SimpleNamespace(run=run.run_id, phase="replay")
     assert kind_of(AirflowFailException("WAL file x is missing"), task) == "gap"
     assert kind_of(AirflowFailException("no ledger"), SimpleNamespace(run="unknown-1", phase="replay")) == "failure"

@@ -52,8 +52,8 @@ def open_run(ledger: Ledger, **keys: Any) -> str:
 
 def done(ledger: Ledger, run: str, *phases: str) -> None:
     for phase in phases:
-        ledger.start_phase(run, phase)
-        ledger.finish_phase(run, phase, {})
+        ledger.of(run).phases.start(phase)
+        ledger.of(run).phases.finish(phase, {})
 
 
 def answer(option: str = "Approve") -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_a_cutover_by_confirmation_needs_the_second_answer_and_records_nothing_w
     operator = HBaseCutoverOperator(task_id="t", run=run, approval=answer())
     with pytest.raises(AirflowFailException, match="no person's answer"):
         operator.execute({})
-    assert ledger.phases(run) == []
+    assert ledger.of(run).phases.all() == []
 
 
 def test_a_run_that_still_replays_is_not_compared(ledger: Ledger) -> None:
@@ -159,4 +159,4 @@ def test_a_run_that_still_replays_is_not_compared(ledger: Ledger) -> None:
     done(ledger, run, "plan", "protect", "fence")
     with pytest.raises(AirflowFailException, match="still replays"):
         HBaseCompareOperator(task_id="t", run=run).execute({})
-    assert ledger.phase_facts(run, "compare", "orders") is None
+    assert ledger.of(run).phases.facts("compare", "orders") is None

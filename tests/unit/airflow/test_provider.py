@@ -9,13 +9,14 @@ import time
 import zipfile
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from walferry.airflow import CONNECTION_TYPE, get_provider_info
 from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
-from walferry.migration.spec import Cluster
+from walferry.run.spec import Cluster
 from walferry.spark.__main__ import dependencies, pack
 
 ASK_AIRFLOW = """
@@ -56,7 +57,12 @@ def test_the_form_names_every_key_that_a_connection_is_read_from() -> None:
 
 
 def test_a_refused_port_is_told_in_one_line_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = {"conn_type": "hbase", "host": "127.0.0.1", "port": 1, "extra": cluster(1).model_dump(exclude_none=True)}
+    fields: dict[str, Any] = {
+        "conn_type": "hbase",
+        "host": "127.0.0.1",
+        "port": 1,
+        "extra": cluster(1).model_dump(exclude_none=True),
+    }
     del fields["extra"]["zookeeper"]
     monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps(fields))
     began = time.monotonic()

@@ -18,11 +18,11 @@ from walferry.airflow.triggers import WalTrigger
 from walferry.errors import TransientError
 from walferry.formats.cells import encode_cell
 from walferry.ledger import Ledger
-from walferry.migration import follow
-from walferry.migration.spec import Cluster
+from walferry.run.spec import Cluster
 from walferry.storage import Local
 from walferry.wal.files import Place, WalFile
-from walferry.wal.watch import Listing
+from walferry.watch import watch as follow
+from walferry.watch.listing import Listing
 
 DAGS = Path(__file__).parents[3] / "dags"
 CLUSTER = Cluster(zookeeper="zk:2181", webhdfs="http://nn:9870", rootdir="hdfs://nn:8020/hbase", user="hbase")
@@ -71,7 +71,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
                 raise answer
             return answer
 
-        monkeypatch.setattr("walferry.migration.follow.list_wals", list_wals)
+        monkeypatch.setattr("walferry.watch.watch.list_wals", list_wals)
         return asked
 
     return show

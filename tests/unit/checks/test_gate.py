@@ -12,7 +12,7 @@ from walferry.checks.phases import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import Ledger
-from walferry.migration.context import Migration
+from walferry.run.run import Run
 
 
 def copied() -> pd.DataFrame:
@@ -56,7 +56,7 @@ def changed(frame: pd.DataFrame, kind: str | None, column: str, value: object) -
         rows &= frame["kind"] == kind
     assert rows.sum() == 1
     frame[column] = frame[column].astype(object)
-    frame.loc[rows, column] = value
+    frame.loc[rows, column] = value  # type: ignore[call-overload]
     return frame
 
 
@@ -169,7 +169,7 @@ def test_the_last_gate_looks_at_nothing_while_the_drain_or_a_comparison_is_to_be
         run = filled(ledger)
         for phase, subject in (("drain", ""), ("compare", "shop:orders")):
             if phase != missing:
-                ledger.start_phase(run, phase, subject)
-                ledger.finish_phase(run, phase, {}, subject)
+                ledger.of(run).phases.start(phase, subject)
+                ledger.of(run).phases.finish(phase, {}, subject)
         with pytest.raises(UsageError, match=f"rests on {missing}"):
-            check_drain(Migration(ledger, run), tmp_path)
+            check_drain(Run(ledger, run), tmp_path)

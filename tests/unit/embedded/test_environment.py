@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from walferry.embedded.environment import Environment, Settings
-from walferry.migration.spec import environment_connection
+from walferry.run.spec import environment_connection
 
 
 def test_a_shell_that_reads_the_file_has_what_airflow_and_walferry_need(tmp_path: Path) -> None:

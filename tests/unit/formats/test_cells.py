@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -39,7 +41,7 @@ def test_a_cell_is_laid_out_as_hbase_lays_it_out() -> None:
 
 @settings(deadline=None)
 @given(CELLS, st.binary(max_size=5))
-def test_indexed_cells_are_those_that_were_encoded(cells: list[tuple], before: bytes) -> None:
+def test_indexed_cells_are_those_that_were_encoded(cells: list[tuple[Any, ...]], before: bytes) -> None:
     run = b"".join(encode_cell(*cell) for cell in cells)
     index = index_cells(array(before + run), len(before))
     rows = cells_to_arrow(index).to_pylist()
@@ -49,7 +51,7 @@ def test_indexed_cells_are_those_that_were_encoded(cells: list[tuple], before: b
 
 @given(CELLS.filter(bool), st.data())
 def test_a_cut_or_changed_run_of_cells_is_damage_or_reads_within_its_bounds(
-    cells: list[tuple], data: st.DataObject
+    cells: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
     run = bytearray(b"".join(encode_cell(*cell) for cell in cells))
     run[data.draw(st.integers(0, len(run) - 1))] = data.draw(st.integers(0, 255))

@@ -25,7 +25,7 @@ TAG = (8, (86_400_000).to_bytes(8, "big"))
 
 
 def cell(i: int = 0, **fields: Any) -> bytes:
-    known = {
+    known: dict[str, Any] = {
         "row": b"r%d" % i,
         "family": b"f",
         "qualifier": b"q",
@@ -79,7 +79,7 @@ def test_a_closed_file_is_whole_and_gives_every_entry_with_its_key() -> None:
         "table_name": b"ns:t",
         "cluster_ids": [uuid, uuid],
         "nonceGroup": 2**64 - 1,
-        "scopes": [hbase_pb2.FamilyScope(family=b"f", scope_type=1)],
+        "scopes": [hbase_pb2.FamilyScope(family=b"f", scope_type=hbase_pb2.REPLICATION_SCOPE_GLOBAL)],
     }
     data = header() + ENTRIES[0] + entry([cell()], 7, **fields) + TRAILER
     reader = WalReader([data], "some.wal")

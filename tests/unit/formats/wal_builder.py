@@ -25,7 +25,7 @@ def header(**fields: Any) -> bytes:
     }
     chosen = {name: value for name, value in (known | fields).items() if value is not None}
     message = hbase_pb2.WALHeader(**chosen).SerializeToString()
-    return b"PWAL" + bytes(_VarintBytes(len(message))) + message
+    return b"PWAL" + bytes(_VarintBytes(len(message))) + bytes(message)
 
 
 def entry(cells: Sequence[bytes], sequence_number: int = 1, **fields: Any) -> bytes:
@@ -38,4 +38,4 @@ def entry(cells: Sequence[bytes], sequence_number: int = 1, **fields: Any) -> by
         "following_kv_count": len(cells),
     }
     message = hbase_pb2.WALKey(**(known | fields)).SerializePartialToString()
-    return bytes(_VarintBytes(len(message))) + message + b"".join(cells)
+    return bytes(_VarintBytes(len(message))) + bytes(message) + b"".join(cells)

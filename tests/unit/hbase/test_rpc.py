@@ -33,7 +33,7 @@ def frame(*parts: bytes) -> bytes:
 
 
 def delimited(message: pb.ResponseHeader | pb.GetClusterStatusResponse) -> bytes:
-    content = message.SerializeToString()
+    content = bytes(message.SerializeToString())
     assert len(content) < 128
     return bytes([len(content)]) + content
 

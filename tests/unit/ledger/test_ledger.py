@@ -28,7 +28,7 @@ from walferry.ledger import (
     QuarantineItem,
     RangeComparison,
     Round,
-    Run,
+    RunRecord,
     SeenFile,
     WalRange,
 )
@@ -38,7 +38,7 @@ TABLE = "shop:orders"
 
 
 @pytest.fixture
-def run(ledger: Ledger) -> Run:
+def run(ledger: Ledger) -> RunRecord:
     return ledger.open_run("move", "dag-run-1", SPEC, "alice")
 
 
@@ -54,10 +54,10 @@ def span(file: str, start: int, end: int, state: str = "sealed", table: str = TA
     return WalRange(file, start, end, table, 2, 5, 1_000, 2_000, state)  # type: ignore[arg-type]
 
 
-def apply(ledger: Ledger, run: Run, *files: SeenFile) -> None:
+def apply(ledger: Ledger, run: RunRecord, *files: SeenFile) -> None:
     """Every byte of the files is applied."""
-    ledger.see_files(run.run_id, files)
-    ledger.set_ranges(run.run_id, [span(file.name, 0, file.length, "applied") for file in files])
+    ledger.of(run.run_id).log.see_files(files)
+    ledger.of(run.run_id).log.set_ranges([span(file.name, 0, file.length, "applied") for file in files])
 
 
 def behind_the_triggers(url: str, *statements: str) -> None:
@@ -75,7 +75,7 @@ def behind_the_triggers(url: str, *statements: str) -> None:
 
 
 class TestOpening:
-    def test_a_ledger_opened_again_knows_its_runs(self, ledger: Ledger, ledger_url: str, run: Run) -> None:
+    def test_a_ledger_opened_again_knows_its_runs(self, ledger: Ledger, ledger_url: str, run: RunRecord) -> None:
         with Ledger.open(ledger_url) as again:
             assert again.runs() == [run]
 
@@ -100,38 +100,38 @@ class TestOpening:
 
 
 class TestRuns:
-    def test_the_unfinished_run_goes_on_for_the_same_owner_and_spec(self, ledger: Ledger, run: Run) -> None:
+    def test_the_unfinished_run_goes_on_for_the_same_owner_and_spec(self, ledger: Ledger, run: RunRecord) -> None:
         assert ledger.open_run("move", "dag-run-1", dict(SPEC), "alice") == run
         assert run.run_id == "move-1"
 
     @pytest.mark.parametrize(("owner", "spec"), [("dag-run-2", SPEC), ("dag-run-1", {**SPEC, "apply": "bulk"})])
     def test_another_owner_or_spec_is_refused_and_told_what_to_do(
-        self, ledger: Ledger, run: Run, owner: str, spec: dict[str, object]
+        self, ledger: Ledger, run: RunRecord, owner: str, spec: dict[str, object]
     ) -> None:
         with pytest.raises(UsageError, match=r"move-1.*dag-run-1.*walferry resume move.*walferry abort move"):
             ledger.open_run("move", owner, spec, "bob")
         assert ledger.runs() == [run]
 
-    def test_after_its_end_a_name_gets_a_new_run(self, ledger: Ledger, run: Run) -> None:
-        ended = ledger.end_run(run.run_id, "aborted", "alice", "wrong table")
-        assert ledger.end_run(run.run_id, "aborted", "alice", "wrong table") == ended
+    def test_after_its_end_a_name_gets_a_new_run(self, ledger: Ledger, run: RunRecord) -> None:
+        ended = ledger.of(run.run_id).end("aborted", "alice", "wrong table")
+        assert ledger.of(run.run_id).end("aborted", "alice", "wrong table") == ended
         newer = ledger.open_run("move", "dag-run-2", SPEC, "alice")
         assert newer.run_id == "move-2"
         assert ledger.find("move") == newer
         assert ledger.find("move-1") == ledger.run("move-1") == ended
 
-    def test_a_run_that_ended_cannot_end_in_another_way_or_be_adopted(self, ledger: Ledger, run: Run) -> None:
-        ledger.end_run(run.run_id, "done", "alice")
+    def test_a_run_that_ended_cannot_end_in_another_way_or_be_adopted(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).end("done", "alice")
         with pytest.raises(UsageError, match="is done"):
-            ledger.end_run(run.run_id, "failed", "alice")
+            ledger.of(run.run_id).end("failed", "alice")
         with pytest.raises(UsageError, match="has ended"):
             ledger.adopt_run(run.run_id, "dag-run-2", "alice")
 
-    def test_another_owner_adopts_a_run(self, ledger: Ledger, run: Run) -> None:
+    def test_another_owner_adopts_a_run(self, ledger: Ledger, run: RunRecord) -> None:
         adopted = ledger.adopt_run(run.run_id, "cli bob", "bob")
         assert ledger.open_run("move", "cli bob", SPEC, "bob") == adopted
 
-    def test_a_paused_run_says_so_until_it_goes_on(self, ledger: Ledger, run: Run) -> None:
+    def test_a_paused_run_says_so_until_it_goes_on(self, ledger: Ledger, run: RunRecord) -> None:
         assert ledger.set_paused(run.run_id, True, "alice", "source is busy") == ledger.run(run.run_id)
         assert ledger.run(run.run_id).paused
         ledger.set_paused(run.run_id, False, "alice")
@@ -143,228 +143,237 @@ class TestRuns:
 
 
 class TestPhases:
-    def test_facts_are_there_when_the_phase_is_done_and_not_before(self, ledger: Ledger, run: Run) -> None:
-        ledger.start_phase(run.run_id, "copy", TABLE)
-        assert ledger.phase_facts(run.run_id, "copy", TABLE) is None
-        ledger.fail_phase(run.run_id, "copy", "no space", TABLE)
-        ledger.start_phase(run.run_id, "copy", TABLE)
-        ledger.finish_phase(run.run_id, "copy", {"files": 3}, TABLE)
-        assert ledger.phase_facts(run.run_id, "copy", TABLE) == {"files": 3}
-        assert ledger.phase_facts(run.run_id, "copy", "shop:other") is None
-        (phase,) = ledger.phases(run.run_id)
+    def test_facts_are_there_when_the_phase_is_done_and_not_before(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).phases.start("copy", TABLE)
+        assert ledger.of(run.run_id).phases.facts("copy", TABLE) is None
+        ledger.of(run.run_id).phases.fail("copy", "no space", TABLE)
+        ledger.of(run.run_id).phases.start("copy", TABLE)
+        ledger.of(run.run_id).phases.finish("copy", {"files": 3}, TABLE)
+        assert ledger.of(run.run_id).phases.facts("copy", TABLE) == {"files": 3}
+        assert ledger.of(run.run_id).phases.facts("copy", "shop:other") is None
+        (phase,) = ledger.of(run.run_id).phases.all()
         assert (phase.state, phase.attempts, phase.error) == ("done", 2, "")
 
-    def test_a_reopened_phase_has_to_run_again(self, ledger: Ledger, run: Run) -> None:
-        ledger.reopen_phase(run.run_id, "drain")
-        assert ledger.phases(run.run_id) == []
-        ledger.finish_phase(run.run_id, "drain", {"files": 3})
-        ledger.reopen_phase(run.run_id, "drain", reason="late edits")
-        assert ledger.phase_facts(run.run_id, "drain") is None
-        assert [(phase.state, phase.error) for phase in ledger.phases(run.run_id)] == [("failed", "late edits")]
+    def test_a_reopened_phase_has_to_run_again(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).phases.reopen("drain")
+        assert ledger.of(run.run_id).phases.all() == []
+        ledger.of(run.run_id).phases.finish("drain", {"files": 3})
+        ledger.of(run.run_id).phases.reopen("drain", reason="late edits")
+        assert ledger.of(run.run_id).phases.facts("drain") is None
+        assert [(phase.state, phase.error) for phase in ledger.of(run.run_id).phases.all()] == [
+            ("failed", "late edits")
+        ]
 
-    def test_each_step_of_a_phase_is_in_the_audit_trail(self, ledger: Ledger, run: Run) -> None:
-        ledger.start_phase(run.run_id, "copy")
-        ledger.fail_phase(run.run_id, "copy", "no space")
-        lines = ledger.audit_trail(run.run_id)
+    def test_each_step_of_a_phase_is_in_the_audit_trail(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).phases.start("copy")
+        ledger.of(run.run_id).phases.fail("copy", "no space")
+        lines = ledger.of(run.run_id).audit_trail()
         assert [(line.action, line.outcome) for line in lines[1:]] == [("start phase", ""), ("fail phase", "no space")]
 
 
 class TestObjects:
-    def test_an_object_is_planned_before_it_is_made(self, ledger: Ledger, run: Run) -> None:
+    def test_an_object_is_planned_before_it_is_made(self, ledger: Ledger, run: RunRecord) -> None:
         with pytest.raises(WalferryError, match="never planned"):
-            ledger.object_made(run.run_id, "source", "peer", "walferry_move-1")
-        ledger.plan_object(run.run_id, "source", "peer", "walferry_move-1")
-        ledger.object_made(run.run_id, "source", "peer", "walferry_move-1")
-        ledger.plan_object(run.run_id, "source", "peer", "walferry_move-1")
-        assert [o.state for o in ledger.objects(run.run_id)] == ["made"]
-        ledger.object_removed(run.run_id, "source", "peer", "walferry_move-1")
-        assert [o.name for o in ledger.objects(run.run_id, "removed")] == ["walferry_move-1"]
-        assert ledger.objects(run.run_id, "made") == []
+            ledger.of(run.run_id).objects.made("source", "peer", "walferry_move-1")
+        ledger.of(run.run_id).objects.plan("source", "peer", "walferry_move-1")
+        ledger.of(run.run_id).objects.made("source", "peer", "walferry_move-1")
+        ledger.of(run.run_id).objects.plan("source", "peer", "walferry_move-1")
+        assert [o.state for o in ledger.of(run.run_id).objects.all()] == ["made"]
+        ledger.of(run.run_id).objects.removed("source", "peer", "walferry_move-1")
+        assert [o.name for o in ledger.of(run.run_id).objects.all("removed")] == ["walferry_move-1"]
+        assert ledger.of(run.run_id).objects.all("made") == []
 
 
 class TestLeases:
-    def test_a_lease_with_an_older_number_is_refused(self, ledger: Ledger, run: Run) -> None:
-        ledger.take_lease(run.run_id, TABLE, "worker a", 7)
-        ledger.take_lease(run.run_id, TABLE, "worker a", 7)
-        ledger.take_lease(run.run_id, TABLE, "worker b", 8)
+    def test_a_lease_with_an_older_number_is_refused(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).leases.take(TABLE, "worker a", 7)
+        ledger.of(run.run_id).leases.take(TABLE, "worker a", 7)
+        ledger.of(run.run_id).leases.take(TABLE, "worker b", 8)
         with pytest.raises(WalferryError, match="worker b"):
-            ledger.take_lease(run.run_id, TABLE, "worker a", 7)
+            ledger.of(run.run_id).leases.take(TABLE, "worker a", 7)
         with pytest.raises(WalferryError, match="stale"):
-            ledger.take_lease(run.run_id, TABLE, "worker a", 8)
-        ledger.release_lease(run.run_id, TABLE, 8)
+            ledger.of(run.run_id).leases.take(TABLE, "worker a", 8)
+        ledger.of(run.run_id).leases.release(TABLE, 8)
         assert [(x.fencing_number, x.released_ms is None) for x in ledger.leases(TABLE)] == [(7, True), (8, False)]
 
 
 class TestFences:
-    def test_a_fence_is_set_once(self, ledger: Ledger, run: Run) -> None:
+    def test_a_fence_is_set_once(self, ledger: Ledger, run: RunRecord) -> None:
         first = [Position("rs1", "rs1.10", 10, 0), Position("rs2", "rs2.11", 11, 5)]
-        assert ledger.fence(run.run_id, "start") is None
-        assert ledger.set_fence(run.run_id, "start", first) == first
-        assert ledger.set_fence(run.run_id, "start", [Position("rs1", "rs1.99", 99, 0)]) == first
-        assert ledger.fence(run.run_id, "start") == first
-        assert ledger.fence(run.run_id, "end") is None
+        assert ledger.of(run.run_id).log.fence("start") is None
+        assert ledger.of(run.run_id).log.set_fence("start", first) == first
+        assert ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.99", 99, 0)]) == first
+        assert ledger.of(run.run_id).log.fence("start") == first
+        assert ledger.of(run.run_id).log.fence("end") is None
 
-    def test_an_end_fence_moves_forward_only_and_the_trail_keeps_each(self, ledger: Ledger, run: Run) -> None:
+    def test_an_end_fence_moves_forward_only_and_the_trail_keeps_each(self, ledger: Ledger, run: RunRecord) -> None:
         early, late = [Position("rs1", "rs1.10", 10, 0)], [Position("rs1", "rs1.12", 12, 0)]
-        ledger.set_fence(run.run_id, "start", [Position("rs1", "rs1.9", 9, 0)])
-        ledger.set_fence(run.run_id, "end", early)
-        assert ledger.set_fence(run.run_id, "end", late) == late
+        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.9", 9, 0)])
+        ledger.of(run.run_id).log.set_fence("end", early)
+        assert ledger.of(run.run_id).log.set_fence("end", late) == late
         with pytest.raises(WalferryError, match="cannot move back"):
-            ledger.set_fence(run.run_id, "end", early)
-        assert ledger.fence(run.run_id, "start") == [Position("rs1", "rs1.9", 9, 0)]
-        told = [line.inputs["positions"] for line in ledger.audit_trail(run.run_id) if line.action == "set end fence"]
+            ledger.of(run.run_id).log.set_fence("end", early)
+        assert ledger.of(run.run_id).log.fence("start") == [Position("rs1", "rs1.9", 9, 0)]
+        told = [
+            line.inputs["positions"] for line in ledger.of(run.run_id).audit_trail() if line.action == "set end fence"
+        ]
         assert told == [{"rs1": "rs1.10@0"}, {"rs1": "rs1.12@0"}]
 
-    def test_a_group_has_one_position(self, ledger: Ledger, run: Run) -> None:
+    def test_a_group_has_one_position(self, ledger: Ledger, run: RunRecord) -> None:
         with pytest.raises(WalferryError, match="two positions"):
-            ledger.set_fence(run.run_id, "end", [Position("rs1", "rs1.10", 10, 0), Position("rs1", "rs1.11", 11, 0)])
+            ledger.of(run.run_id).log.set_fence(
+                "end", [Position("rs1", "rs1.10", 10, 0), Position("rs1", "rs1.11", 11, 0)]
+            )
         with pytest.raises(WalferryError, match="no position"):
-            ledger.set_fence(run.run_id, "end", [])
+            ledger.of(run.run_id).log.set_fence("end", [])
 
 
 class TestFiles:
-    def test_a_file_moves_forward_only(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [opened("rs1.10", 50)])
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80), opened("rs1.11", 0)])
-        ledger.see_files(run.run_id, [opened("rs1.10", 60)])
-        old, new = ledger.files(run.run_id)
+    def test_a_file_moves_forward_only(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([opened("rs1.10", 50)])
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80), opened("rs1.11", 0)])
+        ledger.of(run.run_id).log.see_files([opened("rs1.10", 60)])
+        old, new = ledger.of(run.run_id).log.files()
         assert (old.state, old.length, old.path) == ("sealed", 80, "/hbase/oldWALs/rs1.10")
         assert (new.state, new.length, new.sealed_ms) == ("open", 0, None)
 
-    def test_new_and_sealed_files_are_in_the_audit_trail_once(self, ledger: Ledger, run: Run) -> None:
+    def test_new_and_sealed_files_are_in_the_audit_trail_once(self, ledger: Ledger, run: RunRecord) -> None:
         for _ in range(2):
-            ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
-        lines = [line for line in ledger.audit_trail(run.run_id) if line.action == "see WAL files"]
+            ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
+        lines = [line for line in ledger.of(run.run_id).audit_trail() if line.action == "see WAL files"]
         assert [line.inputs for line in lines] == [{"new": ["/hbase/oldWALs/rs1.10"], "sealed": {"rs1.10": 80}}]
 
-    def test_a_missing_file_that_is_found_again_is_no_longer_missing(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
-        ledger.mark_missing(run.run_id, "rs1.10")
-        assert [file.state for file in ledger.files(run.run_id)] == ["missing"]
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
-        assert [file.state for file in ledger.files(run.run_id)] == ["sealed"]
+    def test_a_missing_file_that_is_found_again_is_no_longer_missing(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
+        ledger.of(run.run_id).log.mark_missing("rs1.10")
+        assert [file.state for file in ledger.of(run.run_id).log.files()] == ["missing"]
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
+        assert [file.state for file in ledger.of(run.run_id).log.files()] == ["sealed"]
 
 
 class TestRanges:
     @pytest.mark.parametrize(("before", "after"), [("sealed", "seen"), ("applied", "sealed"), ("verified", "applied")])
-    def test_a_state_never_moves_backwards(self, ledger: Ledger, run: Run, before: str, after: str) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80), sealed("rs1.11", 80)])
-        ledger.set_ranges(run.run_id, [span("rs1.10", 0, 80, before)])
+    def test_a_state_never_moves_backwards(self, ledger: Ledger, run: RunRecord, before: str, after: str) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80), sealed("rs1.11", 80)])
+        ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 80, before)])
         with pytest.raises(WalferryError, match=rf"\[0, 80\) of WAL file rs1.10 for table {TABLE} is {before}"):
-            ledger.set_ranges(run.run_id, [span("rs1.11", 0, 80), span("rs1.10", 0, 80, after)])
-        assert [(r.file, r.state) for r in ledger.ranges(run.run_id)] == [("rs1.10", before)]
+            ledger.of(run.run_id).log.set_ranges([span("rs1.11", 0, 80), span("rs1.10", 0, 80, after)])
+        assert [(r.file, r.state) for r in ledger.of(run.run_id).log.ranges()] == [("rs1.10", before)]
 
-    def test_a_range_grows_until_it_is_applied(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [opened("rs1.10", 50)])
-        ledger.set_ranges(run.run_id, [span("rs1.10", 0, 50, "seen")])
-        ledger.set_ranges(run.run_id, [span("rs1.10", 0, 80, "sealed")])
+    def test_a_range_grows_until_it_is_applied(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([opened("rs1.10", 50)])
+        ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 50, "seen")])
+        ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 80, "sealed")])
         with pytest.raises(WalferryError, match="cannot shrink"):
-            ledger.set_ranges(run.run_id, [span("rs1.10", 0, 70, "sealed")])
-        ledger.mark_applied(run.run_id, ["rs1.10"])
+            ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 70, "sealed")])
+        ledger.of(run.run_id).log.mark_applied(["rs1.10"])
         with pytest.raises(WalferryError, match="cannot grow"):
-            ledger.set_ranges(run.run_id, [span("rs1.10", 0, 90, "applied")])
-        assert [r.end for r in ledger.ranges(run.run_id, file="rs1.10", state="applied")] == [80]
+            ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 90, "applied")])
+        assert [r.end for r in ledger.of(run.run_id).log.ranges(file="rs1.10", state="applied")] == [80]
 
-    def test_a_range_of_a_file_nobody_saw_is_refused(self, ledger: Ledger, run: Run) -> None:
+    def test_a_range_of_a_file_nobody_saw_is_refused(self, ledger: Ledger, run: RunRecord) -> None:
         with pytest.raises(WalferryError, match=r"never saw WAL file rs1\.10"):
-            ledger.set_ranges(run.run_id, [span("rs1.10", 0, 50)])
+            ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 50)])
 
-    def test_files_are_applied_together_or_not_at_all(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80), opened("rs1.11", 80), sealed("rs1.12", 9)])
-        ledger.set_ranges(run.run_id, [span("rs1.10", 0, 80), span("rs1.11", 0, 80, "seen")])
+    def test_files_are_applied_together_or_not_at_all(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80), opened("rs1.11", 80), sealed("rs1.12", 9)])
+        ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 80), span("rs1.11", 0, 80, "seen")])
         with pytest.raises(WalferryError, match=r"rs1\.11 for table shop:orders is not sealed"):
-            ledger.mark_applied(run.run_id, ["rs1.10", "rs1.11"])
+            ledger.of(run.run_id).log.mark_applied(["rs1.10", "rs1.11"])
         with pytest.raises(WalferryError, match=r"no range of WAL file rs1\.12"):
-            ledger.mark_applied(run.run_id, ["rs1.10", "rs1.12"])
-        assert ledger.ranges(run.run_id, state="applied") == []
+            ledger.of(run.run_id).log.mark_applied(["rs1.10", "rs1.12"])
+        assert ledger.of(run.run_id).log.ranges(state="applied") == []
 
-    def test_only_applied_ranges_of_the_table_and_the_files_are_verified(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
+    def test_only_applied_ranges_of_the_table_and_the_files_are_verified(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
         apply(ledger, run, sealed("rs1.11", 7))
-        ledger.set_ranges(
-            run.run_id,
+        ledger.of(run.run_id).log.set_ranges(
             [span("rs1.10", 0, 50, "applied"), span("rs1.10", 50, 80), span("rs1.10", 0, 80, "applied", "t2")],
         )
-        ledger.mark_verified(run.run_id, TABLE, {"rs1.10"})
-        assert ledger.coverage(run.run_id) == [
+        ledger.of(run.run_id).log.mark_verified(TABLE, {"rs1.10"})
+        assert ledger.of(run.run_id).log.coverage() == [
             Coverage("rs1", TABLE, seen=0, sealed=30, applied=7, verified=50),
             Coverage("rs1", "t2", seen=0, sealed=0, applied=80, verified=0),
         ]
 
 
 class TestGaps:
-    def test_everything_between_the_fences_applied_leaves_no_gap(self, ledger: Ledger, run: Run) -> None:
-        ledger.set_fence(run.run_id, "start", [Position("rs1", "rs1.10", 10, 0)])
-        ledger.set_fence(run.run_id, "end", [Position("rs1", "rs1.12", 12, 0)])
-        ledger.see_files(run.run_id, [sealed("rs1.9", 70), opened("rs1.12", 70), opened("rs1.13", 70)])
+    def test_everything_between_the_fences_applied_leaves_no_gap(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.10", 10, 0)])
+        ledger.of(run.run_id).log.set_fence("end", [Position("rs1", "rs1.12", 12, 0)])
+        ledger.of(run.run_id).log.see_files([sealed("rs1.9", 70), opened("rs1.12", 70), opened("rs1.13", 70)])
         apply(ledger, run, sealed("rs1.10", 80), sealed("rs1.11", 90))
-        assert ledger.gaps(run.run_id) == []
+        assert ledger.of(run.run_id).log.gaps() == []
 
-    def test_a_file_that_was_not_read_is_a_gap_by_file_and_range(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.11", 90)])
+    def test_a_file_that_was_not_read_is_a_gap_by_file_and_range(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.11", 90)])
         apply(ledger, run, sealed("rs1.10", 80))
-        assert ledger.gaps(run.run_id) == [Gap("rs1.11", 0, 90, TABLE, "not read")]
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.11", 0, 90, TABLE, "not read")]
 
-    def test_a_range_read_but_not_applied_is_a_gap(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.10", 80)])
-        ledger.set_ranges(run.run_id, [span("rs1.10", 0, 30, "applied"), span("rs1.10", 30, 80, "sealed")])
-        assert ledger.gaps(run.run_id) == [Gap("rs1.10", 30, 80, TABLE, "not applied")]
+    def test_a_range_read_but_not_applied_is_a_gap(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
+        ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 30, "applied"), span("rs1.10", 30, 80, "sealed")])
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 30, 80, TABLE, "not applied")]
 
     def test_each_table_of_the_spec_is_asked_for(self, ledger: Ledger) -> None:
         tables = [{"source": "default:users", "target": "new:users"}, "shop:orders"]
         run = ledger.open_run("both", "me", {"tables": tables}, "me")
         apply(ledger, run, sealed("rs1.10", 80))
-        assert ledger.gaps(run.run_id) == [Gap("rs1.10", 0, 80, "users", "not read")]
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 0, 80, "users", "not read")]
 
     def test_a_run_without_tables_has_no_answer(self, ledger: Ledger) -> None:
         run = ledger.open_run("watch", "me", {}, "me")
         with pytest.raises(UsageError, match="names no table"):
-            ledger.gaps(run.run_id)
+            ledger.of(run.run_id).log.gaps()
 
-    def test_a_group_that_no_fence_names_counts_in_full(self, ledger: Ledger, run: Run) -> None:
-        ledger.set_fence(run.run_id, "start", [Position("rs1", "rs1.10", 10, 0)])
-        ledger.set_fence(run.run_id, "end", [Position("rs1", "rs1.11", 11, 0)])
+    def test_a_group_that_no_fence_names_counts_in_full(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.10", 10, 0)])
+        ledger.of(run.run_id).log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
         apply(ledger, run, sealed("rs1.10", 80))
-        ledger.see_files(run.run_id, [sealed("rs9.3", 40, group="rs9"), opened("rs9.4", 6, group="rs9")])
-        assert [(g.file, g.start, g.end, g.reason) for g in ledger.gaps(run.run_id)] == [
+        ledger.of(run.run_id).log.see_files([sealed("rs9.3", 40, group="rs9"), opened("rs9.4", 6, group="rs9")])
+        assert [(g.file, g.start, g.end, g.reason) for g in ledger.of(run.run_id).log.gaps()] == [
             ("rs9.3", 0, 40, "not read"),
             ("rs9.4", 0, 6, "not read"),
             ("rs9.4", 6, 6, "not sealed"),
         ]
 
-    def test_a_missing_file_is_a_gap_unless_it_was_applied_before(self, ledger: Ledger, run: Run) -> None:
-        ledger.see_files(run.run_id, [sealed("rs1.11", 90), opened("rs1.12", 5)])
+    def test_a_missing_file_is_a_gap_unless_it_was_applied_before(self, ledger: Ledger, run: RunRecord) -> None:
+        ledger.of(run.run_id).log.see_files([sealed("rs1.11", 90), opened("rs1.12", 5)])
         apply(ledger, run, sealed("rs1.10", 80))
         for name in ("rs1.10", "rs1.11", "rs1.12"):
-            ledger.mark_missing(run.run_id, name)
-        assert [(g.file, g.start, g.end) for g in ledger.gaps(run.run_id)] == [
+            ledger.of(run.run_id).log.mark_missing(name)
+        assert [(g.file, g.start, g.end) for g in ledger.of(run.run_id).log.gaps()] == [
             ("rs1.11", 0, 90),
             ("rs1.12", 0, 5),
             ("rs1.12", 5, 5),
         ]
-        assert all("missing" in gap.reason for gap in ledger.gaps(run.run_id))
+        assert all("missing" in gap.reason for gap in ledger.of(run.run_id).log.gaps())
 
     @pytest.mark.parametrize("kind", ["start", "end"])
-    def test_a_fence_in_a_file_that_no_listing_showed_is_a_gap(self, ledger: Ledger, run: Run, kind: str) -> None:
-        ledger.set_fence(run.run_id, kind, [Position("rs1", "rs1.10", 10, 7)])  # type: ignore[arg-type]
-        assert ledger.gaps(run.run_id) == [Gap("rs1.10", 7, 7, TABLE, f"the {kind} fence stands in a file never seen")]
+    def test_a_fence_in_a_file_that_no_listing_showed_is_a_gap(self, ledger: Ledger, run: RunRecord, kind: str) -> None:
+        ledger.of(run.run_id).log.set_fence(kind, [Position("rs1", "rs1.10", 10, 7)])  # type: ignore[arg-type]
+        assert ledger.of(run.run_id).log.gaps() == [
+            Gap("rs1.10", 7, 7, TABLE, f"the {kind} fence stands in a file never seen")
+        ]
 
     def test_a_quarantined_item_and_the_regions_behind_it_are_gaps_until_released(
-        self, ledger: Ledger, run: Run
+        self, ledger: Ledger, run: RunRecord
     ) -> None:
         apply(ledger, run, sealed("rs1.10", 80))
-        (item,) = ledger.quarantine(run.run_id, [QuarantineItem("rs1.10", 20, 30, TABLE, "r1", 4, "damaged", b"\x00")])
-        ledger.hold_regions(run.run_id, [Hold("rs1.10", TABLE, "r1", 20, item)])
-        assert [(g.start, g.end, "quarantine" in g.reason) for g in ledger.gaps(run.run_id)] == [
+        (item,) = ledger.of(run.run_id).quarantine.put(
+            [QuarantineItem("rs1.10", 20, 30, TABLE, "r1", 4, "damaged", b"\x00")]
+        )
+        ledger.of(run.run_id).quarantine.hold([Hold("rs1.10", TABLE, "r1", 20, item)])
+        assert [(g.start, g.end, "quarantine" in g.reason) for g in ledger.of(run.run_id).log.gaps()] == [
             (20, 30, True),
             (20, 80, True),
         ]
         with pytest.raises(WalferryError, match="not released"):
-            ledger.drop_holds(run.run_id, item)
-        ledger.release(item, "reread", "rows read from the source again", "alice")
-        assert [(g.start, g.end) for g in ledger.gaps(run.run_id)] == [(20, 80)]
-        ledger.drop_holds(run.run_id, item)
-        assert ledger.gaps(run.run_id) == []
+            ledger.of(run.run_id).quarantine.drop_holds(item)
+        ledger.of(run.run_id).quarantine.release(item, "reread", "rows read from the source again", "alice")
+        assert [(g.start, g.end) for g in ledger.of(run.run_id).log.gaps()] == [(20, 80)]
+        ledger.of(run.run_id).quarantine.drop_holds(item)
+        assert ledger.of(run.run_id).log.gaps() == []
 
     @settings(
         max_examples=60,
@@ -392,15 +401,17 @@ class TestGaps:
     ) -> None:
         name = f"random{len(ledger.runs())}"
         run = ledger.open_run(name, "me", SPEC, "me")
-        ledger.see_files(run.run_id, [sealed(f"rs1.{n}", length) for n, length in enumerate(lengths)])
-        ledger.set_fence(run.run_id, "start", [Position("rs1", f"rs1.{start[0]}", start[0], start[1])])
+        ledger.of(run.run_id).log.see_files([sealed(f"rs1.{n}", length) for n, length in enumerate(lengths)])
+        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", f"rs1.{start[0]}", start[0], start[1])])
         if end is not None:
-            ledger.set_fence(run.run_id, "end", [Position("rs1", f"rs1.{end[0]}", end[0], end[1])])
+            ledger.of(run.run_id).log.set_fence("end", [Position("rs1", f"rs1.{end[0]}", end[0], end[1])])
         ranges = {}
         for n, a, b, state in spans:
             if n < len(lengths) and a <= b:
                 ranges[n, a] = (a, b, state)
-        ledger.set_ranges(run.run_id, [span(f"rs1.{n}", a, b, state) for (n, _), (a, b, state) in ranges.items()])
+        ledger.of(run.run_id).log.set_ranges(
+            [span(f"rs1.{n}", a, b, state) for (n, _), (a, b, state) in ranges.items()]
+        )
 
         expected = set()
         for n, length in enumerate(lengths):
@@ -415,7 +426,7 @@ class TestGaps:
             expected |= {(f"rs1.{n}", byte) for byte in range(first, last) if byte not in covered}
         found = [
             (gap.file, byte)
-            for gap in ledger.gaps(run.run_id)
+            for gap in ledger.of(run.run_id).log.gaps()
             for byte in range(gap.start, gap.end)
             if gap.reason.startswith("not ")
         ]
@@ -425,52 +436,52 @@ class TestGaps:
 class TestQuarantine:
     ITEM = QuarantineItem("rs1.10", 20, 30, TABLE, "r1", 4, "unknown tag", b"\x00\xff")
 
-    def test_the_bytes_come_back_and_the_same_item_keeps_its_id(self, ledger: Ledger, run: Run) -> None:
-        first = ledger.quarantine(run.run_id, [self.ITEM])
-        assert ledger.quarantine(run.run_id, [self.ITEM]) == first
-        (item,) = ledger.quarantined(run.run_id, "held")
+    def test_the_bytes_come_back_and_the_same_item_keeps_its_id(self, ledger: Ledger, run: RunRecord) -> None:
+        first = ledger.of(run.run_id).quarantine.put([self.ITEM])
+        assert ledger.of(run.run_id).quarantine.put([self.ITEM]) == first
+        (item,) = ledger.of(run.run_id).quarantine.items("held")
         assert (item.quarantine_id, item.data, item.reason) == (first[0], b"\x00\xff", "unknown tag")
 
-    def test_a_release_needs_a_reason_and_is_signed(self, ledger: Ledger, run: Run) -> None:
-        (item,) = ledger.quarantine(run.run_id, [self.ITEM])
+    def test_a_release_needs_a_reason_and_is_signed(self, ledger: Ledger, run: RunRecord) -> None:
+        (item,) = ledger.of(run.run_id).quarantine.put([self.ITEM])
         with pytest.raises(UsageError, match="reason"):
-            ledger.release(item, "accept", " ", "alice")
+            ledger.of(run.run_id).quarantine.release(item, "accept", " ", "alice")
         with pytest.raises(UsageError, match="retry, rpc, reread, accept"):
-            ledger.release(item, "forget", "because", "alice")  # type: ignore[arg-type]
-        released = ledger.release(item, "accept", "test data", "alice")
-        assert ledger.quarantined(run.run_id, "released") == [released]
-        assert ledger.release(item, "accept", "again", "bob") == released
+            ledger.of(run.run_id).quarantine.release(item, "forget", "because", "alice")  # type: ignore[arg-type]
+        released = ledger.of(run.run_id).quarantine.release(item, "accept", "test data", "alice")
+        assert ledger.of(run.run_id).quarantine.items("released") == [released]
+        assert ledger.of(run.run_id).quarantine.release(item, "accept", "again", "bob") == released
         with pytest.raises(UsageError, match="alice as accept"):
-            ledger.release(item, "retry", "no", "bob")
-        assert ledger.audit_trail(run.run_id)[-1].actor == "alice"
+            ledger.of(run.run_id).quarantine.release(item, "retry", "no", "bob")
+        assert ledger.of(run.run_id).audit_trail()[-1].actor == "alice"
 
-    def test_a_hold_set_twice_is_one_hold(self, ledger: Ledger, run: Run) -> None:
-        (item,) = ledger.quarantine(run.run_id, [self.ITEM])
+    def test_a_hold_set_twice_is_one_hold(self, ledger: Ledger, run: RunRecord) -> None:
+        (item,) = ledger.of(run.run_id).quarantine.put([self.ITEM])
         hold = Hold("rs1.10", TABLE, "r1", 20, item)
-        ledger.hold_regions(run.run_id, [hold, hold])
-        ledger.hold_regions(run.run_id, [hold])
-        assert ledger.holds(run.run_id) == [hold]
+        ledger.of(run.run_id).quarantine.hold([hold, hold])
+        ledger.of(run.run_id).quarantine.hold([hold])
+        assert ledger.of(run.run_id).quarantine.holds() == [hold]
 
 
 class TestComparisons:
-    def test_the_newest_attempt_of_each_table_counts(self, ledger: Ledger, run: Run) -> None:
+    def test_the_newest_attempt_of_each_table_counts(self, ledger: Ledger, run: RunRecord) -> None:
         def side(table: str, digest: str) -> RangeComparison:
             return RangeComparison(table, "r1", b"", b"\xff", 1, 2, "aa", 1, 2, digest, {"MASKED": 3})
 
         difference = Difference("t1", b"\x00row", "in flight", "seen later")
-        ledger.record_comparison(run.run_id, 1, [side("t1", "bb"), side("t2", "aa")], [difference])
-        ledger.record_comparison(run.run_id, 2, [side("t1", "cc")], [])
-        ledger.record_comparison(run.run_id, 2, [side("t1", "aa")], [])
-        assert ledger.comparison(run.run_id) == [side("t1", "aa"), side("t2", "aa")]
-        assert ledger.comparison(run.run_id, 1) == [side("t1", "bb"), side("t2", "aa")]
-        assert ledger.differences(run.run_id) == []
-        assert ledger.differences(run.run_id, 1) == [difference]
+        ledger.of(run.run_id).comparisons.record(1, [side("t1", "bb"), side("t2", "aa")], [difference])
+        ledger.of(run.run_id).comparisons.record(2, [side("t1", "cc")], [])
+        ledger.of(run.run_id).comparisons.record(2, [side("t1", "aa")], [])
+        assert ledger.of(run.run_id).comparisons.ranges() == [side("t1", "aa"), side("t2", "aa")]
+        assert ledger.of(run.run_id).comparisons.ranges(1) == [side("t1", "bb"), side("t2", "aa")]
+        assert ledger.of(run.run_id).comparisons.differences() == []
+        assert ledger.of(run.run_id).comparisons.differences(1) == [difference]
 
-    def test_rounds_come_back_by_number(self, ledger: Ledger, run: Run) -> None:
+    def test_rounds_come_back_by_number(self, ledger: Ledger, run: RunRecord) -> None:
         rounds = [Round(n, 10, 20, 1, 2, 3, 4, 5, 6) for n in (1, 2)]
         for item in (rounds[1], rounds[0], rounds[0]):
-            ledger.record_round(run.run_id, item)
-        assert ledger.rounds(run.run_id) == rounds
+            ledger.of(run.run_id).rounds.record(item)
+        assert ledger.of(run.run_id).rounds.all() == rounds
 
 
 class TestAudit:
@@ -558,10 +569,10 @@ class TestAudit:
         engine.dispose()
         assert ledger.audit_head() == head
 
-    def test_a_change_that_fails_leaves_no_line(self, ledger: Ledger, run: Run) -> None:
+    def test_a_change_that_fails_leaves_no_line(self, ledger: Ledger, run: RunRecord) -> None:
         head = ledger.audit_head()
         with pytest.raises(WalferryError):
-            ledger.object_made(run.run_id, "source", "snapshot", "never planned")
+            ledger.of(run.run_id).objects.made("source", "snapshot", "never planned")
         assert ledger.audit_head() == head
 
 
@@ -571,10 +582,11 @@ from walferry.ledger import Ledger, SeenFile
 url, writer, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ledger = Ledger.open(url, actor=writer)
 run = ledger.open_run("shared", "all", {"tables": ["t"]}, writer)
+ledger = ledger.of(run.run_id)
 print("ready", flush=True)
 for number in range(rounds):
-    ledger.see_files(run.run_id, [SeenFile(f"{writer}.{number}", writer, writer, number, "/w", 1, True)])
-    ledger.start_phase(run.run_id, "replay", writer)
+    ledger.log.see_files([SeenFile(f"{writer}.{number}", writer, writer, number, "/w", 1, True)])
+    ledger.phases.start("replay", writer)
 """
 
 
@@ -597,8 +609,8 @@ class TestProcesses:
         with Ledger.open(ledger_url) as ledger:
             ledger.verify_audit()
             (run,) = ledger.runs()
-            assert len(ledger.files(run.run_id)) == 4 * 15
-            assert [phase.attempts for phase in ledger.phases(run.run_id)] == [15] * 4
+            assert len(ledger.of(run.run_id).log.files()) == 4 * 15
+            assert [phase.attempts for phase in ledger.of(run.run_id).phases.all()] == [15] * 4
             assert ledger.audit_head().sequence == 1 + 4 * 15 * 2
 
     def test_a_killed_writer_leaves_changes_and_audit_lines_in_step(self, ledger_url: str) -> None:
@@ -606,58 +618,58 @@ class TestProcesses:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         with Ledger.open(ledger_url) as ledger:
-            while len(ledger.files("shared-1")) < 20:
+            while len(ledger.of("shared-1").log.files()) < 20:
                 assert process.poll() is None
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=30)
-            ledger.start_phase("shared-1", "resume")
+            ledger.of("shared-1").phases.start("resume")
             ledger.verify_audit()
-            told = [line.action for line in ledger.audit_trail("shared-1")]
-            assert told.count("see WAL files") == len(ledger.files("shared-1"))
-            replay = next(phase for phase in ledger.phases("shared-1") if phase.phase == "replay")
+            told = [line.action for line in ledger.of("shared-1").audit_trail()]
+            assert told.count("see WAL files") == len(ledger.of("shared-1").log.files())
+            replay = next(phase for phase in ledger.of("shared-1").phases.all() if phase.phase == "replay")
             assert told.count("start phase") == replay.attempts + 1
 
 
-def test_an_attempt_that_fails_late_does_not_undo_what_a_newer_one_has_done(ledger: Ledger, run: Run) -> None:
-    first = ledger.start_phase(run.run_id, "replay")
-    second = ledger.start_phase(run.run_id, "replay")
+def test_an_attempt_that_fails_late_does_not_undo_what_a_newer_one_has_done(ledger: Ledger, run: RunRecord) -> None:
+    first = ledger.of(run.run_id).phases.start("replay")
+    second = ledger.of(run.run_id).phases.start("replay")
     assert (first, second) == (1, 2)
-    ledger.fail_phase(run.run_id, "replay", "taken over", attempt=first)
-    assert [phase.state for phase in ledger.phases(run.run_id)] == ["running"]
-    ledger.finish_phase(run.run_id, "replay", {"rounds": 3})
-    ledger.fail_phase(run.run_id, "replay", "too late", attempt=second)
-    assert ledger.phase_facts(run.run_id, "replay") == {"rounds": 3}
+    ledger.of(run.run_id).phases.fail("replay", "taken over", attempt=first)
+    assert [phase.state for phase in ledger.of(run.run_id).phases.all()] == ["running"]
+    ledger.of(run.run_id).phases.finish("replay", {"rounds": 3})
+    ledger.of(run.run_id).phases.fail("replay", "too late", attempt=second)
+    assert ledger.of(run.run_id).phases.facts("replay") == {"rounds": 3}
 
 
-def test_no_phase_begins_in_a_run_that_has_ended(ledger: Ledger, run: Run) -> None:
-    ledger.end_run(run.run_id, "failed", "alice", "the plan was refused")
+def test_no_phase_begins_in_a_run_that_has_ended(ledger: Ledger, run: RunRecord) -> None:
+    ledger.of(run.run_id).end("failed", "alice", "the plan was refused")
     with pytest.raises(UsageError, match="the plan was refused"):
-        ledger.start_phase(run.run_id, "protect")
-    assert ledger.phases(run.run_id) == []
+        ledger.of(run.run_id).phases.start("protect")
+    assert ledger.of(run.run_id).phases.all() == []
 
 
 def test_a_run_that_came_no_further_than_a_failed_plan_gives_way_to_another_of_its_name(
-    ledger: Ledger, run: Run
+    ledger: Ledger, run: RunRecord
 ) -> None:
-    def another() -> Run:
+    def another() -> RunRecord:
         return ledger.open_run("move", "dag-run-2", SPEC, "bob")
 
     with pytest.raises(UsageError, match="is unfinished"):
         another()
-    ledger.start_phase(run.run_id, "plan")
+    ledger.of(run.run_id).phases.start("plan")
     with pytest.raises(UsageError, match="is unfinished"):
         another()  # it may be at work
-    ledger.fail_phase(run.run_id, "plan", "ZooKeeperError: nobody answers")
+    ledger.of(run.run_id).phases.fail("plan", "ZooKeeperError: nobody answers")
     assert ledger.open_run("move", "dag-run-1", SPEC, "alice") == run  # its own owner goes on with it
     assert another().run_id == "move-2"
     assert ledger.run(run.run_id).state == "failed"
-    ledger.start_phase("move-2", "plan")
-    ledger.finish_phase("move-2", "plan", {})
+    ledger.of("move-2").phases.start("plan")
+    ledger.of("move-2").phases.finish("plan", {})
     with pytest.raises(UsageError, match="is unfinished"):
         ledger.open_run("move", "dag-run-3", SPEC, "carol")
 
 
-def test_who_asks_for_an_unknown_run_is_told_which_there_are(ledger: Ledger, run: Run) -> None:
+def test_who_asks_for_an_unknown_run_is_told_which_there_are(ledger: Ledger, run: RunRecord) -> None:
     with pytest.raises(UsageError, match="knows no run 'mov'; its newest are move-1"):
         ledger.find("mov")

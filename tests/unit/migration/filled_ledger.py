@@ -30,18 +30,17 @@ def filled(ledger: Ledger) -> str:
     """Open the run `move-1` and record what a run has after one round and one comparison; its id."""
     run = ledger.open_run("move", "tester", SPEC, "tester").run_id
     for phase, subject in (("plan", ""), ("protect", ""), ("fence", ""), ("snapshot", "shop:orders")):
-        ledger.start_phase(run, phase, subject)
-        ledger.finish_phase(run, phase, {}, subject)
-    ledger.start_phase(run, "replay")
-    ledger.plan_object(run, "source", "peer", "walferry_move_1")
-    ledger.object_made(run, "source", "peer", "walferry_move_1")
-    ledger.set_fence(run, "start", [Position(GROUP, FILE, 10, 0)])
-    ledger.see_files(run, [SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
-    ledger.set_ranges(run, [WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "applied")])
-    ledger.record_round(run, Round(1, 100, 5_100, 1, 1_000, 3, 7, 5_000, 0))
-    ledger.quarantine(run, [QuarantineItem(FILE, 5, 7, "shop:orders", "r1", 4, "damaged cell", b"\x00\xff")])
-    ledger.record_comparison(
-        run,
+        ledger.of(run).phases.start(phase, subject)
+        ledger.of(run).phases.finish(phase, {}, subject)
+    ledger.of(run).phases.start("replay")
+    ledger.of(run).objects.plan("source", "peer", "walferry_move_1")
+    ledger.of(run).objects.made("source", "peer", "walferry_move_1")
+    ledger.of(run).log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    ledger.of(run).log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
+    ledger.of(run).log.set_ranges([WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "applied")])
+    ledger.of(run).rounds.record(Round(1, 100, 5_100, 1, 1_000, 3, 7, 5_000, 0))
+    ledger.of(run).quarantine.put([QuarantineItem(FILE, 5, 7, "shop:orders", "r1", 4, "damaged cell", b"\x00\xff")])
+    ledger.of(run).comparisons.record(
         1,
         [
             RangeComparison("shop:orders", "r1", b"", b"m", 2, 4, "01", 2, 4, "01", {"source": {"expired": 1}}),

@@ -7,7 +7,8 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, filled
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
-from walferry.migration.report import READ_ONLY, render, status, status_line, summary, write
+from walferry.migration.report import render, summary, write
+from walferry.run.progress import status, status_line
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def book(tmp_path: Path) -> Ledger:
 
 
 def test_the_summary_adds_up_the_regions_of_a_table(book: Ledger) -> None:
-    facts = summary(book, book.run("move-1"))
+    facts = summary(book.of("move-1"))
     table = facts["tables"]["shop:orders"]
     assert (table["regions"], table["equal_regions"]) == (2, 1)
     assert (table["source_rows"], table["target_rows"]) == (3, 3)
@@ -31,7 +32,7 @@ def test_the_summary_adds_up_the_regions_of_a_table(book: Ledger) -> None:
 
 
 def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger) -> None:
-    facts = summary(book, book.run("move-1"))
+    facts = summary(book.of("move-1"))
     assert (facts["rounds"], facts["edits_applied"], facts["log_bytes"]) == (1, 7, 1_000)
     assert facts["longest_lag_seconds"] == 5.0
     assert facts["quarantine"] == 1
@@ -44,18 +45,18 @@ def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger) -> None
 
 
 def test_writes_were_stopped_until_the_last_check(book: Ledger) -> None:
-    book.start_phase("move-1", "write_stop")
-    book.finish_phase("move-1", "write_stop", {"at_ms": book.run("move-1").created_ms, "how": "confirm"})
-    assert summary(book, book.run("move-1"))["write_stop_seconds"] is None
-    book.start_phase("move-1", "check_drain")
-    book.finish_phase("move-1", "check_drain", {"data_docs": "docs/index.html"})
-    facts = summary(book, book.run("move-1"))
+    book.of("move-1").phases.start("write_stop")
+    book.of("move-1").phases.finish("write_stop", {"at_ms": book.run("move-1").created_ms, "how": "confirm"})
+    assert summary(book.of("move-1"))["write_stop_seconds"] is None
+    book.of("move-1").phases.start("check_drain")
+    book.of("move-1").phases.finish("check_drain", {"data_docs": "docs/index.html"})
+    facts = summary(book.of("move-1"))
     assert 0 <= facts["write_stop_seconds"] < 60
     assert facts["data_docs"] == "docs/index.html"
 
 
 def test_the_report_for_people_names_tables_phases_and_the_audit_head(book: Ledger) -> None:
-    text = render(summary(book, book.run("move-1")))
+    text = render(summary(book.of("move-1")))
     assert "shop:orders: differs (1 of 2 regions)" in text
     assert "differences: 1 in flight, 1 unexplained" in text
     assert "snapshot shop:orders" in text
@@ -67,21 +68,21 @@ def test_the_report_for_people_names_tables_phases_and_the_audit_head(book: Ledg
 def test_the_report_of_a_run_that_has_just_begun_can_be_written(tmp_path: Path) -> None:
     with Ledger.open(f"sqlite:///{tmp_path / 'new.db'}", actor="tester") as book:
         run = book.open_run("move", "tester", {"tables": ["a"]}, "tester")
-        path = write(book, run, tmp_path / "out")
+        path = write(book.of(run.run_id), tmp_path / "out")
         assert path.read_text().startswith("Run move-1: running\n")
-        assert status_line(status(book, run)).startswith("not started: 0.0%; Applied: 0; Backlog: 0.0MB; ")
+        assert status_line(status(book.of(run.run_id))).startswith("not started: 0.0%; Applied: 0; Backlog: 0.0MB; ")
 
 
 def test_the_audit_head_lies_beside_the_report_and_proves_the_trail(book: Ledger, tmp_path: Path) -> None:
-    write(book, book.run("move-1"), tmp_path / "out")
+    write(book.of("move-1"), tmp_path / "out")
     head = json.loads((tmp_path / "out" / "audit-head.json").read_text())
     assert head == json.loads((tmp_path / "out" / "report.json").read_text())["audit_head"]
-    assert head["sequence"] == len(book.audit_trail("move-1"))
-    assert head["hash"] == book.audit_trail("move-1")[-1].hash
+    assert head["sequence"] == len(book.of("move-1").audit_trail())
+    assert head["hash"] == book.of("move-1").audit_trail()[-1].hash
 
 
 def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
-    facts = status(book, book.run("move-1"))
+    facts = status(book.of("move-1"))
     assert (facts["phase"], facts["phase_state"], facts["state"]) == ("replay", "running", "running")
     assert facts["percent"] == pytest.approx(100 * 4 / 15, abs=0.1)
     assert facts["edits_applied"] == 7
@@ -95,47 +96,47 @@ def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
 
 def test_the_status_of_a_paused_run_promises_no_end(book: Ledger) -> None:
     book.set_paused("move-1", True, "tester")
-    facts = status(book, book.run("move-1"))
+    facts = status(book.of("move-1"))
     assert facts["state"] == "paused"
     assert status_line(facts).endswith("State: paused; ETA: N/A")
 
 
 def test_the_status_tells_the_last_error(book: Ledger) -> None:
-    book.fail_phase("move-1", "replay", "GapError: gone")
-    assert status(book, book.run("move-1"))["error"] == "GapError: gone"
+    book.of("move-1").phases.fail("replay", "GapError: gone")
+    assert status(book.of("move-1"))["error"] == "GapError: gone"
 
 
 def test_a_source_table_that_stays_read_only_is_named(book: Ledger) -> None:
-    assert "read-only" not in render(summary(book, book.run("move-1")))
-    book.plan_object("move-1", "source", READ_ONLY, "shop:orders")
-    book.object_made("move-1", "source", READ_ONLY, "shop:orders")
-    assert "shop:orders is read-only at the source, and stays so" in render(summary(book, book.run("move-1")))
+    assert "read-only" not in render(summary(book.of("move-1")))
+    book.of("move-1").objects.plan("source", "read-only table", "shop:orders")
+    book.of("move-1").objects.made("source", "read-only table", "shop:orders")
+    assert "shop:orders is read-only at the source, and stays so" in render(summary(book.of("move-1")))
 
 
 def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:
-    book.end_run("move-1", "aborted", "tester", "enough")
+    book.of("move-1").end("aborted", "tester", "enough")
     run = book.run("move-1")
-    facts = status(book, run)
+    facts = status(book.of(run.run_id))
     assert run.ended_ms is not None
     assert facts["elapsed_seconds"] == round((run.ended_ms - run.created_ms) / 1000, 1)
     assert status_line(facts).endswith("State: aborted; ETA: N/A")
-    assert render(summary(book, run)).startswith("Run move-1: aborted: enough\n")
+    assert render(summary(book.of(run.run_id))).startswith("Run move-1: aborted: enough\n")
 
 
 def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied(book: Ledger) -> None:
     later = [SeenFile(f"{GROUP}.{n}", GROUP, "rs,1,2", n, f"/{n}", 400, sealed=True) for n in (11, 12)]
-    book.see_files("move-1", later)
-    assert status(book, book.run("move-1"))["backlog_bytes"] == 800
-    book.set_fence("move-1", "end", [Position(GROUP, f"{GROUP}.12", 12, 0)])
-    assert status(book, book.run("move-1"))["backlog_bytes"] == 400
-    book.set_ranges("move-1", [WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
-    assert status(book, book.run("move-1"))["backlog_bytes"] == 0
+    book.of("move-1").log.see_files(later)
+    assert status(book.of("move-1"))["backlog_bytes"] == 800
+    book.of("move-1").log.set_fence("end", [Position(GROUP, f"{GROUP}.12", 12, 0)])
+    assert status(book.of("move-1"))["backlog_bytes"] == 400
+    book.of("move-1").log.set_ranges([WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
+    assert status(book.of("move-1"))["backlog_bytes"] == 0
 
 
 def test_no_end_is_promised_while_a_person_decides(book: Ledger) -> None:
-    assert status(book, book.run("move-1"))["eta_seconds"] is None
+    assert status(book.of("move-1"))["eta_seconds"] is None
     for phase in ("replay", "approve", "write_stop", "end_fence"):
-        book.start_phase("move-1", phase)
-        book.finish_phase("move-1", phase, {"at_ms": 1})
-    book.start_phase("move-1", "drain")
-    assert status(book, book.run("move-1"))["eta_seconds"] is not None
+        book.of("move-1").phases.start(phase)
+        book.of("move-1").phases.finish(phase, {"at_ms": 1})
+    book.of("move-1").phases.start("drain")
+    assert status(book.of("move-1"))["eta_seconds"] is not None

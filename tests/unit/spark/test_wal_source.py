@@ -87,7 +87,7 @@ def test_a_folder_is_read_with_those_in_it_but_without_logs_of_meta_and_master(
     shutil.copy(KILLED, server / NAME)
     for skipped in (f"{NAME}.meta", f"{NAME}$masterlocalwal$", "pv2-00000000000000000001.log", f".{NAME}.crc"):
         (tmp_path / "oldWALs" / skipped).write_bytes(b"no WAL")
-    per_file = dict(load(spark, tmp_path / "oldWALs").groupBy("file").count().collect())
+    per_file: dict[str, int] = dict(load(spark, tmp_path / "oldWALs").groupBy("file").count().collect())
     assert per_file == {str(tmp_path / "oldWALs" / NAME): 177, str(server / NAME): len(cells_of(KILLED))}
     # The comma in a server's name does not begin another path; that before a slash does.
     both = load(spark, f"{server},{tmp_path}/oldWALs/{NAME}")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ CLOSED = FIXTURES / "closed.wal"
 KILLED = FIXTURES / "killed.wal"
 
 
-def run(*paths: Path | str) -> tuple[int, list[dict], list[str]]:
+def run(*paths: Path | str) -> tuple[int, list[dict[str, Any]], list[str]]:
     """Exit code, cells and lines of errors."""
     out, err = io.StringIO(), io.StringIO()
     code = cat([str(path) for path in paths], out, err)

@@ -75,14 +75,16 @@ def _add_pages(app: FastAPI, source: Source) -> None:
     def report_of_a_run(run_id: str) -> Response:
         """What `walferry report` prints."""
         ledger = source.ledger()
-        return Response(render(summary(ledger, ledger.find(run_id))) + "\n", media_type="text/plain; charset=utf-8")
+        return Response(
+            render(summary(ledger.of(ledger.find(run_id).run_id))) + "\n", media_type="text/plain; charset=utf-8"
+        )
 
     @app.get("/runs/{run_id}/docs/{path:path}")
     def data_docs_of_a_run(run_id: str, path: str) -> Response:
         """A file of Great Expectations' Data Docs of a run; needs the folder of reports where the API server runs."""
         ledger = source.ledger()
         run = ledger.find(run_id)
-        known = [ledger.phase_facts(run.run_id, phase) for phase in ("check_drain", "check_copy")]
+        known = [ledger.of(run.run_id).phases.facts(phase) for phase in ("check_drain", "check_copy")]
         index = next((facts["data_docs"] for facts in known if facts), None)
         if index is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"run {run.run_id} has no Data Docs yet")

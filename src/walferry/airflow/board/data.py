@@ -18,16 +18,18 @@ from walferry.ledger import (
     Coverage,
     Difference,
     Ledger,
-    Phase,
+    PhaseRecord,
     Quarantined,
     RangeComparison,
     Round,
-    Run,
+    RunRecord,
     WalFile,
 )
 from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.compare import UNEXPLAINED, equal
-from walferry.migration.report import APPLIED_CUT, BY_TABLE, PHASES, status, summary
+from walferry.migration.report import summary
+from walferry.run.phases import APPLIED_CUT, BY_TABLE, PHASES
+from walferry.run.progress import status
 
 RUNS_A_PAGE = 25
 ROWS_A_PAGE = 25
@@ -71,16 +73,16 @@ def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: wo
     }
 
 
-def _line(ledger: Ledger, run: Run) -> Facts:
-    holes = _holes(ledger, run, ledger.files(run.run_id))
+def _line(ledger: Ledger, run: RunRecord) -> Facts:
+    holes = _holes(ledger, run, ledger.of(run.run_id).log.files())
     return _head(ledger, run) | {
         "gaps": len({hole.gap.file for hole in holes if hole.kind == "gap"}),
-        "held": len(ledger.quarantined(run.run_id, "held")),
+        "held": len(ledger.of(run.run_id).quarantine.items("held")),
     }
 
 
-def _head(ledger: Ledger, run: Run) -> Facts:
-    facts = status(ledger, run)
+def _head(ledger: Ledger, run: RunRecord) -> Facts:
+    facts = status(ledger.of(run.run_id))
     return facts | {
         "percent": 100.0 if run.state == "done" else facts["percent"],
         "name": run.name,
@@ -96,20 +98,20 @@ def _head(ledger: Ledger, run: Run) -> Facts:
 # ------------------------------------------------------------------ one run
 
 
-def run_page(ledger: Ledger, run: Run, pages: Pages = Pages()) -> Facts:
+def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     """Everything that the page of a run shows."""
-    files = ledger.files(run.run_id)
+    files = ledger.of(run.run_id).log.files()
     holes = _holes(ledger, run, files)
     lost = [hole for hole in holes if hole.kind == "gap"]
-    phases = ledger.phases(run.run_id)
-    facts = summary(ledger, run)
-    coverage = ledger.coverage(run.run_id)
-    differences = ledger.differences(run.run_id)
-    comparison = ledger.comparison(run.run_id)
-    items = ledger.quarantined(run.run_id)
+    phases = ledger.of(run.run_id).phases.all()
+    facts = summary(ledger.of(run.run_id))
+    coverage = ledger.of(run.run_id).log.coverage()
+    differences = ledger.of(run.run_id).comparisons.differences()
+    comparison = ledger.of(run.run_id).comparisons.ranges()
+    items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
-    rounds = ledger.rounds(run.run_id)
-    total, lines = ledger.audit_page(run.run_id, ROWS_A_PAGE, pages.audit * ROWS_A_PAGE)
+    rounds = ledger.of(run.run_id).rounds.all()
+    total, lines = ledger.of(run.run_id).audit_page(ROWS_A_PAGE, pages.audit * ROWS_A_PAGE)
     return {
         "now_ms": _now_ms(),
         "run": head
@@ -152,8 +154,8 @@ def check_audit(ledger: Ledger) -> Facts:
     return {"lines": head.sequence, "hash": head.hash, "broken": None}
 
 
-def _holes(ledger: Ledger, run: Run, files: Sequence[WalFile]) -> list[Hole]:
-    done = ledger.phase_facts(run.run_id, "drain") is not None
+def _holes(ledger: Ledger, run: RunRecord, files: Sequence[WalFile]) -> list[Hole]:
+    done = ledger.of(run.run_id).phases.facts("drain") is not None
     try:
         return find_holes(ledger, run.run_id, files, done)
     except UsageError:
@@ -202,7 +204,7 @@ def _alarms(
     return alarms
 
 
-def in_order(phases: Sequence[Phase], tables: Sequence[str]) -> list[Phase]:
+def in_order(phases: Sequence[PhaseRecord], tables: Sequence[str]) -> list[PhaseRecord]:
     """The phases in the order of a run, those that have not begun too (with no attempt).
 
     A run with phases of its own (a replay of a time window) is no whole migration: only what it has begun.
@@ -213,12 +215,12 @@ def in_order(phases: Sequence[Phase], tables: Sequence[str]) -> list[Phase]:
     ordered = []
     for name in PHASES:
         for subject in tables if name in BY_TABLE else [""]:
-            nothing = Phase(name, subject, "running", 0, 0, None, {}, "")
+            nothing = PhaseRecord(name, subject, "running", 0, 0, None, {}, "")
             ordered.append(known.pop((name, subject), nothing))
     return ordered + list(known.values())
 
 
-def _phase(phase: Phase) -> Facts:
+def _phase(phase: PhaseRecord) -> Facts:
     return {
         "phase": phase.phase,
         "subject": phase.subject,
@@ -230,7 +232,7 @@ def _phase(phase: Phase) -> Facts:
     }
 
 
-def _tables(run: Run, phases: Sequence[Phase], facts: Facts, coverage: Sequence[Coverage]) -> list[Facts]:
+def _tables(run: RunRecord, phases: Sequence[PhaseRecord], facts: Facts, coverage: Sequence[Coverage]) -> list[Facts]:
     log: dict[str, Counter[str]] = defaultdict(Counter)
     for item in coverage:
         log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
@@ -250,7 +252,7 @@ def _tables(run: Run, phases: Sequence[Phase], facts: Facts, coverage: Sequence[
     return rows
 
 
-def _pairs(run: Run) -> list[tuple[str, str]]:
+def _pairs(run: RunRecord) -> list[tuple[str, str]]:
     """Source and target names, as the log and the ledger write them (without `default:`)."""
     pairs = []
     for table in run.spec.get("tables", ()):
@@ -327,9 +329,9 @@ def _difference(item: Difference) -> Facts:
     return {"table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": _short(item.detail)}
 
 
-def _items(ledger: Ledger, run: Run, items: Sequence[Quarantined]) -> list[Facts]:
+def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list[Facts]:
     behind: dict[int, set[tuple[str, str]]] = defaultdict(set)
-    for hold in ledger.holds(run.run_id):
+    for hold in ledger.of(run.run_id).quarantine.holds():
         behind[hold.quarantine_id].add((hold.table, hold.region))
     rows = [
         {

@@ -49,11 +49,11 @@ class Block:
 def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: bool) -> list[Hole]:
     """What the ledger's view `gaps` lists, told apart; `drained`: all had to be applied by now."""
     known = {file.name: file for file in files}
-    reached = ledger.reached(run_id)
-    ends = {position.file: position.offset for position in ledger.fence(run_id, "end") or []}
-    held = {(hold.file, hold.table) for hold in ledger.holds(run_id)}
+    reached = ledger.of(run_id).log.reached()
+    ends = {position.file: position.offset for position in ledger.of(run_id).log.fence("end") or []}
+    held = {(hold.file, hold.table) for hold in ledger.of(run_id).quarantine.holds()}
     holes = []
-    for gap in ledger.gaps(run_id):
+    for gap in ledger.of(run_id).log.gaps():
         file = known.get(gap.file)
         group = file.group if file else gap.file.rpartition(".")[0]
         kind: Literal["gap", "held", "waiting"] = "waiting"
@@ -88,9 +88,11 @@ def draw_lanes(
     order = sorted(by_group.keys() | troubles.keys(), key=worst_first)
     shown = order[page * PER_PAGE : (page + 1) * PER_PAGE]
     ranges: dict[str, list[WalRange]] = defaultdict(list)
-    for item in ledger.ranges(run_id, groups=shown):
+    for item in ledger.of(run_id).log.ranges(groups=shown):
         ranges[item.file].append(item)
-    fences: list[dict[str, Position]] = [{p.group: p for p in ledger.fence(run_id, kind) or []} for kind in FENCES]
+    fences: list[dict[str, Position]] = [
+        {p.group: p for p in ledger.of(run_id).log.fence(kind) or []} for kind in FENCES
+    ]
     lanes = []
     for group in shown:
         start, end = (fence.get(group) for fence in fences)

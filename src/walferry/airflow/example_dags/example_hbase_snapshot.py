@@ -17,11 +17,11 @@ def example_hbase_snapshot() -> None:
         return open_run("before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target")
 
     @task
-    def deploy(run: str) -> str:
+    def deploy(run_id: str) -> str:
         """Any @task may look at the run: here for the names of its snapshots."""
-        with step(run) as migration:
-            print("to go back to:", [migration.snapshot(pair.source) for pair in migration.tables])
-        return run
+        with step(run_id) as run:
+            print("to go back to:", [run.snapshot(pair.source) for pair in run.tables])
+        return run_id
 
     @task
     def clean_up(run: str) -> None:

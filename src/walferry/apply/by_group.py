@@ -1,0 +1,270 @@
+"""Replay by WAL group: the cells' bytes go from the file into the request unchanged.
+
+One task per group, its files in order, all tables in one pass. Right as long as no region changed its server while
+the files were written (migration.replay makes sure of it); otherwise `by_row` is the way.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, refuse, unreadable_markers
+from walferry.apply.route import Route
+from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
+from walferry.errors import DamagedInputError
+from walferry.formats.cells import gather, index_cells
+from walferry.formats.wal import EntryBatch, Marker
+from walferry.spark.fan_out import fan_out
+from walferry.wal.files import WalFile
+
+LANES = 4
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """Files of one WAL group in order; entries of `held` regions stay where they are."""
+
+    route: Route
+    files: tuple[WalFile, ...]
+    held: frozenset[str] = frozenset()
+
+
+def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
+    """Apply every group in a Spark task of its own; reports of all files, in task order."""
+    return fan_out(spark, apply_group, tasks, what="apply edits")
+
+
+def apply_group(task: GroupTask) -> list[FileReport]:
+    """Apply the files of one WAL group in order, all tables in one pass, and wait for every acknowledgement.
+
+    Stops in front of what cannot be applied: a refused edit holds its region from there on, damage ends the
+    task. Raises what `Sender.send` raises when the target cannot be reached.
+    """
+    with _Lanes(task) as lanes:
+        reports = []
+        for number, file in enumerate(task.files):
+            reports.append(_apply_file(task, lanes, number, file))
+            if not reports[-1].complete:
+                break
+        lanes.wait()
+    behind_damage = [
+        FileReport(file.name, file.length, False, Tally(task.route.tables).rows(), (), ())
+        for file in task.files[len(reports) :]
+    ]
+    return [lanes.amend(report) for report in reports] + behind_damage
+
+
+def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
+    tally = Tally(task.route.tables)
+    refusals: list[Refusal] = []
+    wal = task.route.open(file)
+    try:
+        for batch in wal:
+            selected = tally.add(batch)
+            for refusal in unreadable_markers(batch, file.name, task.route.tables):
+                refusals.append(refusal)
+                lanes.hold(number, refusal)
+            edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+            lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
+    except DamagedInputError as error:
+        damage = Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b"")
+        return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage), ())
+    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), ())
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Entries of one batch that wait to be sent; `picked` are their positions in the batch, in file order."""
+
+    number: int
+    """position of the file in the task"""
+    file: str
+    batch: EntryBatch
+    picked: np.ndarray
+
+    def place(self, entry: int) -> tuple[int, int]:
+        """Where an entry stands in the group: file number, offset in the file."""
+        return self.number, self.batch.base + int(self.batch.start[entry])
+
+    def narrowed(self, picked: np.ndarray) -> _Request:
+        """The same request with fewer entries."""
+        return _Request(self.number, self.file, self.batch, picked)
+
+
+class _Lanes:
+    """Sends the entries of one group over a few connections; a region always takes the same lane."""
+
+    def __init__(self, task: GroupTask) -> None:
+        self._pipe = task.route
+        self._held: dict[str, tuple[int, int]] = dict.fromkeys(task.held, (-1, 0))
+        self._withheld: dict[tuple[str, str], Withheld] = {}
+        self._refusals: list[Refusal] = []
+        self._error: BaseException | None = None
+        self._queues: list[queue.Queue[_Request | None]] = [queue.Queue(maxsize=2) for _ in range(LANES)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(lane, self._pipe.sender()), daemon=True) for lane in self._queues
+        ]
+
+    def __enter__(self) -> _Lanes:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for lane in self._queues:
+            lane.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def hold(self, number: int, refusal: Refusal) -> None:
+        """Let the refused region wait from the refused entry on; file `number` of the task holds it."""
+        place = (number, refusal.start)
+        if refusal.region is None or self._held.get(refusal.region, place) < place:
+            return
+        # The reader may have met a later place before a lane met this one.
+        self._held[refusal.region] = place
+        self._withhold(refusal.file, refusal.table, refusal.region, refusal.start)
+
+    def put(self, request: _Request) -> None:
+        """Queue the entries by region; waits while a lane is busy, which bounds memory."""
+        lane_of = lanes_of(request.batch)[request.picked]
+        for lane, waiting in enumerate(self._queues):
+            mine = request.picked[lane_of == lane]
+            if len(mine):
+                if self._error is not None:
+                    raise self._error
+                waiting.put(request.narrowed(mine))
+
+    def wait(self) -> None:
+        """Wait until everything queued is acknowledged; raises what a lane met."""
+        for lane in self._queues:
+            lane.join()
+        if self._error is not None:
+            raise self._error
+
+    def amend(self, report: FileReport) -> FileReport:
+        """Add to a file's report what the lanes refused and withheld of it."""
+        refusals = (*report.refusals, *(item for item in self._refusals if item.file == report.file))
+        withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
+        return replace(report, refusals=refusals, withheld=withheld)
+
+    def _run(self, lane: queue.Queue[_Request | None], sender: Writer) -> None:
+        while (request := lane.get()) is not None:
+            try:
+                if self._error is None:
+                    self._send(sender, request)
+            except BaseException as error:  # raised again where the lane is fed
+                self._error = error
+            finally:
+                lane.task_done()
+        lane.task_done()
+
+    def _send(self, sender: Writer, request: _Request) -> None:
+        """Send what is not held; on a refusal halve until the refused entry stands alone."""
+        passing = self._let_pass(request)
+        if len(passing.picked) == 0:
+            return
+        try:
+            for runs, cells in requests(passing.batch, passing.picked, self._pipe.tables):
+                sender.send(runs, cells)
+        except RefusedError as error:
+            if len(passing.picked) > 1:
+                middle = len(passing.picked) // 2
+                self._send(sender, passing.narrowed(passing.picked[:middle]))
+                self._send(sender, passing.narrowed(passing.picked[middle:]))
+            else:
+                refusal = refuse(passing.file, passing.batch, int(passing.picked[0]), str(error))
+                self._refusals.append(refusal)
+                self.hold(passing.number, refusal)
+
+    def _let_pass(self, request: _Request) -> _Request:
+        if not self._held:
+            return request
+        batch = request.batch
+        passing = []
+        for entry in request.picked:
+            region = batch.regions[batch.region[entry]].decode()
+            place = request.place(int(entry))
+            if region not in self._held or place < self._held[region]:
+                passing.append(entry)
+            else:
+                self._withhold(request.file, batch.tables[batch.table[entry]].decode(), region, place[1])
+        return request.narrowed(np.array(passing, dtype=np.int64))
+
+    def _withhold(self, file: str, table: str, region: str, offset: int) -> None:
+        known = self._withheld.get((file, region))
+        first = offset if known is None else min(offset, known.from_offset)
+        self._withheld[file, region] = Withheld(file, table, region, first)
+
+
+def lanes_of(batch: EntryBatch) -> np.ndarray:
+    """Of each entry the lane: by the region's name, for its code is another in the next file."""
+    lanes = np.array([zlib.crc32(name) % LANES for name in batch.regions] or [0])
+    of_entries: np.ndarray = lanes[batch.region]
+    return of_entries
+
+
+def requests(
+    batch: EntryBatch, picked: np.ndarray, tables: Mapping[str, str]
+) -> Iterator[tuple[list[CellRun], memoryview]]:
+    """Cut entries (positions in file order) into requests of bounded size.
+
+    Within a request the entries stand table by table, in file order each; one request never mixes edits that
+    came from different clusters, because the receiver applies those concurrently.
+    """
+    starts, ends = batch.cells_start[picked], batch.end[picked]
+    begin = 0
+    while begin < len(picked):
+        size = np.cumsum(ends[begin:] - starts[begin:])
+        mutations = np.cumsum(batch.mutation_count[picked[begin:]])
+        clusters = batch.clusters[picked[begin:]]
+        limit = min(
+            int(np.searchsorted(size, MAX_BYTES, side="right")),
+            int(np.searchsorted(mutations, MAX_MUTATIONS, side="right")),
+            int(np.argmax(clusters != clusters[0])) if (clusters != clusters[0]).any() else len(clusters),
+        )
+        if limit == 0 and mutations[0] > MAX_MUTATIONS:
+            yield from _split_entry(batch, int(picked[begin]), tables)
+            begin += 1
+            continue
+        chosen = picked[begin : begin + max(limit, 1)]
+        chosen = chosen[np.argsort(batch.table[chosen], kind="stable")]
+        cells = gather(batch.buffer, batch.cells_start[chosen], batch.end[chosen])
+        borders = np.flatnonzero(np.diff(batch.table[chosen], prepend=-1))
+        counts = np.add.reduceat(batch.cell_count[chosen], borders)
+        runs = [
+            _run(batch, int(chosen[border]), int(count), tables) for border, count in zip(borders, counts, strict=True)
+        ]
+        yield runs, cells.data
+        begin += len(chosen)
+
+
+def _split_entry(
+    batch: EntryBatch, entry: int, tables: Mapping[str, str]
+) -> Iterator[tuple[list[CellRun], memoryview]]:
+    """An entry of more mutations than a request may hold goes in several; each cell is at most one mutation."""
+    start, end = int(batch.cells_start[entry]), int(batch.end[entry])
+    positions = index_cells(batch.buffer, start, end).position
+    for begin in range(0, len(positions), MAX_MUTATIONS):
+        part = positions[begin : begin + MAX_MUTATIONS]
+        behind = begin + MAX_MUTATIONS
+        stop = int(positions[behind]) if behind < len(positions) else end
+        yield [_run(batch, entry, len(part), tables)], batch.buffer[int(part[0]) : stop].data
+
+
+def _run(batch: EntryBatch, entry: int, cells: int, tables: Mapping[str, str]) -> CellRun:
+    return CellRun(
+        table=tables[batch.tables[batch.table[entry]].decode()],
+        clusters=batch.cluster_lists[batch.clusters[entry]],
+        region=batch.regions[batch.region[entry]],
+        sequence_number=int(batch.sequence_number[entry]),
+        write_time=int(batch.write_time[entry]),
+        cells=cells,
+    )

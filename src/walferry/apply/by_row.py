@@ -1,0 +1,370 @@
+"""Replay by row: cells of all groups shuffled by row and sorted by sequence number.
+
+Right always, also across moves, splits and merges of regions, because a row's sequence numbers rise through all of
+them. Costs one shuffle and, beforehand, one pass over the files to see what is in them.
+
+A time window is applied the same way. What the target has of other times already is read along: an edit of the window
+that such a later edit outranks stays out, so that an older window never undoes a newer one (R3).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
+from pyspark.sql import functions as F
+
+from walferry.apply.index import FileIndex, index_file
+from walferry.apply.outcomes import Refusal
+from walferry.apply.route import Route
+from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
+from walferry.errors import DamagedInputError, WalferryError
+from walferry.formats.cells import CellType, binary_column, gather, index_cells
+from walferry.formats.wal import EntryBatch, Marker
+from walferry.spark.fan_out import fan_out, progress
+from walferry.wal.files import WalFile
+from walferry.wal.open import entry_at
+
+LEAST_SENDERS = 4
+"""partitions of the shuffle, each with one request under way; more where there are more cores"""
+EVERY_REGION = "*"
+"""in `RowTask.from_offset`: all regions that have no offset of their own"""
+
+
+def index_files(spark: SparkSession, route: Route, files: Sequence[WalFile]) -> list[FileIndex]:
+    """Read files without applying anything; one task each."""
+    return fan_out(spark, lambda file: [index_file(route.open(file), file, route.tables)], files, what="read WALs")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Write times from `start_ms` (included) to `end_ms` (excluded)."""
+
+    start_ms: int
+    end_ms: int
+
+    def holds(self, write_times: np.ndarray) -> np.ndarray:
+        """Which of the times lie in it."""
+        inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
+        return inside
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """Cells to apply in row order: of which files and regions, and from which offsets on."""
+
+    route: Route
+    files: tuple[WalFile, ...]
+    from_offset: Mapping[tuple[str, str], int] | None = None
+    """(file, region) to the offset from which its entries count; None: everything counts"""
+    skipped: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries that stay out: quarantined ones"""
+    cut_off: Mapping[str, int] = field(default_factory=dict)
+    """file to the offset of damage that was accepted: nothing is read from there on"""
+    held: frozenset[str] = frozenset()
+    """regions that stay out"""
+    window: Span | None = None
+    """only what was written in it is applied; None: everything"""
+    settled: tuple[Span, ...] = ()
+    """with a window: when edits were written that the target has already"""
+    not_there: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries of those times that the target does not have after all"""
+
+
+_ROW_SCHEMA = pa.schema(
+    [
+        ("table", pa.string()),
+        ("row", pa.binary()),
+        ("sequence_number", pa.int64()),
+        ("index", pa.int32()),
+        ("region", pa.string()),
+        ("clusters", pa.binary()),
+        ("write_time", pa.int64()),
+        ("file", pa.string()),
+        ("offset", pa.int64()),
+        ("cell", pa.binary()),
+    ]
+)
+_ROW_DDL = (
+    "table string, row binary, sequence_number long, index int, region string, clusters binary, "
+    "write_time long, file string, offset long, cell binary"
+)
+# What ranks edits of a column, needed only beside settled ones.
+_RANKED_SCHEMA = pa.schema(
+    [
+        *_ROW_SCHEMA,
+        ("family", pa.binary()),
+        ("qualifier", pa.binary()),
+        ("timestamp", pa.int64()),
+        ("type", pa.int32()),
+        ("settled", pa.bool_()),
+    ]
+)
+_RANKED_DDL = f"{_ROW_DDL}, family binary, qualifier binary, timestamp long, type int, settled boolean"
+
+
+@dataclass(frozen=True)
+class RowsApplied:
+    """What one partition of `apply_by_row` did."""
+
+    cells: int
+    refusals: tuple[Refusal, ...]
+    outranked: int = 0
+    """cells of the window that stayed out because the target has later ones"""
+
+
+def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
+    """Apply the chosen cells of all files so that each row's edits go in order.
+
+    One shuffle: rows to partitions, within one sorted by row, sequence number and index in the entry. A row is
+    in one partition, a partition has one request under way. Cells that the target refuses are reported; other
+    cells of their rows may have been applied, so their regions must be applied again as a whole later.
+    """
+    numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
+    ranked = bool(task.settled)
+    cells: DataFrame = numbers.mapInArrow(
+        lambda batches: _read_rows(task, batches), _RANKED_DDL if ranked else _ROW_DDL
+    )
+    senders = max(LEAST_SENDERS, spark.sparkContext.defaultParallelism)
+    placed = cells.repartition(senders, "table", "row")
+    if ranked:
+        placed = _rank(placed)
+    ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
+    sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
+    with progress(spark, "apply edits by row"):
+        outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
+    for outcome in outcomes:
+        if isinstance(outcome, WalferryError):
+            raise outcome
+    first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
+    return RowsApplied(
+        sum(outcome.cells for outcome in outcomes),
+        tuple(first.values()),
+        sum(outcome.outranked for outcome in outcomes),
+    )
+
+
+def _rank(cells: DataFrame) -> DataFrame:
+    """Only the window's own cells, with a column `outranked`: whether a settled edit with a higher sequence number
+    takes the cell's place, or deletes it. Partitioned as it came: every window below lies within a row."""
+    family = ("table", "row", "family")
+    column = (*family, "qualifier")
+
+    def newest(*types: CellType) -> Column:
+        counts = F.col("settled") if not types else F.col("settled") & F.col("type").isin([int(kind) for kind in types])
+        return F.max(F.when(counts, F.col("sequence_number")))
+
+    def at(*keys: str) -> WindowSpec:
+        return Window.partitionBy(*keys)
+
+    def up(*keys: str) -> WindowSpec:
+        """All cells that are as young or younger."""
+        order = Window.partitionBy(*keys).orderBy(F.desc("timestamp"))
+        return order.rangeBetween(Window.unboundedPreceding, Window.currentRow)
+
+    equal = newest().over(at(*column, "timestamp", "type"))
+    deleted = F.greatest(
+        newest(CellType.DELETE_FAMILY).over(up(*family)),
+        newest(CellType.DELETE_FAMILY_VERSION).over(at(*family, "timestamp")),
+        newest(CellType.DELETE_COLUMN).over(up(*column)),
+        newest(CellType.DELETE).over(at(*column, "timestamp")),
+    )
+    is_put = F.col("type") == int(CellType.PUT)
+    later = F.greatest(equal, F.when(is_put, deleted))
+    outranked = F.coalesce(later > F.col("sequence_number"), F.lit(False))
+    mine = F.coalesce(~F.col("settled"), F.lit(True))
+    return cells.withColumn("outranked", outranked).filter(mine)
+
+
+def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from _read_file(task, task.files[number])
+    except WalferryError as error:  # Spark would turn it into a traceback; travels on as a row of its own
+        yield _failure(error, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
+
+
+def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
+    end = task.cut_off.get(file.name)
+    try:
+        for entries in task.route.open(file):
+            settled = None if task.window is None or not task.settled else ~task.window.holds(entries.write_time)
+            yield from row_cells(entries, file.name, _chosen(task, file.name, entries), settled)
+    except DamagedInputError as error:
+        if end is None or error.facts["offset"] < end:
+            raise
+
+
+def _failure(error: WalferryError, schema: pa.Schema) -> pa.RecordBatch:
+    """A row without a table: sorts first and is raised again by the side that sends."""
+    values = dict.fromkeys(schema.names) | {"row": b"", "sequence_number": 0, "index": 0, "cell": pickle.dumps(error)}
+    return pa.record_batch([pa.array([values[field.name]], field.type) for field in schema], schema=schema)
+
+
+def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
+    wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
+    chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+    offsets = batch.base + batch.start
+    out = np.array([name.decode() in task.held for name in batch.regions] or [False])
+    chosen &= ~out[batch.region]
+    if task.window is not None:
+        settled = np.zeros(len(batch), bool)
+        for span in task.settled:
+            settled |= span.holds(batch.write_time)
+        for name, offset in task.not_there:
+            if name == file:
+                settled &= offsets != offset
+        chosen &= task.window.holds(batch.write_time) | settled
+    if task.from_offset is not None:
+        never = np.iinfo(np.int64).max
+        others = task.from_offset.get((file, EVERY_REGION), never)
+        first = np.array([task.from_offset.get((file, name.decode()), others) for name in batch.regions] or [never])
+        chosen &= offsets >= first[batch.region]
+    for name, offset in task.skipped:
+        if name == file:
+            chosen &= offsets != offset
+    picked: np.ndarray = np.flatnonzero(chosen)
+    return picked
+
+
+def row_cells(
+    batch: EntryBatch, file: str, picked: np.ndarray, settled: np.ndarray | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The cells of entries with what their order needs; the cell's bytes are the WAL's own.
+
+    `settled`: of each entry of the batch, whether the target has it already; given, what ranks a cell comes along.
+    """
+    if len(picked) == 0:
+        return
+    buffer = gather(batch.buffer, batch.cells_start[picked], batch.end[picked])
+    cells = index_cells(buffer)
+    counts = batch.cell_count[picked]
+    entry = np.repeat(picked, counts)
+    index = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts)
+    borders = np.append(cells.position, len(buffer)).astype(np.int32)
+
+    def named(codes: np.ndarray, names: list[bytes], kind: pa.DataType) -> pa.Array:
+        return pa.array(names, pa.binary()).cast(kind).take(pa.array(codes[entry]))
+
+    ranking = []
+    if settled is not None:
+        ranking = [
+            binary_column(buffer, cells.family_start, cells.family_length),
+            binary_column(buffer, cells.qualifier_start, cells.qualifier_length),
+            pa.array(cells.timestamp),
+            pa.array(cells.type.astype(np.int32)),
+            pa.array(settled[entry]),
+        ]
+    yield pa.record_batch(
+        [
+            named(batch.table, batch.tables, pa.string()),
+            binary_column(buffer, cells.row_start, cells.row_length),
+            pa.array(batch.sequence_number[entry], pa.int64()),
+            pa.array(index, pa.int32()),
+            named(batch.region, batch.regions, pa.string()),
+            named(batch.clusters, batch.cluster_lists, pa.binary()),
+            pa.array(batch.write_time[entry], pa.int64()),
+            pa.array([file]).take(pa.array(np.zeros(len(entry), np.int64))),
+            pa.array(batch.base + batch.start[entry], pa.int64()),
+            pa.Array.from_buffers(pa.binary(), len(entry), [None, pa.py_buffer(borders), pa.py_buffer(buffer)]),
+            *ranking,
+        ],
+        schema=_RANKED_SCHEMA if ranking else _ROW_SCHEMA,
+    )
+
+
+def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    route = task.route
+    sent = outranked = 0
+    refusals: list[Refusal] = []
+    outcome: RowsApplied | WalferryError
+    try:
+        sender = route.sender()
+        for batch in batches:
+            if batch.num_rows and batch["table"][0].as_py() is None:
+                raise pickle.loads(batch["cell"][0].as_py())
+            if "outranked" in batch.schema.names:
+                before, batch = batch.num_rows, batch.filter(pc.invert(batch["outranked"]))
+                outranked += before - batch.num_rows
+            for part in _same_origin(_without(batch, {refusal.region for refusal in refusals})):
+                sent += part.num_rows
+                refusals += _send_part(route, sender, part)
+        outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals), outranked)
+    except WalferryError as error:
+        outcome = error
+    yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
+
+
+def _send_part(route: Route, sender: Writer, part: pa.RecordBatch) -> Iterator[Refusal]:
+    """Send cells of one table; on a refusal halve until the refused cell stands alone, and leave out its region."""
+    first = {name: part[name][0].as_py() for name in part.schema.names}
+    run = CellRun(
+        table=route.tables[first["table"]],
+        clusters=first["clusters"],
+        region=first["region"].encode(),
+        sequence_number=first["sequence_number"],
+        write_time=first["write_time"],
+        cells=part.num_rows,
+    )
+    try:
+        sender.send([run], _bytes_of(part["cell"]))
+    except RefusedError as error:
+        if part.num_rows > 1:
+            middle = part.num_rows // 2
+            refused = list(_send_part(route, sender, part.slice(0, middle)))
+            rest = _without(part.slice(middle), {refusal.region for refusal in refused})
+            yield from refused
+            if rest.num_rows:
+                yield from _send_part(route, sender, rest)
+            return
+        yield Refusal(
+            first["file"], first["offset"], first["offset"], first["table"], first["region"],
+            first["sequence_number"], str(error), first["cell"], first["write_time"],
+        )  # fmt: skip
+
+
+def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
+    """The refusal with the bytes of the whole WAL entry: that is what a release decides about."""
+    file = next(file for file in task.files if file.name == refusal.file)
+    data = entry_at(task.route.open(file), refusal.start)
+    return replace(refusal, end=refusal.start + len(data), data=data)
+
+
+def _without(batch: pa.RecordBatch, regions: Collection[str | None]) -> pa.RecordBatch:
+    """Leave out the cells of refused regions: those are applied as a whole later."""
+    if not regions:
+        return batch
+    refused = pc.is_in(batch["region"], pa.array(sorted(filter(None, regions))))
+    return batch.filter(pc.invert(refused))
+
+
+def _same_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a sorted batch where the table or the list of clusters changes, and at the size of a request."""
+    table = batch["table"].dictionary_encode().indices.to_numpy()
+    clusters = batch["clusters"].dictionary_encode().indices.to_numpy()
+    changes = np.flatnonzero((np.diff(table) != 0) | (np.diff(clusters) != 0)) + 1
+    borders = [0, *changes.tolist(), batch.num_rows]
+    offsets = _offsets(batch["cell"])
+    for start, stop in pairwise(borders):
+        while start < stop:
+            fitting = int(np.searchsorted(offsets, offsets[start] + MAX_BYTES, side="right")) - 1
+            end = max(start + 1, min(stop, start + MAX_MUTATIONS, fitting))
+            yield batch.slice(start, end - start)
+            start = end
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+
+
+def _bytes_of(array: pa.Array) -> memoryview:
+    """The values of a binary array without nulls, one behind the other, without a copy."""
+    offsets = _offsets(array)
+    return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]

@@ -1,0 +1,129 @@
+"""Read sealed WAL files in the executors, and say what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from walferry.formats.wal import EntryBatch, Marker
+
+NOT_IN_THE_LOG = "not in the log: "
+"""how the reason begins for which a marker edit is refused"""
+
+
+@dataclass(frozen=True)
+class TableTally:
+    """What one file holds of one table: whole entries, their cells, first and last write time (ms)."""
+
+    table: str
+    entries: int
+    cells: int
+    first_write_ms: int
+    last_write_ms: int
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Bytes that could not be applied: region None means any region the file may hold."""
+
+    file: str
+    start: int
+    end: int
+    table: str
+    region: str | None
+    sequence_number: int
+    reason: str
+    data: bytes
+    write_time: int = 0
+    """ms; 0 for damage, which has none"""
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Entries of a held region in one file, from an offset on."""
+
+    file: str
+    table: str
+    region: str
+    from_offset: int
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What became of one file. `complete`: read and applied to its end, but for what is refused and withheld."""
+
+    file: str
+    length: int
+    complete: bool
+    tallies: tuple[TableTally, ...]
+    refusals: tuple[Refusal, ...]
+    withheld: tuple[Withheld, ...]
+
+
+class Tally:
+    """Counts the entries and cells of the wanted tables in one file."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self._tables = {table.encode(): [0, 0, 0, 0] for table in tables}
+
+    def add(self, batch: EntryBatch) -> np.ndarray:
+        """Count a batch; a mask of the entries that belong to a wanted table."""
+        wanted = np.array([name in self._tables for name in batch.tables] or [False])
+        selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
+        for code in np.unique(batch.table[selected]):
+            mine = batch.table == code
+            times = batch.write_time[mine]
+            row = self._tables[batch.tables[code]]
+            row[2] = min(row[2], int(times.min())) if row[0] else int(times.min())
+            row[3] = max(row[3], int(times.max()))
+            row[0] += int(mine.sum())
+            row[1] += int(batch.cell_count[mine & (batch.marker == Marker.NONE)].sum())
+        return selected
+
+    def rows(self) -> tuple[TableTally, ...]:
+        """One row for each wanted table, those without entries too."""
+        return tuple(TableTally(table.decode(), *row) for table, row in self._tables.items())
+
+
+def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> list[Refusal]:
+    """Marker edits that stand for data which the log does not hold, or whose meaning is not known."""
+    wanted = set(tables)
+    found = []
+    for i in np.flatnonzero((batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)):
+        table = batch.tables[batch.table[i]].decode()
+        if table not in wanted:
+            continue
+        kind = Marker(int(batch.marker[i]))
+        what = "a bulk load, whose cells" if kind is Marker.BULK_LOAD else "an unknown kind of marker, whose data"
+        reason = f"{NOT_IN_THE_LOG}{what} the log does not hold"
+        found.append(
+            Refusal(
+                file,
+                batch.base + int(batch.start[i]),
+                batch.base + int(batch.end[i]),
+                table,
+                batch.regions[batch.region[i]].decode(),
+                int(batch.sequence_number[i]),
+                reason,
+                batch.buffer[batch.start[i] : batch.end[i]].tobytes(),
+                int(batch.write_time[i]),
+            )
+        )
+    return found
+
+
+def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
+    """Describe one entry that is not applied, with its bytes."""
+    return Refusal(
+        file,
+        batch.base + int(batch.start[entry]),
+        batch.base + int(batch.end[entry]),
+        batch.tables[batch.table[entry]].decode(),
+        batch.regions[batch.region[entry]].decode(),
+        int(batch.sequence_number[entry]),
+        reason,
+        batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(),
+        int(batch.write_time[entry]),
+    )

@@ -1,0 +1,55 @@
+"""From where to where edits go, and under which guard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyspark import TaskContext
+
+from walferry.apply.rpc_writer import RpcWriter
+from walferry.apply.thrift_writer import ThriftWriter
+from walferry.apply.writer import Limits, Writer
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.address import ClusterAddress
+from walferry.spark.clients import shared_client, shared_files
+from walferry.wal.files import WalFile
+from walferry.wal.open import SealedWal
+
+Way = Literal["rpc", "thrift"]
+"""how edits reach the target"""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where edits come from and go to, and under which guard. Travels to the executors."""
+
+    source: ClusterAddress
+    root: str
+    """HBase's root folder on the source's file system"""
+    source_id: tuple[int, int]
+    """the source's cluster id: least, most significant bits"""
+    target: ClusterAddress
+    tables: dict[str, str]
+    """source table to target table"""
+    guard: Callable[[Collection[str]], None]
+    """raises unless the leases of these target tables are still held; called before every request"""
+    limits: Limits = field(default_factory=Limits)
+    way: Way = "rpc"
+
+    def sender(self) -> Writer:
+        """A sender of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() > 0:
+            time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
+        if self.way == "thrift":
+            return ThriftWriter(self.target, self.guard, self.limits)
+        least, most = self.source_id
+        source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
+        return RpcWriter(shared_client(self.target), source_id, self.guard, self.limits)
+
+    def open(self, file: WalFile) -> SealedWal:
+        """A sealed file of the source, to be read in this process."""
+        return SealedWal(shared_files(self.source), self.root, file)

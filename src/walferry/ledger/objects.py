@@ -1,0 +1,62 @@
+"""What one run makes on the clusters: planned before it is made, so that none is left behind."""
+
+from __future__ import annotations
+
+from sqlalchemy import insert, update
+
+from walferry.errors import WalferryError
+from walferry.ledger.database import now_ms
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState
+from walferry.ledger.store import Store, fetch
+
+
+class Objects:
+    """What one run makes on the clusters: planned before it is made, so that none is left behind."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+
+    def plan(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+        """About to make the object. One that is already made stays so."""
+        self._set(cluster, kind, name, "planned")
+
+    def made(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+        """The object is there; WalferryError when it was never planned."""
+        self._set(cluster, kind, name, "made")
+
+    def removed(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+        """The object is gone, or never came to be; WalferryError when it was never planned."""
+        self._set(cluster, kind, name, "removed")
+
+    def all(self, state: ObjectState | None = None) -> list[ClusterObject]:
+        """What the run planned, made and removed, oldest first."""
+        objects = self._store.table("objects")
+        conditions = [objects.c.run_id == self._run_id] + ([objects.c.state == state] if state else [])
+        order = (objects.c.planned_ms, objects.c.cluster, objects.c.kind, objects.c.name)
+        with self._store.database.read() as connection:
+            return fetch(connection, ClusterObject, objects, *conditions, order=order)
+
+    def _set(self, cluster: ClusterSide, kind: ObjectKind, name: str, state: ObjectState) -> None:
+        objects = self._store.table("objects")
+        key = {"run_id": self._run_id, "cluster": cluster, "kind": kind, "name": name}
+        same = [objects.c[column] == value for column, value in key.items()]
+        at = now_ms()
+        with self._store.database.write() as connection:
+            self._store.run(connection, self._run_id)
+            known = fetch(connection, ClusterObject, objects, *same)
+            if not known:
+                if state != "planned":
+                    raise WalferryError(
+                        f"{kind} {name} on the {cluster} of run {self._run_id} was never planned: `plan` comes before "
+                        "making it",
+                        **key,
+                    )
+                connection.execute(insert(objects).values(**key, state=state, planned_ms=at))
+            elif known[0].state == state or (known[0].state == "made" and state == "planned"):
+                return
+            else:
+                connection.execute(update(objects).where(*same).values({"state": state, f"{state}_ms": at}))
+            self._store.note(
+                connection, f"object {state}", self._run_id, {"cluster": cluster, "kind": kind, "name": name}
+            )

@@ -1,0 +1,89 @@
+"""The phases of one run. The subject is a table, or "" for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import insert, update
+
+from walferry.ledger.database import now_ms
+from walferry.ledger.rows import PhaseRecord, PhaseState, to_columns
+from walferry.ledger.store import Store, fetch
+
+
+class Phases:
+    """The phases of one run. The subject is a table, or "" for the whole run."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+
+    def facts(self, phase: str, subject: str = "") -> dict[str, Any] | None:
+        """What the phase found out, when it is done; None while it is not."""
+        for known in self.all():
+            if (known.phase, known.subject, known.state) == (phase, subject, "done"):
+                return known.facts
+        return None
+
+    def start(self, phase: str, subject: str = "") -> int:
+        """Begin a phase, or begin it again; the number of this attempt. UsageError when the run has ended."""
+        return self._set(phase, subject, "running")
+
+    def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "") -> None:
+        """The phase is done; `facts` is what later phases and the report need of it."""
+        self._set(phase, subject, "done", facts=facts)
+
+    def fail(self, phase: str, error: str, subject: str = "", attempt: int | None = None) -> None:
+        """This attempt at the phase failed. Nothing changes when another attempt has begun, or done it, since."""
+        self._set(phase, subject, "failed", error=error, attempt=attempt)
+
+    def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
+        """The phase must be done again: what it rested on has changed. A phase that is not done stays as it is."""
+        if self.facts(phase, subject) is not None:
+            self._set(phase, subject, "failed", error=reason)
+
+    def all(self) -> list[PhaseRecord]:
+        """All phases in the order in which they were last started."""
+        phases = self._store.table("phases")
+        order = (phases.c.started_ms, phases.c.phase, phases.c.subject)
+        with self._store.database.read() as connection:
+            return fetch(connection, PhaseRecord, phases, phases.c.run_id == self._run_id, order=order)
+
+    def _set(
+        self,
+        phase: str,
+        subject: str,
+        state: PhaseState,
+        facts: Mapping[str, Any] | None = None,
+        error: str = "",
+        attempt: int | None = None,
+    ) -> int:
+        phases = self._store.table("phases")
+        key = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
+        at = now_ms()
+        with self._store.database.write() as connection:
+            starting = state == "running"
+            self._store.unfinished(connection, self._run_id) if starting else self._store.run(connection, self._run_id)
+            known = fetch(connection, PhaseRecord, phases, *key)
+            before = known[0] if known else PhaseRecord(phase, subject, "running", 0, at, None, {}, "")
+            if attempt is not None and (before.attempts != attempt or before.state == "done"):
+                return before.attempts
+            after = replace(
+                before,
+                state=state,
+                attempts=before.attempts + (1 if starting or not known else 0),
+                started_ms=at if starting else before.started_ms,
+                finished_ms=None if starting else at,
+                facts=dict(facts or {}),
+                error=error,
+            )
+            if known:
+                connection.execute(update(phases).where(*key).values(to_columns(after)))
+            else:
+                connection.execute(insert(phases).values(to_columns(after) | {"run_id": self._run_id}))
+            action = {"running": "start phase", "done": "finish phase", "failed": "fail phase"}[state]
+            inputs = {"phase": phase, "subject": subject, "attempt": after.attempts, "facts": after.facts}
+            self._store.note(connection, action, self._run_id, inputs, error)
+        return after.attempts

@@ -1,0 +1,67 @@
+"""What the ledger's sections share: the open database, who signs the audit lines, and a run's own row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, select
+
+from walferry.errors import UsageError
+from walferry.ledger import audit as chain
+from walferry.ledger.database import Database, now_ms
+from walferry.ledger.rows import AuditLine, Row, RunRecord, from_columns
+
+
+@dataclass(frozen=True)
+class Store:
+    """The open database, and `actor`, who signs the audit lines unless a call names somebody else."""
+
+    database: Database
+    actor: str
+
+    def table(self, name: str) -> Table:
+        """A table or view of the schema."""
+        return self.database.tables[name]
+
+    def run(self, connection: Connection, run_id: str) -> RunRecord:
+        """The run of that id; UsageError when there is none."""
+        runs = self.table("runs")
+        found = fetch(connection, RunRecord, runs, runs.c.run_id == run_id)
+        if not found:
+            raise UsageError(f"the ledger {self.database.url} knows no run {run_id!r}", run=run_id)
+        return found[0]
+
+    def unfinished(self, connection: Connection, run_id: str) -> RunRecord:
+        """The same; UsageError when it has ended."""
+        run = self.run(connection, run_id)
+        if run.state != "running":
+            why = f"{run.state}: {run.outcome}" if run.outcome else run.state
+            raise UsageError(f"run {run_id} has ended ({why}): begin a new one", run=run_id)
+        return run
+
+    def note(
+        self,
+        connection: Connection,
+        action: str,
+        run_id: str | None,
+        inputs: Mapping[str, Any],
+        outcome: str = "",
+        actor: str | None = None,
+    ) -> str:
+        """Append an audit line in the transaction of the change that it tells of; the new head's hash."""
+        line = AuditLine(0, now_ms(), actor or self.actor, action, run_id, dict(inputs), outcome, "")
+        return chain.append(connection, self.table("audit"), line).hash
+
+
+def fetch(
+    connection: Connection,
+    kind: type[Row],
+    table: Table,
+    *conditions: ColumnElement[bool],
+    order: Sequence[ColumnElement[Any]] = (),
+) -> list[Row]:
+    """The rows of a table that meet all conditions, as dataclasses."""
+    rows = connection.execute(select(table).where(*conditions).order_by(*order)).mappings()
+    return [from_columns(kind, row) for row in rows]  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""Copy files from one cluster's file system to the other's, in the executors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from walferry.errors import TransientError, WalferryError
+from walferry.hbase.address import ClusterAddress
+from walferry.spark.clients import shared_files
+from walferry.spark.fan_out import fan_out
+from walferry.storage import FileStatus, FileSystem
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class FileCopy:
+    """One file to copy: it stands in the first of `sources` that exists, and goes to `target`."""
+
+    sources: tuple[str, ...]
+    target: str
+    region: str
+
+
+@dataclass(frozen=True)
+class FileCopied:
+    """One copied file: what both file systems say of it. Checksums are HDFS's own, over the whole file."""
+
+    target: str
+    region: str
+    source_bytes: int
+    target_bytes: int
+    source_checksum: str | None
+    target_checksum: str | None
+    skipped: bool
+    """it was there already, whole"""
+
+
+def copy_files(
+    spark: SparkSession, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
+) -> list[FileCopied]:
+    """Copy files in parallel; a file that stands whole at the target is not copied again."""
+
+    def work(file: FileCopy) -> Iterator[FileCopied]:
+        yield copy_file(shared_files(source), shared_files(target), file)
+
+    return fan_out(spark, work, files, tasks, what="copy files")
+
+
+def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
+    """Copy one file and let both sides tell length and checksum. Streams; memory is one chunk.
+
+    Raises WalferryError when the file is nowhere at the source, or when the copy stays different.
+    """
+    for _ in range(ATTEMPTS):
+        status = _find(source, file)
+        checksum = source.checksum(status.path)
+        there = target.status(file.target)
+        skipped = there is not None and there.length == status.length
+        if skipped and checksum is not None and target.checksum(file.target) != checksum:
+            skipped = False
+        if not skipped:
+            try:
+                # The same block size makes HDFS's checksums comparable.
+                chunks = source.read(status.path)
+                target.write(file.target, chunks, overwrite=True, block_size=status.block_size)
+            except FileNotFoundError:
+                continue  # a compaction moved the source file into the archive meanwhile
+        there = target.status(file.target)
+        if there is None or there.length != status.length:
+            continue
+        return FileCopied(
+            file.target, file.region, status.length, there.length, checksum, target.checksum(file.target), skipped
+        )
+    raise TransientError(
+        f"{file.target} could not be copied whole in {ATTEMPTS} attempts; the source is {file.sources[0]}",
+        file=file.target,
+    )
+
+
+def _find(source: FileSystem, file: FileCopy) -> FileStatus:
+    for path in file.sources:
+        status = source.status(path)
+        if status is not None:
+            return status
+    raise WalferryError(
+        f"a file of the snapshot is nowhere at the source: {file.sources[0]} (nor in the archive); "
+        "abort this run and take a new snapshot",
+        file=file.sources[0],
+    )

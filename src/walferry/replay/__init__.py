@@ -1,0 +1,1 @@
+"""What of the log is applied when: cuts, rounds, windows, leases, lineage, protection, quarantine."""

@@ -1,0 +1,264 @@
+"""Cut the source's log: roll every WAL and see each roll happen, so that what was written before is in sealed files.
+
+A cut also takes the fingerprint of each table's regions (who serves them, and since which opening) before the first
+roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or was
+reopened between them, because every opening raises the region's open sequence number in hbase:meta. A region that is
+on its way just then makes its table's fingerprint unlike any other.
+
+A cut is quiet when no region moved during it. Only then do the files below it hold, for every edit, the earlier edits
+of its row, too: otherwise a row's first edit may stand behind one server's roll and its next below another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from walferry import ledger
+from walferry.errors import TransientError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import TableNotFoundError
+from walferry.ledger import Position, SeenFile
+from walferry.run.run import Run
+from walferry.wal.files import Place, WalFile, is_closed, list_wals
+
+log = logging.getLogger(__name__)
+
+ROLL_SECONDS = 60.0
+REST_SECONDS = 120.0
+SPLIT_SECONDS = 120.0
+NOT_KNOWN = "not known"
+"""in place of a fingerprint: equal to none"""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Files below the cut hold all that was written before `started_ms`; those of `current` hold what came later."""
+
+    started_ms: int
+    before: dict[str, str]
+    """fingerprint of each table before the first roll"""
+    after: dict[str, str]
+    """and after the last"""
+    files: list[WalFile]
+    """every WAL file listed after the last roll"""
+    current: dict[str, int]
+    """of each group, the number of the first file behind the cut"""
+
+    def below(self) -> list[WalFile]:
+        """Files in front of the cut that nobody writes to any more; those still being split are not among them."""
+        return [
+            file
+            for file in self.files
+            if file.place is not Place.SPLITTING and file.number < self.current.get(file.group, file.number + 1)
+        ]
+
+    def is_quiet(self, table: str) -> bool:
+        """Whether no region of the table moved during the cut."""
+        return self.before[table] == self.after[table]
+
+    def splitting(self) -> list[WalFile]:
+        """Files of dead servers that HBase is splitting: to be applied once they are archived."""
+        return [file for file in self.files if file.place is Place.SPLITTING]
+
+
+def fingerprint(client: HBaseClient, table: str) -> str:
+    """Digest over the table's regions: encoded name, server with its start code, open sequence number.
+
+    While a region of an enabled table is not open on a living server, the answer is another each time.
+    """
+    regions = regions_of(client, table)
+    alive = {server.name for server in client.servers()}
+    if not all(r.server and r.server.name in alive for r in regions) and client.table_enabled(table):
+        return f"in transition {uuid4().hex}"
+    lines = sorted(f"{r.encoded} {r.server.name if r.server else '-'} {r.open_sequence}" for r in regions)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def regions_of(client: HBaseClient, table: str) -> list[Region]:
+    """The table's regions; none when somebody dropped it (the gate tells: `cutover.gate`)."""
+    try:
+        return client.regions(table)
+    except TableNotFoundError:
+        return []
+
+
+def cut_log(run: Run) -> Cut:
+    """Roll all WALs of the source and wait until each group goes on in a new file, and the one before is closed.
+
+    Raises TransientError when that does not happen within a minute.
+    """
+    names = [pair.source for pair in run.tables]
+    started_ms = time.time_ns() // 1_000_000
+    before = {name: fingerprint(run.source, name) for name in names}
+    old = _newest(list_wals(run.source_files, run.source_root))
+    for server in run.source.servers():
+        run.source.roll_wal(server)
+    deadline = time.monotonic() + ROLL_SECONDS
+    while True:
+        files = list_wals(run.source_files, run.source_root)
+        # Asked behind the listing: a server registers before it opens a log, so that none of these seems to be dead.
+        alive = {server.name for server in run.source.servers()}
+        new = _newest(file for file in files if file.place is Place.LIVE)
+        waiting = [
+            group for group, file in old.items()
+            if file.place is Place.LIVE and file.server in alive
+            and (group not in new or new[group].number <= file.number)
+        ]  # fmt: skip
+        left = [
+            file for file in files
+            if file.place is Place.LIVE and file.server in alive
+            and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
+        ]  # fmt: skip
+        # A listed file is not yet the one that is written to: what came before goes on until it is closed.
+        if not waiting and all(is_closed(run.source_files, run.source_root, file) for file in left):
+            break
+        if time.monotonic() > deadline:
+            open_one = old[waiting[0]].name if waiting else left[0].name
+            raise TransientError(
+                f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
+                "look at the region server's log",
+                file=open_one,
+            )
+        time.sleep(0.3)
+    # A server that died meanwhile has no file behind the cut; its folder is split and archived as a whole.
+    current = {group: file.number for group, file in new.items() if file.server in alive}
+    after = {name: fingerprint(run.source, name) for name in names}
+    return Cut(started_ms, before, after, files, current)
+
+
+def quiet_cut(run: Run) -> Cut:
+    """A cut during which no region of the run's tables moved; TransientError when there is none for two minutes."""
+    return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)])
+
+
+def cut_until(run: Run, moving: Callable[[Cut], Collection[str]]) -> Cut:
+    """Cut the log again until `moving` names no table whose moves spoil the cut; TransientError after two minutes."""
+    deadline = time.monotonic() + REST_SECONDS
+    while True:
+        cut = cut_log(run)
+        moved = ", ".join(sorted(moving(cut)))
+        if not moved:
+            return cut
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"regions of {moved} moved during every cut of the log for {REST_SECONDS:.0f} s; "
+                "it goes on once the balancer rests",
+                tables=moved.split(", "),
+            )
+        log.info("regions of %s moved while the log was cut; cutting again", moved)
+        time.sleep(1.0)
+
+
+def await_archive(run: Run) -> list[WalFile]:
+    """All WAL files, once none is left of a dead server that HBase has still to split; TransientError if one stays."""
+    deadline = time.monotonic() + SPLIT_SECONDS
+    while True:
+        alive = {server.name for server in run.source.servers()}
+        files = list_wals(run.source_files, run.source_root)
+        left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
+        if not left:
+            return files
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
+                "look at the source's master, then run again",
+                file=left[0].name,
+            )
+        time.sleep(1.0)
+
+
+def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
+    newest: dict[str, WalFile] = {}
+    for file in files:
+        if file.group not in newest or newest[file.group].number < file.number:
+            newest[file.group] = file
+    return newest
+
+
+# ------------------------------------------------------------------ fences
+
+
+def start_fence(run: Run) -> dict[str, Any]:
+    """Cut the log and record where replay begins, for every group that exists now.
+
+    Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Groups of dead servers are
+    in it whole, those that are being split, too: a region opens anew only after what they hold was put into it, and a
+    snapshot waits for its regions. Groups that appear later are read from their first file.
+    """
+
+    def work() -> dict[str, Any]:
+        cut = quiet_cut(run)
+        before = cut.before
+        if run.ledger.log.fence("start"):
+            # A kill came behind the fence and before this phase was done: regions may have moved since.
+            before = dict.fromkeys(before, NOT_KNOWN)
+        positions = run.ledger.log.set_fence("start", _start_positions(cut))
+        return {"groups": len(positions), "before": before, "at_ms": cut.started_ms}
+
+    return run.once("fence", work)
+
+
+def _start_positions(cut: Cut) -> list[Position]:
+    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    for file in cut.files:
+        by_group[file.group].append(file)
+    positions = []
+    for group, files in by_group.items():
+        behind = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
+        if behind:
+            first = min(behind, key=lambda file: file.number)
+            positions.append(Position(group, first.name, first.number, 0))
+        else:  # a former server's: behind its last file, in none
+            positions.append(Position(group, "", max(file.number for file in files) + 1, 0))
+    return positions
+
+
+def end_fence(run: Run) -> dict[str, Any]:
+    """Cut the log after writes have stopped: replay ends in front of the positions recorded here."""
+
+    def work() -> dict[str, Any]:
+        cut = quiet_cut(run)
+        see(run, cut)
+        first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
+        positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
+        run.ledger.log.set_fence("end", positions)
+        return {"groups": len(positions), "before": cut.before, "at_ms": cut.started_ms}
+
+    return run.once("end_fence", work)
+
+
+def see(run: Run, cut: Cut) -> list[WalFile]:
+    """Record every file at or behind the start fence in the ledger; those of them that are below the cut."""
+    wanted = behind_start(run, cut.files)
+    below = {file.name for file in cut.below()}
+    record_seen(run, wanted, sealed=below)
+    return [file for file in wanted if file.name in below]
+
+
+def behind_start(run: Run, files: Iterable[WalFile]) -> list[WalFile]:
+    """Those of the files that stand at or behind the start fence."""
+    start = {position.group: position.number for position in run.ledger.log.fence("start") or []}
+    return [file for file in files if file.number >= start.get(file.group, 0)]
+
+
+def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
+    """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more."""
+    run.ledger.log.see_files([as_seen(file, file.name in sealed) for file in files])
+
+
+def as_seen(file: WalFile, sealed: bool) -> SeenFile:
+    """A listed file as the ledger takes it."""
+    return SeenFile(file.name, file.group, file.server, file.number, file.path, file.length, sealed)
+
+
+def as_listed(file: ledger.WalFile) -> WalFile:
+    """A file of the ledger as if it were listed, for readers that look up where it stands now."""
+    return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

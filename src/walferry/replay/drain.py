@@ -1,0 +1,37 @@
+"""The drain: apply what is sealed of a source's log to tables that the target has already, run after run."""
+
+from __future__ import annotations
+
+from walferry.errors import UsageError
+from walferry.replay.cut import start_fence
+from walferry.replay.protect import protect
+from walferry.replay.targets import target_faults
+from walferry.run.run import Run
+
+DRAINER = "airflow hbase_wal_drain"
+"""owner of the drains' runs"""
+DRAIN_PHASE = "drain_sealed"
+
+
+def check_targets(run: Run) -> None:
+    """Raise UsageError with all that keeps a drain from applying edits: it follows tables that exist on both sides."""
+    faults = target_faults(run)
+    if run.source.cluster_id() == run.target.cluster_id():
+        faults.insert(0, "source and target are one cluster")
+    if faults:
+        raise UsageError(f"nothing can be drained: {'; '.join(faults)}", faults=faults)
+
+
+def prepare_drain(run: Run) -> None:
+    """Check the tables, then keep the source's WALs and set the start fence, once.
+
+    A run that fails its check before it made anything ends as failed, so that corrected tables may take its name.
+    """
+    try:
+        check_targets(run)
+    except UsageError as error:
+        if not run.ledger.objects.all():
+            run.ledger.end("failed", run.actor, str(error))
+        raise
+    protect(run)
+    start_fence(run)

@@ -1,0 +1,177 @@
+"""Protect: a disabled replication peer keeps every WAL of the source until the run is over.
+
+The peer uses HBase's own `VerifyWALEntriesReplicationEndpoint`, which needs no cluster at the other end and ships
+nothing; a disabled peer's queue still holds each WAL back from the cleaner (ReplicationLogCleaner).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
+from walferry.run.run import Run
+from walferry.wal.files import Place, list_wals, parse_wal_name
+
+log = logging.getLogger(__name__)
+
+ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
+QUEUE_SECONDS = 60.0
+KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
+"""how long a run without an end keeps WALs that it has applied, for windows to be replayed again"""
+
+
+def protect(run: Run) -> dict[str, Any]:
+    """Add the peer and wait until the current WAL of every group stands in its queue. Facts: peer, groups."""
+
+    def work() -> dict[str, Any]:
+        return {"peer": run.peer, "groups": _add(run, run.peer)}
+
+    return run.once("protect", work)
+
+
+def _add(run: Run, peer: str) -> list[str]:
+    """Add a peer, unless an earlier attempt has; the groups whose logs it keeps from now on."""
+    there = peer in run.source.peers()
+    plan_own(run, "source", "peer", peer, there=there)
+    if not there:
+        run.source.add_peer(peer, ENDPOINT, enabled=False)
+    run.ledger.objects.made("source", "peer", peer)
+    return _await_queues(run, peer)
+
+
+def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
+    """Let the source have back the WALs that are applied: what a run without an end does now and then.
+
+    A disabled peer's queue only grows. So every `keep_hours` a second peer begins to keep the log, and as much later,
+    once it alone keeps every file that is not applied yet, the first is removed: a file is kept for once to twice that
+    time. The name of a peer that was removed, else None. Stands being interrupted and repeated.
+    """
+    now = time.time() * 1000
+    older, *newer = _own_peers(run)
+    if now - (newer or [older])[0].planned_ms < keep_hours * 3_600_000:
+        return None
+    if not newer:
+        every = [o for o in run.ledger.objects.all() if o.kind == "peer"]
+        _add(run, f"{run.peer}_{len(every)}")
+        return None
+    name = newer[0].name
+    _add(run, name)  # in case that was interrupted
+    if run.ledger.log.gaps():
+        return None
+    start = {p.group: p.number for p in run.ledger.log.fence("start") or []}
+    listed = list_wals(run.source_files, run.source_root)
+    waiting = {file.name for file in listed if file.number >= start.get(file.group, 0)}
+    if waiting - run.ledger.log.applied_files() - queued_files(run, name):
+        return None
+    if older.name in run.source.peers():
+        run.source.remove_peer(older.name)
+    run.ledger.objects.removed("source", "peer", older.name)
+    log.info("peer %s took the place of %s, which kept only what is applied", name, older.name)
+    return older.name
+
+
+def _own_peers(run: Run) -> list[ClusterObject]:
+    """The peers that the run has, or is about to make, oldest first."""
+    objects = run.ledger.objects.all()
+    return [o for o in objects if o.kind == "peer" and o.state != "removed"]
+
+
+def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
+    """Record that the run is about to make an object. One that is `there` already must be of an earlier attempt.
+
+    Raises ForeignObjectError otherwise: a run of another ledger, with the same number, may have left it or use it.
+    """
+    planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
+    if there and (cluster, kind, name) not in planned:
+        raise ForeignObjectError(
+            f"{kind} {name} is at the {cluster} already and not from this run: it may be of a run in another ledger. "
+            f"Remove it if nobody uses it, or give this migration another name",
+            cluster=cluster, kind=kind, name=name,
+        )  # fmt: skip
+    run.ledger.objects.plan(cluster, kind, name)
+
+
+class ForeignObjectError(UsageError):
+    """An object that this run is about to make is there already; facts `cluster`, `kind`, `name`."""
+
+
+def _await_queues(run: Run, peer: str) -> list[str]:
+    # Adding a peer is asynchronous on the region servers: only the queue tells that a WAL is kept.
+    deadline = time.monotonic() + QUEUE_SECONDS
+    while True:
+        queued = queued_files(run, peer)
+        current = {
+            file.group: file.name for file in list_wals(run.source_files, run.source_root) if file.place is Place.LIVE
+        }
+        missing = {group: name for group, name in current.items() if name not in queued}
+        if not missing:
+            return sorted(current)
+        if time.monotonic() > deadline:
+            raise TransientError(
+                f"after {QUEUE_SECONDS:.0f} s the peer {peer} does not keep WAL {next(iter(missing.values()))} yet; "
+                "is hbase.replication on at every region server?",
+                peer=peer,
+                missing=sorted(missing.values()),
+            )
+        time.sleep(0.5)
+
+
+class PeerChangedError(WalferryError):
+    """Somebody removed or enabled the run's peer, so that nothing keeps the WALs; fact `peer`."""
+
+
+def require_peer(run: Run) -> None:
+    """Raise PeerChangedError unless the run's peer is there and disabled. Something to ask for in each round: a
+    peer that was enabled lets go of WALs at once, one that is gone lets the cleaner take them."""
+    # The newest one: an older one may just have been removed.
+    peer = [o.name for o in _own_peers(run) if o.state == "made"][-1]
+    enabled, _ = run.source.peers().get(peer, (None, ""))
+    if enabled is not False:
+        what = "enabled" if enabled else "removed"
+        raise PeerChangedError(
+            f"the replication peer {peer} was {what} at the source: nothing keeps its WALs now. If it happened just "
+            f"now, disable it (disable_peer '{peer}') and run again; otherwise abort and begin anew",
+            peer=peer,
+        )
+
+
+def queued_files(run: Run, *peers: str) -> set[str]:
+    """Names of the WAL files (of user tables) that the queues of these peers, by default of all the run's, keep."""
+    queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
+    names = {name for queue in queues for files in queue.values() for name in files}
+    return {name for name in names if parse_wal_name(name) is not None}
+
+
+def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
+    """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
+
+    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
+    """
+    removed = []
+    for item in run.ledger.objects.all():
+        if item.state == "removed" or item.kind == "table":
+            continue
+        client = run.source if item.cluster == "source" else run.target
+        if item.kind == "peer" and item.name in client.peers():
+            client.remove_peer(item.name)
+        elif item.kind == "snapshot" and item.name in {snapshot.name for snapshot in client.snapshots()}:
+            client.delete_snapshot(item.name)
+        elif item.kind == "read-only table":
+            if not aborted:
+                continue
+            if client.table_exists(item.name):
+                client.set_read_only(item.name, False)
+        run.ledger.objects.removed(item.cluster, item.kind, item.name)
+        removed.append(f"{item.cluster} {item.kind} {item.name}")
+        log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
+    return {"removed": removed}
+
+
+def finish(run: Run, outcome: str) -> None:
+    """Remove what the run made on the clusters, target tables aside, and end it as done."""
+    run.once("release", lambda: release(run))
+    run.ledger.end("done", run.actor, outcome)

@@ -1,0 +1,283 @@
+"""What could not be applied (R5): put away with its bytes, its regions held back, and the operator's ways out of it.
+
+A hold says that nothing of a region (or of a whole table, region "*") is applied from an offset of a file on. As
+long as a file has holds, its bytes are no coverage, and the gate to cutover is shut.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_row import EVERY_REGION, RowTask, apply_by_row
+from walferry.apply.outcomes import NOT_IN_THE_LOG, FileReport, Refusal, TableTally
+from walferry.apply.recopy import recopy_rows
+from walferry.apply.route import Route
+from walferry.apply.writer import RefusedError
+from walferry.errors import DamagedInputError, UsageError
+from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
+from walferry.ledger.rows import RangeState, Resolution
+from walferry.replay.cut import as_listed
+from walferry.replay.lineage import LINEAGE
+from walferry.run.run import Run
+from walferry.wal.files import WalFile, find_wal
+
+log = logging.getLogger(__name__)
+
+LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
+"""decisions after which the entry itself is never applied"""
+
+
+def held_regions(run: Run) -> dict[str, set[str]]:
+    """Of each source table the encoded regions that wait; "*" stands for all of them."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for hold in run.ledger.quarantine.holds():
+        held[hold.table].add(hold.region)
+    return held
+
+
+def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
+    """The report of a file of which nothing was applied for these tables."""
+    tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in sorted(tables))
+    return FileReport(file.name, file.length, False, tallies, (), ())
+
+
+def record(run: Run, reports: Sequence[FileReport]) -> None:
+    """Write a batch into the ledger: quarantine and holds first, then ranges.
+
+    A kill in between repeats the batch behind the holds, so that nothing overtakes what was put away.
+    """
+    refusals = [refusal for report in reports for refusal in report.refusals]
+    ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
+    for refusal, number in zip(refusals, ids, strict=True):
+        log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
+    holds = _holds(run, reports, dict(zip(refusals, ids, strict=True)))
+    run.ledger.quarantine.hold(holds)
+    waiting = {(hold.file, hold.table) for hold in holds}
+    run.ledger.log.set_ranges(
+        [
+            range_of(report, tally, "sealed" if (report.file, tally.table) in waiting else "applied")
+            for report in reports
+            for tally in report.tallies
+        ],
+    )
+
+
+def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
+    """A whole file as the ledger keeps it for one table."""
+    return WalRange(
+        file=report.file, start=0, end=report.length, table=tally.table, entries=tally.entries, cells=tally.cells,
+        first_write_ms=tally.first_write_ms or None, last_write_ms=tally.last_write_ms or None, state=state,
+    )  # fmt: skip
+
+
+def item_of(refusal: Refusal) -> QuarantineItem:
+    """A refusal as the ledger's quarantine takes it."""
+    return QuarantineItem(
+        refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region or "",
+        refusal.sequence_number, refusal.reason, refusal.data,
+    )  # fmt: skip
+
+
+def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> list[Hold]:
+    behind: dict[tuple[str, str], int] = {}
+    for hold in run.ledger.quarantine.holds():
+        behind[hold.table, hold.region] = hold.quarantine_id
+        behind.setdefault((hold.table, EVERY_REGION), hold.quarantine_id)
+    for refusal, number in ids.items():
+        tables = [pair.source for pair in run.tables] if refusal.table == "*" else [refusal.table]
+        for table in tables:
+            behind.setdefault((table, refusal.region or EVERY_REGION), number)
+            behind.setdefault((table, EVERY_REGION), number)
+    # From the start of each file: what of a held region was applied already is applied once more, which changes
+    # nothing, and a batch that is repeated after a kill may hold earlier files than the first attempt did.
+    holds = {}
+    for report in reports:
+        waiting = [(item.table, item.region) for item in report.withheld]
+        if not report.complete:
+            waiting += [(tally.table, EVERY_REGION) for tally in report.tallies]
+        for table, region in waiting:
+            number = behind.get((table, region)) or behind[table, EVERY_REGION]
+            holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
+    for refusal, number in ids.items():  # each item has a hold of its own, also where an earlier one holds already
+        region = refusal.region or EVERY_REGION
+        for table in [pair.source for pair in run.tables] if refusal.table == "*" else [refusal.table]:
+            holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
+    return list(holds.values())
+
+
+# ------------------------------------------------------------------ the way out
+
+
+def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -> Quarantined:
+    """Record an operator's decision; the next round carries it out.
+
+    retry: apply the entry again (after the target was mended). rpc: apply it, and what waits behind it, by
+    ReplicateWALEntry where the run uses Thrift. reread: apply what waited without the entry, then
+    copy the rows' present state from the source. accept: go on without it, for the recorded reason.
+    Raises UsageError as `check_release` does.
+    """
+    check_release(run, quarantine_id, resolution)
+    return run.ledger.quarantine.release(quarantine_id, resolution, reason, run.actor)
+
+
+def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
+    """Raise UsageError for an item that is not of this run, for a broken lineage, which no release can mend, and for
+    `retry` of a marker that stands for data which the log does not hold."""
+    item = find_item(run.ledger, quarantine_id)
+    if resolution in ("retry", "rpc") and item.reason.startswith(NOT_IN_THE_LOG):
+        raise UsageError(
+            f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
+            quarantine=quarantine_id,
+        )
+    if item.reason.startswith(LINEAGE):
+        raise UsageError(
+            f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
+            "belong to the copied one. Abort this run and migrate the table into a fresh target table",
+            quarantine=quarantine_id,
+        )
+
+
+def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
+    """An item of a run; UsageError when the run has no such item."""
+    for item in ledger.quarantine.items():
+        if item.quarantine_id == quarantine_id:
+            return item
+    raise UsageError(
+        f"run {ledger.run_id} has no quarantine item {quarantine_id}: "
+        f"`walferry quarantine list {ledger.run_id}` names them",
+        item=quarantine_id,
+    )
+
+
+def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
+    """Apply what waited behind released items, in row order, and lift their holds.
+
+    What waits behind another item, too, goes on waiting behind that one. A kill in between repeats it.
+    """
+    items = {item.quarantine_id: item for item in run.ledger.quarantine.items()}
+    holds = run.ledger.quarantine.holds()
+    waiting = [hold for hold in holds if items[hold.quarantine_id].state == "held"]
+    stuck = {hold.quarantine_id for hold in holds for other in waiting
+             if hold.table == other.table and EVERY_REGION in (hold.region, other.region)}  # fmt: skip
+    ready = {hold.quarantine_id for hold in holds} - {hold.quarantine_id for hold in waiting} - stuck
+    if not ready:
+        return
+    for number in sorted(ready):
+        item = items[number]
+        log.info("quarantine %d: %s, as %s decided", number, item.resolution, item.released_by)
+    mine = [hold for hold in holds if hold.quarantine_id in ready]
+    for table in sorted({hold.table for hold in mine}):
+        chosen = [hold for hold in mine if hold.table == table]
+        _pass_on(run, chosen, [hold for hold in waiting if hold.table == table])
+        _apply_table(run, spark, route, table, chosen, items)
+    for number in sorted(ready):
+        run.ledger.quarantine.drop_holds(number)
+
+
+def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold]) -> None:
+    """Regions that another item holds back wait behind that one in the released item's files, too."""
+    behind = {hold.region: hold.quarantine_id for hold in waiting}
+    holds = [
+        Hold(hold.file, hold.table, region, 0, number)
+        for hold in released
+        for region, number in behind.items()
+        if hold.region in (region, EVERY_REGION)
+    ]
+    run.ledger.quarantine.hold(holds)
+
+
+def _apply_table(
+    run: Run,
+    spark: SparkSession,
+    route: Route,
+    table: str,
+    released: Sequence[Hold],
+    items: Mapping[int, Quarantined],
+) -> None:
+    ours = {hold.quarantine_id for hold in released}
+    past_thrift = any(items[number].resolution == "rpc" for number in ours)
+    narrow = replace(route, tables={table: route.tables[table]}, way="rpc" if past_thrift else route.way)
+    # Every earlier decision still counts: a file is read from its start.
+    left_out = [i for i in items.values() if i.state == "released" and i.resolution in LEAVING_OUT]
+    known = {file.name: file for file in run.ledger.log.files()}
+    files = tuple(as_listed(known[name]) for name in dict.fromkeys(hold.file for hold in released))
+    still = [h for h in run.ledger.quarantine.holds() if h.table == table and h.quarantine_id not in ours]
+    task = RowTask(
+        narrow,
+        files,
+        from_offset={(hold.file, hold.region): hold.from_offset for hold in released},
+        skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
+        cut_off={item.file: item.start for item in left_out if item.table == "*"},
+        held=frozenset(hold.region for hold in still),
+    )
+    try:
+        refusals = apply_by_row(spark, task).refusals
+    except DamagedInputError as error:
+        damaged = str(error.facts["file"])
+        refusals = (Refusal(damaged, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""),)
+    if refusals:
+        _hold_again(run, released, refusals[0])
+        return
+    # Behind the log, for of two puts with one timestamp the later one wins: an edit that precedes the entry would
+    # take its place. Regions that were read again earlier are among those whose log was just applied once more.
+    for item in left_out:
+        if item.resolution == "reread" and item.table in (table, "*"):
+            try:
+                recopy_rows(spark, narrow, table, borders_of(run, table, item.region))
+            except RefusedError as error:
+                reason = f"the rows read again are refused: {error}"
+                again = Refusal(item.file, item.start, item.end, table, item.region or None, 0, reason, item.data)
+                _hold_again(run, released, again)
+                return
+    _mark_applied(run, table, {hold.file for hold in released} - {hold.file for hold in still})
+
+
+def _mark_applied(run: Run, table: str, files: Collection[str]) -> None:
+    """The ranges of these files are applied, to the files' real ends.
+
+    The ranges may end too early: a file that its server had just left is listed with length 0. A file without a
+    range is of a batch that was killed, and comes again with it.
+    """
+    known = {file.name: file for file in run.ledger.log.files()}
+    sealed = run.ledger.log.ranges(state="sealed")
+    ranges = [r for r in sealed if r.table == table and r.file in files]
+    ends = {name: _length(run, as_listed(known[name])) for name in sorted({r.file for r in ranges})}
+    run.ledger.log.set_ranges([replace(r, end=max(r.end, ends[r.file])) for r in ranges])
+    run.ledger.log.mark_applied(list(ends), [table])
+
+
+def _length(run: Run, file: WalFile) -> int:
+    """The length of a file that nobody writes to any more."""
+    now = find_wal(run.source_files, run.source_root, file)
+    return file.length if now is None else now.length
+
+
+def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal) -> None:
+    """What was released is refused once more: a new item takes over the holds."""
+    before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
+    again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
+    (number,) = run.ledger.quarantine.put([again])
+    run.ledger.quarantine.hold([replace(hold, quarantine_id=number) for hold in released])
+    log.error("quarantine %d: %s", number, again.reason)
+
+
+def borders_of(run: Run, table: str, region: str) -> list[tuple[bytes, bytes]]:
+    """Row ranges to read again: a region's, or those of all regions when it is not known or there no more."""
+    regions = run.source.regions(table)
+    chosen = [r for r in regions if r.encoded == region] or regions
+    return [(r.start, r.end) for r in chosen]
+
+
+def describe(item: Quarantined) -> dict[str, Any]:
+    """An item as `walferry quarantine` shows it, without its bytes."""
+    return {
+        "id": item.quarantine_id, "state": item.state, "table": item.table, "region": item.region,
+        "file": item.file, "start": item.start, "end": item.end, "bytes": len(item.data), "reason": item.reason,
+        "resolution": item.resolution, "released_by": item.released_by, "release_reason": item.release_reason,
+    }  # fmt: skip

@@ -1,0 +1,165 @@
+"""One run of a migration: its spec, its ledger, and both clusters as this process sees them."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Callable
+from functools import cached_property
+from types import TracebackType
+from typing import Any
+
+from walferry.errors import UsageError
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Ledger, RunRecord
+from walferry.run.spec import Cluster, ResolvedSpec, TablePair
+from walferry.storage import FileSystem
+from walferry.storage.webhdfs import WebHdfs
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """A run of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
+
+    def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
+        """`record`: the id of a run, or one that is not in the ledger, to look at what it would meet.
+
+        UsageError for the record of a watch, which has no tables.
+        """
+        self.record: RunRecord = ledger.run(record) if isinstance(record, str) else record
+        self.ledger = ledger.of(self.record.run_id)
+        """this run's part of the ledger; `ledger.whole` knows the other runs"""
+        if not self.record.spec["tables"]:
+            raise UsageError(
+                f"run {self.record.run_id} is the record of {self.record.owner}: there are no tables to work on",
+                run=self.record.run_id,
+            )
+        self.spec = ResolvedSpec.model_validate(self.record.spec)
+        self.actor = actor or f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the clients that were opened."""
+        for side in ("source", "target"):
+            client = self.__dict__.pop(side, None)
+            if client is not None:
+                client.close()
+
+    @property
+    def run_id(self) -> str:
+        """The run's id: the spec's name and a number."""
+        return self.record.run_id
+
+    @property
+    def tables(self) -> list[TablePair]:
+        """The pairs of source and target tables."""
+        return list(self.spec.tables)
+
+    def pair(self, source_table: str) -> TablePair:
+        """The pair of a source table; KeyError when it is not part of the run."""
+        for pair in self.tables:
+            if pair.source == source_table:
+                return pair
+        raise KeyError(source_table)
+
+    @cached_property
+    def source(self) -> HBaseClient:
+        """The source cluster."""
+        return HBaseClient(self.spec.source.address())
+
+    @cached_property
+    def target(self) -> HBaseClient:
+        """The target cluster."""
+        return HBaseClient(self.spec.target.address())
+
+    @cached_property
+    def source_files(self) -> FileSystem:
+        """The source's file system."""
+        return file_system(self.spec.source)
+
+    @cached_property
+    def target_files(self) -> FileSystem:
+        """The target's file system."""
+        return file_system(self.spec.target)
+
+    @property
+    def source_root(self) -> str:
+        """HBase's root folder on the source's file system, without a slash at the end."""
+        return self.spec.source.address().root_path
+
+    @property
+    def target_root(self) -> str:
+        """HBase's root folder on the target's file system, without a slash at the end."""
+        return self.spec.target.address().root_path
+
+    def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
+        """Do a phase unless the ledger says it is done; its facts either way. A failure is recorded and raised.
+
+        `work` must stand being repeated: a killed task leaves the phase started, and the next one begins anew.
+        """
+        facts = self.ledger.phases.facts(phase, subject)
+        if facts is not None:
+            log.info("%s: done before, nothing to do", f"{phase} {subject}".strip())
+            return facts
+        return self.attempt(phase, work, subject)
+
+    def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
+        """Do a phase, also one that is done. Its facts, or its failure, are recorded; the failure is raised."""
+        label = f"{phase} {subject}".strip()
+        attempt = self.ledger.phases.start(phase, subject)
+        log.info("%s: started", label)
+        try:
+            facts = work()
+        except BaseException as error:
+            self.ledger.phases.fail(phase, f"{type(error).__name__}: {error}", subject, attempt)
+            raise
+        self.ledger.phases.finish(phase, facts, subject)
+        log.info("%s: done", label)
+        return facts
+
+    def done(self, phase: str, subject: str = "") -> dict[str, Any]:
+        """The facts of a phase that must be done by now; UsageError if it is not."""
+        facts = self.ledger.phases.facts(phase, subject)
+        if facts is None:
+            raise UsageError(
+                f"this rests on {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done (any more): "
+                f"do that first, by clearing its task in Airflow or by `walferry resume {self.record.name}`",
+                run=self.run_id, phase=phase, subject=subject,
+            )  # fmt: skip
+        return facts
+
+    @property
+    def peer(self) -> str:
+        """Id of the replication peer that keeps the source's WALs (peer ids may not contain '-')."""
+        return f"walferry_{self.run_id.replace('-', '_')}"
+
+    def snapshot(self, source_table: str) -> str:
+        """Name of the snapshot of a source table, on both sides."""
+        namespace, _, table = source_table.rpartition(":")
+        return f"walferry-{self.run_id}-{namespace or 'default'}.{table}"
+
+
+def file_system(cluster: Cluster) -> FileSystem:
+    """The file system of a cluster, over WebHDFS."""
+    return WebHdfs(cluster.webhdfs, cluster.address().user)
+
+
+def archive_folder(root: str, table: str) -> str:
+    """Where HBase looks for files that a snapshot or a link of the table needs."""
+    namespace, _, name = table.rpartition(":")
+    return f"{root}/archive/data/{namespace or 'default'}/{name}"
+
+
+def data_folder(root: str, table: str) -> str:
+    """Where a table's regions live."""
+    namespace, _, name = table.rpartition(":")
+    return f"{root}/data/{namespace or 'default'}/{name}"

@@ -1,0 +1,278 @@
+"""Follow a source without a migration: what `hbase_wal_watch` records, and what `hbase_wal_drain` applies.
+
+The watch keeps what it sees in a run of its own, whose spec names the cluster and no tables. So the ledger is its
+memory: whoever is killed, the next one compares the listing with what is written there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from walferry.errors import WalferryError
+from walferry.formats.wal import Marker, WalReader
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Ledger, RunRecord
+from walferry.replay.cut import as_listed, as_seen
+from walferry.replay.drain import DRAINER
+from walferry.run.progress import status
+from walferry.run.run import file_system
+from walferry.run.spec import Cluster
+from walferry.wal.files import Place, WalFile, find_wal
+from walferry.watch.listing import Changes, KnownWal, compare, list_wals
+from walferry.watch.listing import Listing as Listing  # for the sensor, which knows this room only
+
+log = logging.getLogger(__name__)
+
+WATCHER = "hbase_wal_watch"
+"""owner of the runs in which the watch keeps what it sees"""
+MOST_FILES = 50_000
+"""known to one run of the watch; the next one begins with what is there then"""
+SMALL_BYTES = 1024
+"""A longer log holds edits for sure: header and trailer alone are shorter."""
+RATE_SECONDS = 300
+
+
+# ------------------------------------------------------------------ the watch
+
+
+def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
+    """The run in which the watch of a connection keeps what it sees; a new one when the connection has changed."""
+    spec = {"source": cluster.model_dump(), "tables": []}
+    name = f"watch_{connection}"
+    for run in ledger.runs():
+        if run.name == name and run.state == "running":
+            known = len(ledger.of(run.run_id).log.files())
+            if run.spec == spec and known < MOST_FILES:
+                return run
+            ledger.of(run.run_id).end("done", WATCHER, "begun anew: " + ("another cluster" if run.spec != spec else
+                           f"{known} files are known"))  # fmt: skip
+    return ledger.open_run(name, WATCHER, spec, WATCHER)
+
+
+def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
+    """The files that the watch saw and that were not gone since."""
+    return {
+        file.name: KnownWal(file.path, file.length, file.sealed_ms is not None)
+        for file in ledger.of(run_id).log.files()
+        if file.state != "missing"
+    }
+
+
+def list_now(cluster: Cluster) -> Listing:
+    """A fresh listing of the cluster's WAL files; TransientError when the NameNode does not answer."""
+    address = cluster.address()
+    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.root_path))
+
+
+async def changes_since(known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str) -> Changes:
+    """What a fresh listing shows that is not in `known`; blocks no thread. Errors as `wal.watch.list_wals`."""
+    return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root))
+
+
+def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
+    """Record a listing in the watch's run; what it changed."""
+    changes = compare(known_wals(ledger, run_id), listing)
+    closed = listing.sealed()
+    changed = {*changes.new, *changes.sealed, *changes.moved, *changes.grown}
+    files = [listing.files[name] for name in sorted(changed)]
+    if files:
+        ledger.of(run_id).log.see_files([as_seen(file, file.name in closed) for file in files])
+    for name in changes.gone:
+        ledger.of(run_id).log.mark_missing(name)
+    return changes
+
+
+@dataclass(frozen=True)
+class News:
+    """What the watch knows and has not announced yet: files sealed since, those of them that hold edits, new ones."""
+
+    through_ms: int
+    """everything recorded up to this moment is in it"""
+    sealed: int
+    with_edits: int
+    new: int
+    bytes: int
+
+
+def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> News:
+    """What was recorded after `since_ms`. Logs that a roll closed without an edit in them are told from others."""
+    files = ledger.of(run.run_id).log.files()
+    sealed = [file for file in files if (file.sealed_ms or 0) > since_ms and file.state != "missing"]
+    through = max([since_ms, *(file.first_seen_ms for file in files), *(file.sealed_ms or 0 for file in files)])
+    with_edits = sum(file.length > SMALL_BYTES or _holds_edits(cluster, as_listed(file)) for file in sealed)
+    return News(
+        through_ms=through,
+        sealed=len(sealed),
+        with_edits=with_edits,
+        new=sum(file.first_seen_ms > since_ms for file in files),
+        bytes=sum(file.length for file in sealed),
+    )
+
+
+def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
+    """Whether a small log holds edits of user tables (not markers of flushes and openings alone, which an idle
+    cluster writes, too); what cannot be read counts as if it did."""
+    files = file_system(cluster)
+    now = find_wal(files, cluster.address().root_path, file)
+    if now is None:
+        return False
+    try:
+        for batch in WalReader(files.read(now.path), file.name):
+            user = [not table.startswith(b"hbase:") for table in batch.tables]
+            for marker, cells, table in zip(batch.marker, batch.cell_count, batch.table, strict=True):
+                if user[table] and (marker in (Marker.BULK_LOAD, Marker.UNKNOWN) or (marker == Marker.NONE and cells)):
+                    return True
+    except (WalferryError, FileNotFoundError):
+        return True
+    return False
+
+
+# ------------------------------------------------------------------ facts of the runs on a source
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What there is to measure of an unfinished run. None: it has no such number."""
+
+    run_id: str
+    lag_seconds: float | None
+    backlog_bytes: int
+    edits_per_second: float
+    gaps: int
+    quarantine: int
+    time_to_loss_seconds: float | None
+    max_lag: int
+    lost: tuple[str, ...]
+    """files that are gone from the source and were not applied"""
+    held: tuple[int, ...]
+    """ids of the items in quarantine"""
+
+
+def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
+    """Unfinished runs that read the log of this cluster, known by its root folder or its ZooKeeper node."""
+    return [
+        run
+        for run in ledger.runs()
+        if run.state == "running" and run.owner != WATCHER and _same_cluster(run.spec.get("source"), cluster)
+    ]
+
+
+def _same_cluster(source: Any, cluster: Cluster) -> bool:
+    if not isinstance(source, Mapping):
+        return False
+    here = cluster.model_dump()
+    return any(
+        all(source.get(key) == here[key] for key in keys) for keys in (("zookeeper", "znode"), ("webhdfs", "rootdir"))
+    )
+
+
+def run_facts(
+    ledger: Ledger, run: RunRecord, listing: Listing, *, watch: RunRecord | None = None, kept: bool, cleaner_ttl: float
+) -> RunFacts:
+    """Measure a run by the ledger, what the watch saw in its run `watch`, and a fresh listing.
+
+    `kept`: its peer stands at the source, disabled, so that the cleaner takes nothing. Otherwise an archived file
+    may go `cleaner_ttl` seconds after it was last written (hbase.master.logcleaner.ttl, TimeToLiveLogCleaner).
+    """
+    now = time.time()
+    waiting = _waiting(ledger, run, watch, listing)
+    backlog = [listing.files[name] for name in waiting if name in listing.files]
+    rounds = [r for r in ledger.of(run.run_id).rounds.all() if r.finished_ms > (now - RATE_SECONDS) * 1000]
+    since = min((r.started_ms for r in rounds), default=0)
+    deadlines = [
+        listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED
+    ]
+    held = tuple(item.quarantine_id for item in ledger.of(run.run_id).quarantine.items("held"))
+    lost = tuple(sorted(waiting - listing.files.keys()))
+    return RunFacts(
+        run_id=run.run_id,
+        lag_seconds=_unapplied_seconds(run, backlog, listing) if run.owner == DRAINER else _lag_seconds(ledger, run),
+        backlog_bytes=sum(file.length for file in backlog),
+        edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
+        gaps=len(lost),
+        quarantine=len(held),
+        time_to_loss_seconds=max(0.0, min(deadlines) - now) if deadlines and not kept else None,
+        max_lag=int(run.spec.get("max_lag") or 0),
+        lost=lost,
+        held=held,
+    )
+
+
+def _lag_seconds(ledger: Ledger, run: RunRecord) -> float | None:
+    seconds = status(ledger.of(run.run_id))["lag_seconds"]
+    return None if seconds is None else float(seconds)
+
+
+def _unapplied_seconds(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> float:
+    """For how long the oldest sealed edits wait; 0 when none do. A drain rests while nothing is sealed, so that the
+    time since its last round says nothing."""
+    cluster = Cluster.model_validate(run.spec["source"])
+    closed = listing.sealed()
+    for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
+        if file.length > SMALL_BYTES or _holds_edits(cluster, file):
+            return max(0.0, time.time() - listing.modified_ms[file.name] / 1000)
+    return 0.0
+
+
+def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: Listing) -> set[str]:
+    """Names of files between the fences that the run has not applied: seen by it, by the watch, or listed now."""
+    start = {p.group: p.number for p in ledger.of(run.run_id).log.fence("start") or []}
+    if not start or ledger.of(run.run_id).phases.facts("drain") is not None:
+        return set()
+    end = {p.group: p.number for p in ledger.of(run.run_id).log.fence("end") or []}
+    applied = ledger.of(run.run_id).log.applied_files()
+    # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
+    seen = ledger.of(watch.run_id).log.files() if watch else []
+    mine = ledger.of(run.run_id).log.files()
+    mine += [file for file in seen if file.group in start or file.first_seen_ms > run.created_ms]
+    known = {file.name: (file.group, file.number) for file in mine}
+    # HBase deletes a server's last log, instead of archiving it, when it never held a byte.
+    last: dict[str, int] = {}
+    for group, number in known.values():
+        last[group] = max(last.get(group, 0), number)
+    empty = {f.name for f in mine if f.state == "open" and not f.length and f.number == last[f.group]}
+    known |= {file.name: (file.group, file.number) for file in listing.files.values()}
+    return {
+        name
+        for name, (group, number) in known.items()
+        if start.get(group, 0) <= number < end.get(group, number + 1)
+        and name not in applied
+        and (name in listing.files or name not in empty)
+    }
+
+
+def peers_that_keep(client: HBaseClient) -> set[str]:
+    """Ids of the disabled replication peers: each keeps every WAL from the cleaner."""
+    return {peer for peer, (enabled, _) in client.peers().items() if not enabled}
+
+
+# ------------------------------------------------------------------ what was told already
+
+
+def announced_ms(ledger: Ledger, watch: RunRecord) -> int:
+    """Up to when nothing is left to announce, by the watch's own run: what was sealed until then held no edit."""
+    return int((ledger.of(watch.run_id).phases.facts("nothing to announce") or {"through_ms": 0})["through_ms"])
+
+
+def nothing_to_announce(ledger: Ledger, watch: RunRecord, through_ms: int) -> None:
+    """Keep that the logs sealed up to this moment held no edit, so that they are not read again."""
+    if through_ms > announced_ms(ledger, watch):
+        ledger.of(watch.run_id).phases.finish("nothing to announce", {"through_ms": through_ms})
+
+
+def untold(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
+    """Those of the keys that nobody was told of yet."""
+    told = ledger.of(watch.run_id).phases.facts(f"told {kind}", run_id) or {"keys": []}
+    return set(keys) - set(told["keys"])
+
+
+def tell(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> None:
+    """Keep in the watch's run what has been told, so that it is told once and again only when it comes back."""
+    before = ledger.of(watch.run_id).phases.facts(f"told {kind}", run_id) or {"keys": []}
+    if sorted(keys) != before["keys"]:
+        ledger.of(watch.run_id).phases.finish(f"told {kind}", {"keys": sorted(keys)}, run_id)

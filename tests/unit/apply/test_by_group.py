@@ -1,0 +1,95 @@
+"""Requests made of WAL entries keep their order and their limits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unit.formats.wal_builder import REGION, TRAILER, entry, header
+from walferry.apply.by_group import LANES, GroupTask, _Lanes, _Request, lanes_of, requests
+from walferry.apply.outcomes import FileReport, Refusal, Withheld
+from walferry.apply.route import Route
+from walferry.apply.writer import MAX_MUTATIONS
+from walferry.formats.cells import encode_cell
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.wal import EntryBatch, WalReader
+
+CLUSTERS = [[], [pb.UUID(least_sig_bits=1, most_sig_bits=2)], [pb.UUID(least_sig_bits=3, most_sig_bits=4)]]
+TABLES = {"t1": "one", "t2": "two"}
+# Cells of an entry, table, clusters the edit went through.
+ENTRIES = st.lists(
+    st.tuples(st.sampled_from([1, 2, 3000, 6000]), st.sampled_from(["t1", "t2"]), st.sampled_from(range(3))),
+    min_size=1,
+    max_size=8,
+)
+
+
+def batch_of(entries: list[tuple[int, str, int]]) -> tuple[EntryBatch, dict[tuple[str, int], list[bytes]]]:
+    """One batch, and the cells in file order by target table and clusters."""
+    cells: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    parts = []
+    for number, (count, table, clusters) in enumerate(entries):
+        mine = [encode_cell(b"%05d" % i, b"f", b"q", number, 4) for i in range(count)]
+        cells[TABLES[table], clusters] += mine
+        parts.append(entry(mine, number + 1, table_name=table.encode(), cluster_ids=CLUSTERS[clusters]))
+    content = header() + b"".join(parts) + TRAILER
+    (batch,) = WalReader([content], "file")
+    return batch, cells
+
+
+@settings(max_examples=30, deadline=None)
+@given(ENTRIES)
+def test_requests_keep_order_lose_nothing_and_stay_within_the_limits(entries: list[tuple[int, str, int]]) -> None:
+    batch, expected = batch_of(entries)
+    found: dict[tuple[str, bytes], bytes] = defaultdict(bytes)
+    for runs, cells in requests(batch, np.arange(len(batch)), TABLES):
+        assert sum(run.cells for run in runs) <= MAX_MUTATIONS
+        assert len({run.clusters for run in runs}) == 1
+        content, at = bytes(cells), 0
+        for run in runs:
+            begin = at
+            for _ in range(run.cells):
+                at += 4 + int.from_bytes(content[at : at + 4], "big")
+            found[run.table, run.clusters] += content[begin:at]
+        assert at == len(content)
+    raw = [bytes(pb.WALKey(cluster_ids=ids).SerializePartialToString()) for ids in CLUSTERS]
+    assert dict(found) == {(table, raw[clusters]): b"".join(cells) for (table, clusters), cells in expected.items()}
+
+
+def test_a_region_keeps_its_lane_from_file_to_file() -> None:
+    regions = [b"%032x" % number for number in range(16)]
+
+    def lanes(names: list[bytes]) -> dict[bytes, int]:
+        cell = encode_cell(b"r", b"f", b"q", 1, 4)
+        content = header() + b"".join(entry([cell], encoded_region_name=name) for name in names) + TRAILER
+        (batch,) = WalReader([content], "file")
+        return dict(zip(names, lanes_of(batch).tolist(), strict=True))
+
+    assert lanes(regions) == lanes(regions[::-1])
+    assert set(lanes(regions).values()) <= set(range(LANES))
+
+
+def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_those_are_met() -> None:
+    """The reader runs ahead of the lanes: it may meet a marker in a later file first."""
+
+    def refused(file: str, start: int) -> Refusal:
+        return Refusal(file, start, start + 1, "t1", REGION.decode(), 1, "refused", b"")
+
+    route = SimpleNamespace(sender=lambda: None, tables=TABLES)
+    lanes = _Lanes(GroupTask(cast(Route, route), ()))
+    batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
+    second = int(batch.start[1])
+    lanes.hold(3, refused("d", 0))
+    lanes.hold(1, refused("b", second))
+    lanes.hold(2, refused("c", 0))
+    passing = [
+        lanes._let_pass(_Request(number, name, batch, np.arange(2))).picked for number, name in enumerate("abcd")
+    ]
+    assert [len(picked) for picked in passing] == [2, 1, 0, 0]
+    empty = FileReport("b", 9, True, (), (), ())
+    assert lanes.amend(empty).withheld == (Withheld("b", "t1", REGION.decode(), second),)

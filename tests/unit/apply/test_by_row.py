@@ -1,0 +1,32 @@
+"""Which entries a time window reads: its own, and those that the target has of other times."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.apply.by_row import RowTask, Span, _chosen
+from walferry.apply.route import Route
+from walferry.formats.cells import encode_cell
+from walferry.formats.wal import WalReader
+
+CELL = encode_cell(b"r", b"f", b"q", 1, 4)
+PIPE = cast(Route, SimpleNamespace(tables={"t1": "t1"}))
+
+
+def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windows_own_does() -> None:
+    content = header() + b"".join(entry([CELL], at, write_time=at) for at in (5, 15, 25, 26)) + TRAILER
+    (batch,) = WalReader([content], "file")
+    offsets = [batch.base + int(start) for start in batch.start]
+
+    def chosen(*not_there: int) -> list[int]:
+        task = RowTask(
+            PIPE, (), window=Span(10, 20), settled=(Span(20, 30),),
+            not_there=frozenset(("file", offset) for offset in not_there),
+        )  # fmt: skip
+        return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
+
+    assert chosen() == [15, 25, 26]
+    assert chosen(offsets[2]) == [15, 26]
+    assert chosen(offsets[1]) == [15, 25, 26]

@@ -1,0 +1,89 @@
+"""What is refused is put away before its batch counts as read (R5), so that a kill in between loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from walferry.apply.outcomes import FileReport, Refusal, TableTally, Withheld
+from walferry.errors import UsageError
+from walferry.ledger import Hold, Ledger, SeenFile
+from walferry.replay.quarantine import record, release
+from walferry.run.run import Run
+
+TABLE, OTHER = "shop:orders", "shop:users"
+FILE = "rs%2C1%2C2.10"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """A run of two tables that has seen one file."""
+    spec = SPEC | {"tables": [{"source": table, "target": table} for table in (TABLE, OTHER)]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = ledger.open_run("move", "test", spec, "test").run_id
+        ledger.of(run).log.see_files([SeenFile(FILE, "rs%2C1%2C2", "rs,1,2", 10, f"/{FILE}", 100, sealed=True)])
+        yield Run(ledger, run)
+
+
+def report() -> FileReport:
+    """A file of which one edit of one table was refused."""
+    refusal = Refusal(FILE, 20, 30, TABLE, "r1", 4, "no such family", b"edit", 1)
+    tallies = tuple(TableTally(table, 2, 3, 1, 2) for table in (TABLE, OTHER))
+    return FileReport(FILE, 100, True, tallies, (refusal,), (Withheld(FILE, TABLE, "r1", 20),))
+
+
+def applied(run: Run) -> list[str]:
+    return [r.table for r in run.ledger.log.ranges(state="applied")]
+
+
+def test_a_file_with_a_refused_edit_is_applied_for_the_other_table_only(run: Run) -> None:
+    record(run, [report()])
+    (item,) = run.ledger.quarantine.items("held")
+    assert (item.table, item.start, item.data) == (TABLE, 20, b"edit")
+    assert run.ledger.quarantine.holds() == [Hold(FILE, TABLE, "r1", 0, item.quarantine_id)]
+    assert applied(run) == [OTHER]
+
+
+@pytest.mark.parametrize("step", ["quarantine.hold", "log.set_ranges"])
+def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_range(
+    run: Run, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        section, _, method = step.partition(".")
+        patch.setattr(getattr(run.ledger, section), method, kill)
+        with pytest.raises(KeyboardInterrupt):
+            record(run, [report()])
+    assert len(run.ledger.quarantine.items("held")) == 1
+    assert run.ledger.log.ranges() == []
+    record(run, [report()])  # the round is repeated as a whole
+    assert len(run.ledger.quarantine.items("held")) == 1
+    assert applied(run) == [OTHER]
+
+
+def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
+    damage = Refusal(FILE, 20, -1, "*", None, 0, "damaged", b"")
+    tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
+    record(run, [FileReport(FILE, 100, False, tallies, (damage,), ())])
+    assert {(hold.table, hold.region) for hold in run.ledger.quarantine.holds()} == {
+        (TABLE, "*"),
+        (OTHER, "*"),
+    }
+    assert applied(run) == []
+    assert [r.state for r in run.ledger.log.ranges()] == ["sealed", "sealed"]
+
+
+def test_an_item_is_released_only_by_the_name_of_its_own_run(run: Run) -> None:
+    record(run, [report()])
+    (item,) = run.ledger.quarantine.items()
+    other = Run(run.ledger.whole, run.ledger.whole.open_run("other", "test", SPEC, "test").run_id)
+    with pytest.raises(UsageError, match=f"run other-1 has no quarantine item {item.quarantine_id}"):
+        release(other, item.quarantine_id, "accept", "a mistake")
+    assert run.ledger.quarantine.items() == [item]
+    assert release(run, item.quarantine_id, "accept", "known").state == "released"

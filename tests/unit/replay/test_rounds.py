@@ -1,0 +1,190 @@
+"""Which files a round asks for and which it reads (R1): they are real, the source's answers are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.errors import GapError
+from walferry.hbase.zookeeper import Server
+from walferry.ledger import Hold, Ledger, Position, QuarantineItem, SeenFile, WalRange
+from walferry.ledger.rows import RangeState
+from walferry.replay.cut import Cut, as_listed
+from walferry.replay.protect import PeerChangedError
+from walferry.replay.rounds import _pending, check_complete
+from walferry.run.run import Run
+from walferry.storage import Local
+from walferry.wal.files import list_wals
+
+TABLE = "shop:orders"
+SERVER = Server("rs", 1, 2)
+GROUP = "rs%2C1%2C2"
+
+
+@dataclass
+class Source:
+    """What the source says of its servers, and of the run's peer and its queue."""
+
+    alive: list[Server] = field(default_factory=lambda: [SERVER])
+    peer: tuple[bool, str] | None = (False, "")
+    queue: list[str] = field(default_factory=list)
+
+    def servers(self) -> list[Server]:
+        return self.alive
+
+    def peers(self) -> dict[str, tuple[bool, str]]:
+        return {} if self.peer is None else {"walferry_move_1": self.peer}
+
+    def peer_queues(self, peer_id: str) -> dict[str, dict[str, int]]:
+        return {SERVER.name: dict.fromkeys(self.queue, 0)} if peer_id in self.peers() else {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def run(tmp_path: Path, source: Source) -> Iterator[Run]:
+    """A run whose start fence stands in file 10; its source's files are on this machine."""
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__.update(source=source, source_files=Local())
+        (tmp_path / "WALs").mkdir()
+        ledger.of(run.run_id).objects.plan("source", "peer", run.peer)
+        ledger.of(run.run_id).objects.made("source", "peer", run.peer)
+        ledger.of(run.run_id).objects.plan("source", "peer", run.peer)
+        ledger.of(run.run_id).objects.made("source", "peer", run.peer)
+        ledger.of(run.run_id).log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+        yield run
+
+
+def write(run: Run, *numbers: int) -> None:
+    """Let these files stand in the archive."""
+    for number in numbers:
+        Local().write(f"{run.source_root}/oldWALs/{GROUP}.{number}", [b"ten bytes!"])
+
+
+def see(run: Run, number: int, *, length: int = 10, sealed: bool = True) -> str:
+    """Let the ledger have seen a file; its name."""
+    name = f"{GROUP}.{number}"
+    path = f"{run.source_root}/oldWALs/{name}"
+    run.ledger.log.see_files([SeenFile(name, GROUP, SERVER.name, number, path, length, sealed)])
+    return name
+
+
+def cut(run: Run) -> Cut:
+    return Cut(1, {}, {}, list_wals(run.source_files, run.source_root), {})
+
+
+def test_a_file_that_the_ledger_saw_is_missed_though_the_peer_has_let_go_of_it(run: Run) -> None:
+    write(run, 10)
+    see(run, 10)
+    lost = see(run, 11)
+    with pytest.raises(GapError, match=lost) as gap:
+        check_complete(run, cut(run))
+    assert gap.value.files == [lost]
+    assert [file.name for file in run.ledger.log.files() if file.state == "missing"] == [lost]
+
+
+def test_a_file_that_only_the_queue_of_the_peer_names_is_missed_too(run: Run, source: Source) -> None:
+    write(run, 10)
+    source.queue = [f"{GROUP}.9", f"{GROUP}.10", f"{GROUP}.11"]  # the first is in the snapshot
+    with pytest.raises(GapError) as gap:
+        check_complete(run, cut(run))
+    assert gap.value.files == [f"{GROUP}.11"]
+
+
+def test_a_file_that_was_applied_may_go(run: Run, source: Source) -> None:
+    write(run, 11)
+    applied = see(run, 10)
+    run.ledger.log.set_ranges([WalRange(applied, 0, 10, TABLE, 0, 0, None, None, "applied")])
+    source.queue = [applied]
+    check_complete(run, cut(run))
+
+
+def test_a_file_that_only_one_of_two_tables_has_is_still_missed(tmp_path: Path, run: Run) -> None:
+    second = SPEC | {"name": "two", "tables": [TABLE, "shop:carts"], "source": run.record.spec["source"]}
+    run = Run(run.ledger.whole, run.ledger.whole.open_run("two", "test", second, "test").run_id)
+    run.__dict__.update(source=Source(), source_files=Local())
+    run.source.peers = lambda: {run.peer: (False, "")}  # type: ignore[method-assign]
+    run.ledger.objects.plan("source", "peer", run.peer)
+    run.ledger.objects.made("source", "peer", run.peer)
+    run.ledger.log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+    lost = see(run, 10)
+    states: dict[str, RangeState] = {TABLE: "applied", "shop:carts": "sealed"}
+    run.ledger.log.set_ranges([WalRange(lost, 0, 10, t, 0, 0, None, None, s) for t, s in states.items()])
+    with pytest.raises(GapError, match=lost):
+        check_complete(run, cut(run))
+    run.ledger.log.set_ranges([WalRange(lost, 0, 10, "shop:carts", 0, 0, None, None, "applied")])
+    check_complete(run, cut(run))
+
+
+def test_a_file_that_came_behind_the_listing_is_not_missed(run: Run, source: Source) -> None:
+    write(run, 10)
+    made = cut(run)
+    write(run, 11)
+    source.queue = [f"{GROUP}.11"]
+    check_complete(run, made)
+
+
+@pytest.mark.parametrize(
+    ("length", "sealed", "alive", "later"),
+    [(10, False, [], False), (0, True, [], False), (0, False, [SERVER], False), (0, False, [], True)],
+    ids=["it held bytes", "it was closed", "its server lives", "its server wrote another one behind it"],
+)
+def test_only_the_last_open_file_of_a_dead_server_may_be_gone_as_empty(
+    run: Run, source: Source, length: int, sealed: bool, alive: list[Server], later: bool
+) -> None:
+    lost = see(run, 10, length=length, sealed=sealed)
+    if later:
+        write(run, 11)
+        see(run, 11)
+    source.alive = alive
+    with pytest.raises(GapError) as gap:
+        check_complete(run, cut(run))
+    assert gap.value.files == [lost]
+
+
+def test_an_empty_file_that_went_with_its_server_leaves_no_gap(run: Run, source: Source) -> None:
+    see(run, 10, length=0, sealed=False)
+    source.alive = []
+    check_complete(run, cut(run))
+    assert run.ledger.log.gaps() == []
+
+
+@pytest.mark.parametrize(("peer", "what"), [(None, "removed"), ((True, ""), "enabled")])
+def test_nothing_is_applied_while_no_peer_keeps_the_log(
+    run: Run, source: Source, peer: tuple[bool, str] | None, what: str
+) -> None:
+    source.peer = peer
+    with pytest.raises(PeerChangedError, match=f"was {what} at the source"):
+        check_complete(run, cut(run))
+
+
+def test_a_file_is_read_again_until_each_of_its_tables_is_applied_or_waits(tmp_path: Path) -> None:
+    other = "shop:users"
+    spec = SPEC | {"tables": [{"source": table, "target": table} for table in (TABLE, other)]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        new, done, half, waits, killed, unsent = (see(run, number) for number in range(10, 16))
+        refused = QuarantineItem(waits, 0, 9, other, "r1", 1, "refused", b"")
+        (item,) = ledger.of(run.run_id).quarantine.put([refused])
+        # Holds come first: without ranges they are of a batch that was killed.
+        holds = [(waits, other), (killed, TABLE), (killed, other)]
+        ledger.of(run.run_id).quarantine.hold([Hold(file, table, "r1", 0, item) for file, table in holds])
+        states = {(done, TABLE): "applied", (done, other): "verified", (half, TABLE): "applied"}
+        states |= {(waits, TABLE): "applied", (waits, other): "sealed"}
+        states |= {(unsent, TABLE): "applied", (unsent, other): "sealed"}
+        for (file, table), state in states.items():
+            ledger.of(run.run_id).log.set_ranges([WalRange(file, 0, 10, table, 0, 0, None, None, state)])  # type: ignore[arg-type]
+        listed = [as_listed(file) for file in ledger.of(run.run_id).log.files()]
+        assert [file.name for file in _pending(run, listed)] == [new, half, killed, unsent]

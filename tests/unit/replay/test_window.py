@@ -1,0 +1,81 @@
+"""Which files a window needs, and which are missing."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unit.migration.filled_ledger import SPEC
+from walferry.apply.by_row import Span
+from walferry.errors import UsageError
+from walferry.replay.window import FIRST_LOG_MS, SKEW_MS, covering, merged, missing_ranges, planned
+from walferry.run.spec import ResolvedSpec
+from walferry.wal.files import Place, WalFile
+
+HOUR = 3_600_000
+SERVER = f"rs,1,{HOUR}"
+
+
+def log(number: int, length: int = 10, server: str = SERVER, place: Place = Place.ARCHIVED) -> WalFile:
+    return WalFile(f"{server}.{number}", server, server, number, f"/{number}", place, length)
+
+
+def test_a_file_covers_the_time_from_its_creation_to_that_of_the_next_one_of_its_group() -> None:
+    logs = [log(HOUR), log(2 * HOUR), log(3 * HOUR), log(2 * HOUR, server="other,1,1")]
+    inside = covering(logs, 2 * HOUR + SKEW_MS, 3 * HOUR - SKEW_MS)
+    assert [(file.server, file.number) for file in inside] == [("other,1,1", 2 * HOUR), (SERVER, 2 * HOUR)]
+
+
+def test_at_a_border_both_files_count_for_clocks_differ() -> None:
+    logs = [log(HOUR), log(2 * HOUR), log(3 * HOUR)]
+    assert [file.number for file in covering(logs, 2 * HOUR, 2 * HOUR + 1)] == [HOUR, 2 * HOUR]
+
+
+def test_a_file_that_was_seen_and_is_nowhere_is_missing() -> None:
+    lost = log(2 * HOUR)
+    found = missing_ranges([log(HOUR), log(3 * HOUR)], {SERVER}, [lost], 2 * HOUR + SKEW_MS, 3 * HOUR)
+    assert found == [f"{lost.name} (last seen at /{lost.number})"]
+    assert missing_ranges([log(HOUR), log(3 * HOUR)], {SERVER}, [lost], 4 * HOUR, 5 * HOUR) == []
+
+
+def test_an_empty_log_of_a_dead_server_is_not_missed_and_one_of_a_living_server_is() -> None:
+    empty = log(2 * HOUR, length=0)
+    assert missing_ranges([log(HOUR)], (), [empty], 2 * HOUR, 3 * HOUR) == []
+    assert len(missing_ranges([log(HOUR), log(3 * HOUR)], {SERVER}, [empty], 2 * HOUR, 3 * HOUR)) == 1
+
+
+def test_an_open_log_of_a_dead_server_of_which_nothing_is_left_is_missing() -> None:
+    """The cleaner may have taken it with the others, filled and archived since it was seen."""
+    assert len(missing_ranges([log(HOUR, server="other,1,1")], (), [log(2 * HOUR, length=0)], 2 * HOUR, 3 * HOUR)) == 1
+
+
+def test_the_time_before_the_first_log_of_a_server_that_ran_already_is_missing() -> None:
+    logs = [log(5 * HOUR)]
+    (gap,) = missing_ranges(logs, {SERVER}, [], 2 * HOUR, 3 * HOUR)
+    assert gap == f"logs of {SERVER} from 1970-01-01T02:00:00Z to 1970-01-01T03:00:00Z"
+    assert missing_ranges(logs, {SERVER}, [], 5 * HOUR, 6 * HOUR) == []
+    assert missing_ranges([log(HOUR + FIRST_LOG_MS)], {SERVER}, [], 0, 2 * HOUR) == []
+
+
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda s: Span(s[0], s[0] + s[1])), max_size=8)
+
+
+@given(spans)
+def test_merged_spans_hold_the_same_moments_in_order_and_apart(given_spans: list[Span]) -> None:
+    found = merged(given_spans)
+    moments = {at for span in given_spans for at in range(span.start_ms, span.end_ms)}
+    assert [at for span in found for at in range(span.start_ms, span.end_ms)] == sorted(moments)
+    assert all(one.end_ms < other.start_ms for one, other in pairwise(found))
+
+
+def test_a_windows_run_is_called_by_its_borders_in_utc() -> None:
+    keys = SPEC | {"window": {"from": "2026-11-21T01:00:00+02:00", "to": "2026-11-21T02:00"}}
+    assert planned(ResolvedSpec.model_validate(keys)).name == "move_20261120t230000_20261121t020000"
+
+
+def test_a_replay_by_time_without_a_window_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs a window"):
+        planned(ResolvedSpec.model_validate(SPEC))
