@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Set
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,24 @@ def test_a_module_imports_only_from_rooms_below_its_own(path: Path) -> None:
     own = room(path)
     rooms = {[*name.split("."), "__init__"][1] for name in imports(path) if name.split(".")[0] == "walferry"}
     assert rooms - {own} <= MAY_IMPORT[own]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and for type checks count, too; a package stands for its `__init__`."""
+    names = {path: ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in modules()}
+    known = {name.removesuffix(".__init__") for name in names.values()}
+    graph = {name.removesuffix(".__init__"): imported_modules(path, known) for path, name in names.items()}
+    TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
+
+
+def imported_modules(path: Path, known: Set[str]) -> set[str]:
+    """Those of the known modules that a file imports: `from package import name` means the module of that name."""
+    found = set(imports(path))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and {f"{node.module}.{alias.name}" for alias in node.names} & known:
+            found.discard(str(node.module))
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found & known
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))

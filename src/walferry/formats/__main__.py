@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, entry_cells, gather, index_cells
+from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
+from walferry.formats.entries import entry_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import FamilyRules, Fate, digest, resolve, row_digests
 from walferry.formats.wal import WalReader

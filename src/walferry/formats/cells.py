@@ -10,7 +10,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,6 @@ import pyarrow as pa
 
 from walferry.errors import DamagedInputError
 from walferry.formats import _cell_kernels as kernels
-
-if TYPE_CHECKING:
-    from walferry.formats.wal import EntryBatch
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -46,19 +42,6 @@ CELL_SCHEMA = pa.schema(
         ("type", pa.int16()),
         ("value", pa.binary()),
         ("tags", pa.binary()),
-    ]
-)
-
-WAL_CELL_SCHEMA = pa.schema(
-    [
-        ("table", pa.string()),
-        ("region", pa.string()),
-        ("sequence_number", pa.int64()),
-        ("index", pa.int32()),  # of the cell in its entry
-        ("write_time", pa.int64()),  # milliseconds, the region server's clock
-        *CELL_SCHEMA,
-        ("file", pa.string()),
-        ("offset", pa.int64()),  # of the entry in the file
     ]
 )
 
@@ -89,7 +72,8 @@ class CellIndex:
         return len(self.position)
 
     @classmethod
-    def _of(cls, buffer: Bytes, fields: Int64s) -> CellIndex:
+    def of(cls, buffer: Bytes, fields: Int64s) -> CellIndex:
+        """From what the kernels located: one row of `fields` per attribute, in their order."""
         columns = list(fields)
         columns[kernels.TYPE] = columns[kernels.TYPE].astype(np.uint8)
         return cls(buffer, *columns)
@@ -108,7 +92,7 @@ def index_cells(buffer: Bytes, start: int = 0, end: int | None = None) -> CellIn
     if status != kernels.OK:
         reason = kernels.REASONS.get(status, "the bytes end inside a cell")
         raise DamagedInputError(f"damaged cell at byte {at}: {reason}", offset=at, reason=reason)
-    return CellIndex._of(buffer, kernels.locate_cells(buffer, start, count))
+    return CellIndex.of(buffer, kernels.locate_cells(buffer, start, count))
 
 
 def encode_cell(
@@ -161,8 +145,9 @@ def binary_column(buffer: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
-def _cell_columns(index: CellIndex) -> list[pa.Array]:
-    return [
+def cells_to_arrow(index: CellIndex) -> pa.RecordBatch:
+    """The cells as CELL_SCHEMA, in their order."""
+    columns = [
         binary_column(index.buffer, index.row_start, index.row_length),
         binary_column(index.buffer, index.family_start, index.family_length),
         binary_column(index.buffer, index.qualifier_start, index.qualifier_length),
@@ -171,41 +156,4 @@ def _cell_columns(index: CellIndex) -> list[pa.Array]:
         binary_column(index.buffer, index.value_start, index.value_length),
         binary_column(index.buffer, index.tags_start, index.tags_length),
     ]
-
-
-def cells_to_arrow(index: CellIndex) -> pa.RecordBatch:
-    """The cells as CELL_SCHEMA, in their order."""
-    return pa.RecordBatch.from_arrays(_cell_columns(index), schema=CELL_SCHEMA)
-
-
-def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
-    """All cells of the entries of a batch, the number of each one's entry in the batch, its index in that entry."""
-    fields, entry, index = kernels.locate_entry_cells(batch.buffer, batch.cells_start, batch.cell_count)
-    return CellIndex._of(batch.buffer, fields), entry, index
-
-
-def text(name: bytes) -> str:
-    """A table's or region's name for people; bytes that are no UTF-8 (a flipped bit) show as \\xNN."""
-    return name.decode("utf-8", "backslashreplace")
-
-
-def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-    """The cells of a batch's entries, or of those that `select` (bool a entry) marks, as WAL_CELL_SCHEMA."""
-    chosen = batch if select is None else batch.take(np.flatnonzero(select))
-    cells, entry, index = index_entry_cells(chosen)
-    columns = [
-        names_column(chosen.tables, chosen.table).take(pa.array(entry)),
-        names_column(chosen.regions, chosen.region).take(pa.array(entry)),
-        pa.array(chosen.sequence_number[entry]),
-        pa.array(index),
-        pa.array(chosen.write_time[entry]),
-        *_cell_columns(cells),
-        pa.repeat(pa.scalar(file), len(cells)),
-        pa.array(chosen.base + chosen.start[entry]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=WAL_CELL_SCHEMA)
-
-
-def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
-    """Dictionary codes of a batch (`table`, `region`) as an Arrow string array."""
-    return pa.array([text(name) for name in names], pa.string()).take(pa.array(codes))
+    return pa.RecordBatch.from_arrays(columns, schema=CELL_SCHEMA)

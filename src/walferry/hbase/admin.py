@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walferry.errors import TransientError, UsageError
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region, TableDescriptor, new_table, table_name
 from walferry.hbase.errors import (
     NamespaceNotFoundError,
@@ -28,9 +29,6 @@ from walferry.hbase.errors import (
 from walferry.hbase.retry import retried
 from walferry.hbase.zookeeper import Server
 
-if TYPE_CHECKING:
-    from walferry.hbase.client import HBaseClient
-
 DEADLINE_S = 600.0
 _POLL_S = 0.1
 _MAX_POLL_S = 1.0
@@ -39,14 +37,14 @@ _MAX_POLL_S = 1.0
 PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 
 
-def create_namespace(client: HBaseClient, namespace: str) -> None:
+def create_namespace(client: Calls, namespace: str) -> None:
     """Create a namespace. Raises NamespaceExistsError."""
     descriptor = pb.NamespaceDescriptor(name=namespace.encode())
     request = pb.CreateNamespaceRequest(namespaceDescriptor=descriptor)
     _procedure(client, "CreateNamespace", request, pb.CreateNamespaceResponse, namespace)
 
 
-def namespace_exists(client: HBaseClient, namespace: str) -> bool:
+def namespace_exists(client: Calls, namespace: str) -> bool:
     """Whether there is such a namespace."""
     request = pb.GetNamespaceDescriptorRequest(namespaceName=namespace)
     try:
@@ -57,7 +55,7 @@ def namespace_exists(client: HBaseClient, namespace: str) -> bool:
 
 
 def create_table(
-    client: HBaseClient,
+    client: Calls,
     name: str,
     families: Mapping[str, Mapping[str, str]],
     split_keys: Sequence[bytes] = (),
@@ -68,41 +66,41 @@ def create_table(
     client.forget(name)
 
 
-def delete_table(client: HBaseClient, name: str) -> None:
+def delete_table(client: Calls, name: str) -> None:
     """Delete a disabled table. Raises TableNotFoundError, TableStateError."""
     request = pb.DeleteTableRequest(table_name=table_name(name))
     _procedure(client, "DeleteTable", request, pb.DeleteTableResponse, name)
     client.forget(name)
 
 
-def truncate_table(client: HBaseClient, name: str, preserve_splits: bool = True) -> None:
+def truncate_table(client: Calls, name: str, preserve_splits: bool = True) -> None:
     """Empty a disabled table; HBase enables it. Raises TableNotFoundError, TableStateError."""
     request = pb.TruncateTableRequest(tableName=table_name(name), preserveSplits=preserve_splits)
     _procedure(client, "truncateTable", request, pb.TruncateTableResponse, name)
     client.forget(name)
 
 
-def disable_table(client: HBaseClient, name: str) -> None:
+def disable_table(client: Calls, name: str) -> None:
     """Take a table off its servers. Raises TableStateError when it is disabled already."""
     request = pb.DisableTableRequest(table_name=table_name(name))
     _procedure(client, "DisableTable", request, pb.DisableTableResponse, name)
     client.forget(name)
 
 
-def enable_table(client: HBaseClient, name: str) -> None:
+def enable_table(client: Calls, name: str) -> None:
     """Bring a disabled table back. Raises TableStateError when it is enabled already."""
     request = pb.EnableTableRequest(table_name=table_name(name))
     _procedure(client, "EnableTable", request, pb.EnableTableResponse, name)
     client.forget(name)
 
 
-def modify_table(client: HBaseClient, descriptor: TableDescriptor) -> None:
+def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
     """Give a table another schema; its regions are opened anew one after the other."""
     request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
     _procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
 
 
-def set_read_only(client: HBaseClient, name: str, read_only: bool) -> None:
+def set_read_only(client: Calls, name: str, read_only: bool) -> None:
     """Set a table's READONLY: once this returns every region refuses writes, or takes them again.
 
     The schema may say so already while an earlier, timed-out request is still reopening regions. So it is set in any
@@ -112,7 +110,7 @@ def set_read_only(client: HBaseClient, name: str, read_only: bool) -> None:
     modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
 
 
-def move_region(client: HBaseClient, region: Region, server: Server | None = None) -> None:
+def move_region(client: Calls, region: Region, server: Server | None = None) -> None:
     """Move a region to a server, or to one that HBase picks; returns when it is open there."""
     request = pb.MoveRegionRequest(
         region=pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded.encode())
@@ -130,7 +128,7 @@ def move_region(client: HBaseClient, region: Region, server: Server | None = Non
     _wait(moved, f"the move of region {region.encoded} of {region.table}", DEADLINE_S)
 
 
-def split_region(client: HBaseClient, region: Region, split_row: bytes) -> None:
+def split_region(client: Calls, region: Region, split_row: bytes) -> None:
     """Split a region in two at a row; returns when both are open."""
     request = pb.SplitTableRegionRequest(
         region_info=pb.RegionInfo(
@@ -145,7 +143,7 @@ def split_region(client: HBaseClient, region: Region, split_row: bytes) -> None:
     client.forget(region.table)
 
 
-def merge_regions(client: HBaseClient, regions: Sequence[Region]) -> None:
+def merge_regions(client: Calls, regions: Sequence[Region]) -> None:
     """Merge adjacent regions of a table into one; returns when that is open."""
     encoded = pb.RegionSpecifier.ENCODED_REGION_NAME
     request = pb.MergeTableRegionsRequest(
@@ -155,7 +153,7 @@ def merge_regions(client: HBaseClient, regions: Sequence[Region]) -> None:
     client.forget(regions[0].table)
 
 
-def flush_table(client: HBaseClient, name: str) -> None:
+def flush_table(client: Calls, name: str) -> None:
     """Write every region's memstore to files."""
     for region in client.regions(name):
         client.region_call(
@@ -168,7 +166,7 @@ def flush_table(client: HBaseClient, name: str) -> None:
         )
 
 
-def compact_table(client: HBaseClient, name: str, major: bool = False) -> None:
+def compact_table(client: Calls, name: str, major: bool = False) -> None:
     """Ask every region to compact; returns at once, the servers compact when they get to it."""
     for region in client.regions(name):
         client.region_call(
@@ -181,7 +179,7 @@ def compact_table(client: HBaseClient, name: str, major: bool = False) -> None:
         )
 
 
-def roll_wal(client: HBaseClient, server: Server) -> None:
+def roll_wal(client: Calls, server: Server) -> None:
     """Ask a region server to begin new WAL files. It only takes note: watch its WALs for the effect."""
     retried(
         lambda: client.pool.call(
@@ -195,7 +193,7 @@ def roll_wal(client: HBaseClient, server: Server) -> None:
     )
 
 
-def snapshot(client: HBaseClient, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
+def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
     """Take a FLUSH snapshot and wait for it: all edits acknowledged before the call are in it.
 
     Safe to repeat: when a finished snapshot of that name and table is there already (look at its
@@ -239,7 +237,7 @@ def snapshot(client: HBaseClient, name: str, table: str, *, deadline_s: float = 
     return found
 
 
-def snapshots(client: HBaseClient) -> list[pb.SnapshotDescription]:
+def snapshots(client: Calls) -> list[pb.SnapshotDescription]:
     """All finished snapshots."""
     answer = client.master_call(
         "GetCompletedSnapshots", pb.GetCompletedSnapshotsRequest(), pb.GetCompletedSnapshotsResponse
@@ -247,7 +245,7 @@ def snapshots(client: HBaseClient) -> list[pb.SnapshotDescription]:
     return list(answer.snapshots)
 
 
-def delete_snapshot(client: HBaseClient, name: str) -> bool:
+def delete_snapshot(client: Calls, name: str) -> bool:
     """Delete a snapshot; False when there was none."""
     request = pb.DeleteSnapshotRequest(snapshot=pb.SnapshotDescription(name=name))
     attempts = 0
@@ -264,7 +262,7 @@ def delete_snapshot(client: HBaseClient, name: str) -> bool:
     return retried(delete)
 
 
-def clone_snapshot(client: HBaseClient, name: str, table: str) -> None:
+def clone_snapshot(client: Calls, name: str, table: str) -> None:
     """Create a table from a snapshot. Raises TableExistsError (it is left alone), SnapshotNotFoundError."""
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
@@ -279,9 +277,7 @@ def clone_snapshot(client: HBaseClient, name: str, table: str) -> None:
     client.forget(table)
 
 
-def add_peer(
-    client: HBaseClient, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False
-) -> None:
+def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
     """Add a replication peer. No error when the same one is there; UsageError when another is.
 
     Its queues appear a little later: see `peer_queues`. (In 1.x peers are written to ZooKeeper instead.)
@@ -309,7 +305,7 @@ def add_peer(
     retried(add)
 
 
-def peers(client: HBaseClient) -> dict[str, tuple[bool, str]]:
+def peers(client: Calls) -> dict[str, tuple[bool, str]]:
     """The replication peers: id -> (enabled, class of its endpoint, "" for HBase's own)."""
     answer = client.master_call(
         "ListReplicationPeers", pb.ListReplicationPeersRequest(), pb.ListReplicationPeersResponse
@@ -320,7 +316,7 @@ def peers(client: HBaseClient) -> dict[str, tuple[bool, str]]:
     }
 
 
-def remove_peer(client: HBaseClient, peer_id: str) -> bool:
+def remove_peer(client: Calls, peer_id: str) -> bool:
     """Remove a replication peer and its queues; False when there was none."""
     removed = False
 
@@ -336,12 +332,12 @@ def remove_peer(client: HBaseClient, peer_id: str) -> bool:
     return removed
 
 
-def peer_queues(client: HBaseClient, peer_id: str) -> dict[str, dict[str, int]]:
+def peer_queues(client: Calls, peer_id: str) -> dict[str, dict[str, int]]:
     """The WALs that a peer holds: server name -> WAL name -> position in bytes."""
     return client.zookeeper.replication_queues(peer_id)
 
 
-def peers_may_change(client: HBaseClient) -> bool | None:
+def peers_may_change(client: Calls) -> bool | None:
     """Whether the cluster lets replication peers be added now; None where it has no such switch (before 2.6).
 
     (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
@@ -356,7 +352,7 @@ def peers_may_change(client: HBaseClient) -> bool | None:
         raise
 
 
-def lacking_rights(client: HBaseClient, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
+def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
     """Which permissions the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE, ADMIN), such
     as "global ADMIN", and to read tables ("READ on shop:orders").
 
@@ -391,7 +387,7 @@ def _is_unknown_there(error: RemoteError) -> bool:
     return "UnsupportedOperationException" in f"{error.facts['exception_class']} {error}"
 
 
-def _table_exists(client: HBaseClient, table: str) -> bool:
+def _table_exists(client: Calls, table: str) -> bool:
     try:
         client.describe(table)
     except TableNotFoundError:
@@ -405,13 +401,13 @@ def _with_nonce(request: Any) -> Any:
     return request
 
 
-def _procedure(client: HBaseClient, method: str, request: Any, response_type: type[Any], thing: str) -> None:
+def _procedure(client: Calls, method: str, request: Any, response_type: type[Any], thing: str) -> None:
     """Call a method that starts a master procedure, and wait for that."""
     answer = client.master_call(method, _with_nonce(request), response_type)
     _wait_for_procedure(client, answer, f"{method} of {thing}")
 
 
-def _wait_for_procedure(client: HBaseClient, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
+def _wait_for_procedure(client: Calls, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
     if not answer.HasField("proc_id"):
         return
     request = pb.GetProcedureResultRequest(proc_id=answer.proc_id)

@@ -9,16 +9,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, remote_error
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s, repeatable
-
-if TYPE_CHECKING:
-    from walferry.hbase.client import HBaseClient
 
 MAX_ACTIONS = 5_000
 MAX_REQUEST_BYTES = 4 << 20
@@ -83,13 +81,13 @@ def append(row: bytes, family: bytes, qualifier: bytes, value: bytes) -> pb.Muta
     return _change(row, family, qualifier, value, pb.MutationProto.APPEND)
 
 
-def put_cells(client: HBaseClient, table: str, cells: Sequence[Cell]) -> None:
+def put_cells(client: Calls, table: str, cells: Sequence[Cell]) -> None:
     """Put cells of any rows; see `mutate`."""
     rows = groupby(cells, key=lambda cell: cell.row)
     mutate(client, table, [put(row, run) for row, run in rows])
 
 
-def mutate(client: HBaseClient, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
+def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
     """Send mutations, grouped by region; their results in the same order (cells for increment and append).
 
     A transient failure of some of them is repeated for these alone, at most REGION_ATTEMPTS times: mutations
@@ -146,7 +144,7 @@ def _chunks(mutations: Sequence[pb.MutationProto], indexes: list[int]) -> Iterat
 
 
 def _attempt(
-    client: HBaseClient, table: str, mutations: Sequence[pb.MutationProto], chunk: list[int], group: int
+    client: Calls, table: str, mutations: Sequence[pb.MutationProto], chunk: list[int], group: int
 ) -> dict[int, pb.Result | WalferryError]:
     """Send each mutation once: one Multi per server. The outcome of each by its index."""
     outcomes: dict[int, pb.Result | WalferryError] = {}
@@ -165,7 +163,7 @@ def _attempt(
 
 
 def _multi(
-    client: HBaseClient,
+    client: Calls,
     server: str,
     regions: list[tuple[Region, list[int]]],
     mutations: Sequence[pb.MutationProto],

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
 from walferry.hbase.rpc import CODEC_WITH_TAGS, Buffer
 from walferry.hbase.zookeeper import Server
 
-if TYPE_CHECKING:
-    from walferry.hbase.client import HBaseClient
-
 
 def replicate(
-    client: HBaseClient,
+    client: Calls,
     server: Server | str,
     entries: Sequence[tuple[bytes, int]],
     cells: Buffer | Sequence[Buffer],

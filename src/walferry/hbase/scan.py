@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -15,12 +14,10 @@ import numpy.typing as npt
 
 from walferry.errors import DamagedInputError, TransientError
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s, repeatable
 from walferry.hbase.rpc import CODEC_WITH_TAGS
-
-if TYPE_CHECKING:
-    from walferry.hbase.client import HBaseClient
 
 ALL_VERSIONS = 2**31 - 1
 MAX_RESULT_BYTES = 2 << 20
@@ -40,7 +37,7 @@ class _Query:
 
 
 def scan_raw(
-    client: HBaseClient,
+    client: Calls,
     table: str,
     start: bytes = b"",
     stop: bytes = b"",
@@ -64,7 +61,7 @@ def scan_raw(
 
 
 def scan(
-    client: HBaseClient,
+    client: Calls,
     table: str,
     start: bytes = b"",
     stop: bytes = b"",
@@ -77,7 +74,7 @@ def scan(
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
 
 
-def _scan(client: HBaseClient, table: str, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
+def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
     failures = 0
     while True:
         try:
@@ -100,7 +97,7 @@ def _scan(client: HBaseClient, table: str, start: bytes, stop: bytes, query: _Qu
             time.sleep(pause_s(error, failures))
 
 
-def _scan_region(client: HBaseClient, region: Region, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
+def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
     """Blocks of whole rows out of one region, by one scanner."""
     assert region.server is not None
     server = region.server.address
@@ -158,7 +155,7 @@ def _scan_region(client: HBaseClient, region: Region, start: bytes, stop: bytes,
             _close(client, server, scanner_id)
 
 
-def _close(client: HBaseClient, server: str, scanner_id: int) -> None:
+def _close(client: Calls, server: str, scanner_id: int) -> None:
     """Let the server forget a scanner; one that cannot be told will do so when the lease runs out."""
     request = pb.ScanRequest(scanner_id=scanner_id, close_scanner=True, number_of_rows=0)
     try:

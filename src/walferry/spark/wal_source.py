@@ -31,7 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UnfinishedInputError, UsageError
-from walferry.formats.cells import WAL_CELL_SCHEMA, entry_cells, names_column
+from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
 from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
 from walferry.storage import FileStatus, FileSystem, open_file_system
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from walferry.errors import UnfinishedInputError, WalferryError
-from walferry.formats.cells import decode_tags, index_entry_cells, text
+from walferry.formats.cells import decode_tags
+from walferry.formats.entries import index_entry_cells, text
 from walferry.formats.wal import Ending, EntryBatch, WalReader
 from walferry.storage import open_file_system
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError
-from walferry.formats.cells import entry_cells
+from walferry.formats.entries import entry_cells
 from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
-from walferry.formats.cells import encode_cell, entry_cells
+from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
 
@@ -319,31 +318,6 @@ def test_dictionary_codes_hold_across_the_batches_of_a_reader() -> None:
     assert len(batches) > 5
     assert [batch.tables[code] for batch in batches for code in batch.table] == names
     assert all(batch.tables is batches[0].tables for batch in batches)
-
-
-def test_the_cells_of_chosen_entries_become_rows_with_the_entry_they_belong_to() -> None:
-    (batch,) = WalReader([SMALL + TRAILER], "some.wal")
-    select = np.array([False, True, False, False, False, True])
-    rows = entry_cells(batch, "some.wal", select).to_pylist()
-    assert [(row["sequence_number"], row["index"], row["offset"]) for row in rows] == [
-        (2, 0, STARTS[1]), (2, 1, STARTS[1]), (6, 0, STARTS[5]), (6, 1, STARTS[5]),
-    ]  # fmt: skip
-    assert rows[1] == {
-        "table": "t1",
-        "region": REGION.decode(),
-        "sequence_number": 2,
-        "index": 1,
-        "write_time": 1700000000000,
-        "row": b"r2",
-        "family": b"f",
-        "qualifier": b"q",
-        "timestamp": 1002,
-        "type": 4,
-        "value": b"v2",
-        "tags": bytes([0, 9, 8]) + TAG[1],
-        "file": "some.wal",
-        "offset": STARTS[1],
-    }
 
 
 @settings(max_examples=300, deadline=None)

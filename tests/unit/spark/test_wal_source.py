@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from walferry.errors import UsageError
-from walferry.formats.cells import WAL_CELL_SCHEMA, entry_cells
+from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells
 from walferry.formats.wal import WalReader
 from walferry.spark.wal_source import HBaseWalReader, WalPartition, WalQuery
 

@@ -1,0 +1,59 @@
+"""The cells of WAL entries, each with the entry it belongs to: as an index, and as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from walferry.formats import _cell_kernels as kernels
+from walferry.formats.cells import CELL_SCHEMA, CellIndex, Int32s, Int64s, cells_to_arrow
+from walferry.formats.wal import EntryBatch
+
+WAL_CELL_SCHEMA = pa.schema(
+    [
+        ("table", pa.string()),
+        ("region", pa.string()),
+        ("sequence_number", pa.int64()),
+        ("index", pa.int32()),  # of the cell in its entry
+        ("write_time", pa.int64()),  # milliseconds, the region server's clock
+        *CELL_SCHEMA,
+        ("file", pa.string()),
+        ("offset", pa.int64()),  # of the entry in the file
+    ]
+)
+
+
+def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
+    """All cells of the entries of a batch, the number of each one's entry in the batch, its index in that entry."""
+    fields, entry, index = kernels.locate_entry_cells(batch.buffer, batch.cells_start, batch.cell_count)
+    return CellIndex.of(batch.buffer, fields), entry, index
+
+
+def text(name: bytes) -> str:
+    """A table's or region's name for people; bytes that are no UTF-8 (a flipped bit) show as \\xNN."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
+    """The cells of a batch's entries, or of those that `select` (bool a entry) marks, as WAL_CELL_SCHEMA."""
+    chosen = batch if select is None else batch.take(np.flatnonzero(select))
+    cells, entry, index = index_entry_cells(chosen)
+    columns = [
+        names_column(chosen.tables, chosen.table).take(pa.array(entry)),
+        names_column(chosen.regions, chosen.region).take(pa.array(entry)),
+        pa.array(chosen.sequence_number[entry]),
+        pa.array(index),
+        pa.array(chosen.write_time[entry]),
+        *cells_to_arrow(cells).columns,
+        pa.repeat(pa.scalar(file), len(cells)),
+        pa.array(chosen.base + chosen.start[entry]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=WAL_CELL_SCHEMA)
+
+
+def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
+    """Dictionary codes of a batch (`table`, `region`) as an Arrow string array."""
+    return pa.array([text(name) for name in names], pa.string()).take(pa.array(codes))

@@ -1,0 +1,46 @@
+"""What the calls in `admin`, `mutate`, `scan` and `replicate` need of the client that they are methods of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from walferry.errors import TransientError
+from walferry.hbase.descriptors import Region, TableDescriptor
+from walferry.hbase.retry import ATTEMPTS
+from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.zookeeper import ZooKeeper
+
+M = TypeVar("M", bound=Message)
+
+
+class Calls(Protocol):
+    """Connections to one cluster and calls to its master and regions. `HBaseClient` documents each member."""
+
+    timeout_s: float
+    zookeeper: ZooKeeper
+    pool: ConnectionPool
+
+    def describe(self, table: str) -> TableDescriptor: ...
+
+    def regions(self, table: str) -> list[Region]: ...
+
+    def locate(self, table: str, row: bytes) -> Region: ...
+
+    def forget(self, table: str) -> None: ...
+
+    def location_failed(self, table: str, error: TransientError, attempt: int) -> None: ...
+
+    def master_call(self, method: str, request: Message, response_type: type[M], *, attempts: int = ATTEMPTS) -> M: ...
+
+    def region_call(
+        self,
+        table: str,
+        row: bytes,
+        service: str,
+        method: str,
+        request: Callable[[Region], Message],
+        response_type: type[M],
+    ) -> M: ...
