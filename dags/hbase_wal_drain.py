@@ -78,7 +78,7 @@ def hbase_wal_drain() -> None:
         context = get_current_context()
         variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
         with final_errors():
-            run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER)
+            run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER, "drain")
         with step(run_id) as run:
             prepare_drain(run)
         return run_id

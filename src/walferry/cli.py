@@ -130,9 +130,9 @@ def start(
 
 
 def _phases() -> tuple[str, ...]:
-    from walferry.run.phases import PHASES
+    from walferry.run.phases import phases_of
 
-    return PHASES
+    return tuple(phase.name for phase in phases_of("migration"))
 
 
 def _owner() -> str:

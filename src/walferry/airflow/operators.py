@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
+from walferry.ledger.rows import RunKind
 from walferry.process import opened, quiet_libraries, reports_folder
 from walferry.run.run import Run
 from walferry.run.start import start_run
@@ -62,17 +63,21 @@ def step(run_id: str) -> Iterator[Run]:
         yield run
 
 
-def open_run(name: str, tables: Sequence[Any], *, owner: str | None = None, **keys: Any) -> str:
+def open_run(
+    name: str, tables: Sequence[Any], *, owner: str | None = None, kind: RunKind = "migration", **keys: Any
+) -> str:
     """Open a run in the ledger, or find the unfinished one of the same owner and spec again; its id. For a @task.
 
-    `keys` are those of a spec: `source` and `target` (ids of connections of type `hbase`), `write_stop`, `max_lag`…
-    The owner is the DAG run that asks, if none is given. An unusable spec fails the task for good.
+    `kind` says which phases it has: a whole migration, a `copy` as of one moment, a `standby` that follows until
+    somebody ends it, or a `comparison` (walferry/run/phases.py). `keys` are those of a spec: `source` and `target`
+    (ids of connections of type `hbase`), `write_stop`, `max_lag`… The owner is the DAG run that asks, if none is given.
+    An unusable spec fails the task for good.
     """
     if owner is None:
         context = get_current_context()
         owner = f"airflow {context['dag'].dag_id} {context['run_id']}"
     with final_errors():
-        return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner)
+        return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
 
 
 def finish(run_id: str, outcome: str = "done") -> None:
@@ -339,7 +344,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
         from walferry.replay.cut import start_fence
 
         with step(self.run) as run:
-            moves = run.ledger.phases.facts("protect") is not None
+            moves = run.record.kind == "migration"
             if not moves:
                 start_fence(run)  # from here on the log tells what was written meanwhile
             elif run.ledger.phases.facts("drain") is None:

@@ -40,6 +40,7 @@ TABLES = (
     "differences",
     "rounds",
     "audit",
+    "notes",
     "coverage",
     "gaps",
 )

@@ -23,6 +23,7 @@ from walferry.ledger.comparisons import Comparisons
 from walferry.ledger.database import Database, now_ms
 from walferry.ledger.leases import Leases
 from walferry.ledger.log import Log
+from walferry.ledger.notes import Notes
 from walferry.ledger.objects import Objects
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
@@ -32,6 +33,7 @@ from walferry.ledger.rows import (
     AuditLine,
     Lease,
     PhaseRecord,
+    RunKind,
     RunRecord,
     RunState,
     WalFile,
@@ -60,6 +62,7 @@ class RunLedger:
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
         self.rounds = Rounds(store, run_id)
+        self.notes = Notes(store, run_id)
 
     @property
     def record(self) -> RunRecord:
@@ -129,8 +132,10 @@ class Ledger:
 
     # ---- runs
 
-    def open_run(self, name: str, owner: str, spec: Mapping[str, Any], actor: str) -> RunRecord:
-        """The unfinished run of that name when owner and spec are the same, else a new one.
+    def open_run(
+        self, name: str, owner: str, spec: Mapping[str, Any], actor: str, kind: RunKind = "migration"
+    ) -> RunRecord:
+        """The unfinished run of that name when owner, kind and spec are the same, else a new one of this kind.
 
         `spec["tables"]` ("ns:table", or {"source": "ns:table", …}) says what `gaps` asks for.
         Raises UsageError when another owner or another spec holds the unfinished run, unless that has come no further
@@ -141,7 +146,7 @@ class Ledger:
             unfinished = fetch(connection, RunRecord, runs, runs.c.name == name, runs.c.state == "running")
             if unfinished:
                 try:
-                    return _same_run(unfinished[0], owner, spec)
+                    return _same_run(unfinished[0], owner, spec, kind)
                 except UsageError:
                     if not _only_planned(self._store, connection, unfinished[0].run_id):
                         raise
@@ -154,12 +159,14 @@ class Ledger:
                         "gave way to a new run; it had changed nothing",
                     )
             number = connection.execute(select(func.count()).where(runs.c.name == name)).scalar_one() + 1
-            run = RunRecord(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None)
+            run = RunRecord(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None, kind)
             connection.execute(insert(runs).values(to_columns(run)))
             tables = [{"run_id": run.run_id, "table_name": table} for table in source_tables(spec)]
             if tables:
                 connection.execute(insert(self._store.table("run_tables")), tables)
-            self._store.note(connection, "open run", run.run_id, {"owner": owner, "spec": dict(spec)}, actor=actor)
+            self._store.note(
+                connection, "open run", run.run_id, {"owner": owner, "kind": kind, "spec": dict(spec)}, actor=actor
+            )
         return run
 
     def run(self, run_id: str) -> RunRecord:
@@ -283,9 +290,15 @@ def _update_run(store: Store, connection: Connection, run_id: str, **values: Any
     connection.execute(update(runs).where(runs.c.run_id == run_id).values(**values))
 
 
-def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any]) -> RunRecord:
+def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind) -> RunRecord:
     differing = [
-        what for what, same in (("owner", run.owner == owner), ("spec", to_json(run.spec) == to_json(spec))) if not same
+        what
+        for what, same in (
+            ("owner", run.owner == owner),
+            ("kind", run.kind == kind),
+            ("spec", to_json(run.spec) == to_json(spec)),
+        )
+        if not same
     ]
     if not differing:
         return run

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 RunState = Literal["running", "done", "failed", "aborted"]
+RunKind = Literal["migration", "copy", "standby", "comparison", "window", "drain", "watch"]
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
 FileState = Literal["open", "sealed", "missing"]
@@ -40,6 +41,7 @@ class RunRecord:
     outcome: str
     created_ms: int
     ended_ms: int | None
+    kind: RunKind = "migration"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
 from walferry.migration.compare import UNEXPLAINED, equal
-from walferry.run.phases import APPLIED_CUT
 
 
 def summary(ledger: RunLedger) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
                 "phase": p.phase, "subject": p.subject, "state": p.state, "attempts": p.attempts,
                 "seconds": round(((p.finished_ms or _now_ms()) - p.started_ms) / 1000, 1), "error": p.error,
             }
-            for p in phases if p.phase != APPLIED_CUT
+            for p in phases
         ],
         "rounds": len(rounds),
         "edits_applied": sum(r.cells for r in rounds),

@@ -43,7 +43,6 @@ from walferry.replay.cut import (
 from walferry.replay.lineage import find_breaks
 from walferry.replay.protect import queued_files, require_peer
 from walferry.replay.quarantine import apply_released, held_regions, record, untouched
-from walferry.run.phases import APPLIED_CUT
 from walferry.run.progress import unapplied
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client
@@ -231,7 +230,7 @@ def _settled_cut(run: Run, window: Mapping[str, str]) -> Cut:
 
 def _window(run: Run) -> dict[str, str]:
     """Fingerprints taken before the last cut whose files are all applied (at first: before the start fence)."""
-    facts = run.ledger.phases.facts(APPLIED_CUT) or run.done("fence")
+    facts = run.ledger.notes.get("applied cut") or run.done("fence")
     return dict(facts["before"])
 
 
@@ -339,7 +338,7 @@ def _apply(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms
         reports += _apply_calm(spark, _narrow(route, calm), batch, held)
     record(run, reports)
     if batch.before is not None:
-        run.ledger.phases.finish(APPLIED_CUT, {"before": batch.before})
+        run.ledger.notes.keep("applied cut", {"before": batch.before})
     return _record_round(run, batch, reports, started_ms)
 
 

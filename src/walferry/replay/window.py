@@ -76,7 +76,7 @@ class WindowPlan:
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> RunRecord:
     """The run of a window: the unfinished one of the same spec, else a new one. UsageError without a window."""
-    return ledger.open_run(planned(spec).name, OWNER, spec.as_recorded(), actor)
+    return ledger.open_run(planned(spec).name, OWNER, spec.as_recorded(), actor, "window")
 
 
 def planned(spec: ResolvedSpec) -> RunRecord:
@@ -84,7 +84,7 @@ def planned(spec: ResolvedSpec) -> RunRecord:
     if spec.window is None:
         raise UsageError("a replay of the log by time needs a window: from and to")
     name = f"{spec.name}_{_stamp(spec.window.start)}_{_stamp(spec.window.end)}"
-    return RunRecord(name, name, OWNER, spec.as_recorded(), "running", False, "", _now_ms(), None)
+    return RunRecord(name, name, OWNER, spec.as_recorded(), "running", False, "", _now_ms(), None, "window")
 
 
 def complete_at_ms(window: TimeWindow) -> int:

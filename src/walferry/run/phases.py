@@ -1,16 +1,109 @@
-"""The phases of a run, as data."""
+"""The phases of each kind of run, as data: their order, what each needs, and what it does.
+
+The shell, the DAG, the status, the board and the ledger's gatekeeper (`Run.once`) read them here;
+`walferry.pipeline` binds each to its function.
+"""
 
 from __future__ import annotations
 
-PHASES = (
-    "plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy", "replay", "approve", "write_stop",
-    "end_fence", "drain", "compare", "check_drain", "release",
-)  # fmt: skip
-"""In the order of a run."""
-BY_TABLE = ("snapshot", "copy", "clone", "compare")
-"""those that are done once a table"""
-APPLIED_CUT = "applied_cut"
-"""kept as a phase by the replay, and no step of a run"""
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-WINDOW_PHASES = ("replay_window",)
-"""of a run that replays a time window"""
+from walferry.ledger.rows import RunKind
+
+Waits = Literal["approval", "write stop"]
+"""the answers that a phase may wait for"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a run. It starts only when those that it `needs` are done, for each table if they are `by_table`."""
+
+    name: str
+    what: str
+    """what it does, for people"""
+    needs: tuple[str, ...] = ()
+    by_table: bool = False
+    spark: bool = False
+    """its work is a Spark job"""
+    waits_for: Waits | None = None
+    """whose answer it waits for"""
+
+
+_UP_TO_COPY = (
+    Phase("plan", "examine both clusters, refuse what cannot be moved"),
+    Phase("protect", "let a disabled replication peer keep the source's WALs", ("plan",)),
+    Phase("fence", "roll all WALs: replay begins here", ("protect",)),
+    Phase("snapshot", "take a FLUSH snapshot", ("fence",), by_table=True),
+    Phase("copy", "copy the snapshot's files", ("snapshot",), by_table=True, spark=True),
+    Phase("clone", "create the target table from the copied files", ("copy",), by_table=True),
+    Phase("check_copy", "check files, bytes, checksums, region borders and schema", ("clone",)),
+)
+
+_PHASES: dict[RunKind, tuple[Phase, ...]] = {
+    "migration": (
+        *_UP_TO_COPY,
+        Phase("replay", "apply the log round after round until writes have stopped", ("check_copy",), spark=True),
+        Phase("approve", "ask whether to cut over", ("check_copy",), waits_for="approval"),
+        Phase("write_stop", "stop the writes, or be told that they have stopped", ("approve",), waits_for="write stop"),
+        Phase("end_fence", "roll all WALs once more: replay ends here", ("replay", "write_stop")),
+        Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
+        Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
+        Phase("check_drain", "the last gate: no gap, no late edit, nothing unexplained", ("drain", "compare")),
+        Phase("release", "remove the peer and the snapshots", ("check_drain",)),
+    ),
+    "copy": (*_UP_TO_COPY, Phase("release", "remove the peer and the snapshots")),
+    "standby": (
+        *_UP_TO_COPY,
+        Phase("replay", "apply the log round after round until a person ends it", ("check_copy",), spark=True),
+        Phase("write_stop", "end the replay after its present round", ("check_copy",), waits_for="write stop"),
+        Phase("release", "remove the peer and the snapshots"),
+    ),
+    "comparison": (
+        Phase("fence", "roll all WALs: from here on the log tells what was written meanwhile"),
+        Phase("compare", "compare both sides, region by region", ("fence",), by_table=True, spark=True),
+        Phase("release", "remove what the run made"),
+    ),
+    "window": (Phase("replay_window", "apply the edits of one time window", spark=True),),
+    "drain": (
+        Phase("protect", "let a disabled replication peer keep the source's WALs"),
+        Phase("fence", "roll all WALs: the drain begins here", ("protect",)),
+        Phase("drain_sealed", "apply what is sealed and not yet applied", ("fence",), spark=True),
+    ),
+    "watch": (),
+}
+assert _PHASES.keys() == set(get_args(RunKind))
+
+
+def phases_of(kind: RunKind) -> tuple[Phase, ...]:
+    """The phases of a kind of run, in order."""
+    return _PHASES[kind]
+
+
+def phase_of(kind: RunKind, name: str) -> Phase:
+    """A phase by its name; KeyError when this kind of run has none of that name."""
+    for phase in _PHASES[kind]:
+        if phase.name == name:
+            return phase
+    raise KeyError(f"a run of kind {kind} has no phase {name}")
+
+
+def subjects(phase: Phase, tables: Sequence[str]) -> list[str]:
+    """What a phase is done for: each source table, or "" for the whole run."""
+    return list(tables) if phase.by_table else [""]
+
+
+def steps(kind: RunKind, tables: Sequence[str]) -> Iterator[tuple[Phase, str]]:
+    """Every phase with each of its subjects, in order."""
+    for phase in _PHASES[kind]:
+        for subject in subjects(phase, tables):
+            yield phase, subject
+
+
+def needed(phase: Phase, kind: RunKind, subject: str, tables: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(phase, subject) of what must be done before a phase may start: of its own table where both go by table."""
+    for name in phase.needs:
+        before = phase_of(kind, name)
+        own = [subject] if before.by_table and phase.by_table else subjects(before, tables)
+        yield from ((name, one) for one in own)

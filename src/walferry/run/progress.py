@@ -6,19 +6,19 @@ import time
 from typing import Any
 
 from walferry.ledger import Round, RunLedger, WalFile
-from walferry.run.phases import BY_TABLE, PHASES, WINDOW_PHASES
+from walferry.run.phases import phases_of
 
 
 def status(ledger: RunLedger) -> dict[str, Any]:
     """Where the run stands now: phase, percent, edits applied, backlog, lag, ETA (None while unknown)."""
     run = ledger.record
-    names = WINDOW_PHASES if run.spec.get("window") else PHASES
-    phases = [p for p in ledger.phases.all() if p.phase in names]
+    kinds = {phase.name: phase for phase in phases_of(run.kind)}
+    phases = ledger.phases.all()
     rounds = ledger.rounds.all()
     running = [p for p in phases if p.state == "running"]
     current = running[-1] if running else (phases[-1] if phases else None)
     tables = max(1, len(run.spec["tables"]))
-    total = sum(tables if phase in BY_TABLE else 1 for phase in names)
+    total = sum(tables if phase.by_table else 1 for phase in kinds.values())
     done = sum(1 for p in phases if p.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
     drained = any(p.phase == "drain" and p.state == "done" for p in phases)

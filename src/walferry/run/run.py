@@ -13,6 +13,7 @@ from typing import Any
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
+from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.storage.webhdfs import WebHdfs
@@ -104,7 +105,8 @@ class Run:
     def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
         """Do a phase unless the ledger says it is done; its facts either way. A failure is recorded and raised.
 
-        `work` must stand being repeated: a killed task leaves the phase started, and the next one begins anew.
+        `work` must be idempotent: a killed task leaves the phase started, and the next one begins anew.
+        Raises PhaseNotReadyError as `require_needs` does.
         """
         facts = self.ledger.phases.facts(phase, subject)
         if facts is not None:
@@ -114,6 +116,7 @@ class Run:
 
     def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
         """Do a phase, also one that is done. Its facts, or its failure, are recorded; the failure is raised."""
+        self.require_needs(phase, subject)
         label = f"{phase} {subject}".strip()
         attempt = self.ledger.phases.start(phase, subject)
         log.info("%s: started", label)
@@ -125,6 +128,19 @@ class Run:
         self.ledger.phases.finish(phase, facts, subject)
         log.info("%s: done", label)
         return facts
+
+    def require_needs(self, phase: str, subject: str = "") -> None:
+        """Raise PhaseNotReadyError unless all that a phase needs is done in the ledger, whatever Airflow says."""
+        kind, tables = self.record.kind, [pair.source for pair in self.tables]
+        done = {(known.phase, known.subject) for known in self.ledger.phases.all() if known.state == "done"}
+        missing = [step for step in needed(phase_of(kind, phase), kind, subject, tables) if step not in done]
+        if missing:
+            names = ", ".join(f"{name} {table}".strip() for name, table in missing)
+            raise PhaseNotReadyError(
+                f"{f'{phase} {subject}'.strip()} of run {self.run_id} cannot start: {names} is not done in the ledger. "
+                f"Do that first, by clearing its task in Airflow or by `walferry resume {self.record.name}`",
+                run=self.run_id, phase=phase, missing=missing,
+            )  # fmt: skip
 
     def done(self, phase: str, subject: str = "") -> dict[str, Any]:
         """The facts of a phase that must be done by now; UsageError if it is not."""
@@ -146,6 +162,10 @@ class Run:
         """Name of the snapshot of a source table, on both sides."""
         namespace, _, table = source_table.rpartition(":")
         return f"walferry-{self.run_id}-{namespace or 'default'}.{table}"
+
+
+class PhaseNotReadyError(UsageError):
+    """A phase was asked for before those that it needs were done; facts `run`, `phase`, `missing`."""
 
 
 def file_system(cluster: Cluster) -> FileSystem:

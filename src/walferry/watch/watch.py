@@ -18,7 +18,6 @@ from walferry.formats.wal import Marker, WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.replay.cut import as_listed, as_seen
-from walferry.replay.drain import DRAINER
 from walferry.run.progress import status
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
@@ -51,7 +50,7 @@ def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
                 return run
             ledger.of(run.run_id).end("done", WATCHER, "begun anew: " + ("another cluster" if run.spec != spec else
                            f"{known} files are known"))  # fmt: skip
-    return ledger.open_run(name, WATCHER, spec, WATCHER)
+    return ledger.open_run(name, WATCHER, spec, WATCHER, "watch")
 
 
 def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
@@ -158,7 +157,7 @@ def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
     return [
         run
         for run in ledger.runs()
-        if run.state == "running" and run.owner != WATCHER and _same_cluster(run.spec.get("source"), cluster)
+        if run.state == "running" and run.kind != "watch" and _same_cluster(run.spec.get("source"), cluster)
     ]
 
 
@@ -191,7 +190,7 @@ def run_facts(
     lost = tuple(sorted(waiting - listing.files.keys()))
     return RunFacts(
         run_id=run.run_id,
-        lag_seconds=_unapplied_seconds(run, backlog, listing) if run.owner == DRAINER else _lag_seconds(ledger, run),
+        lag_seconds=_unapplied_seconds(run, backlog, listing) if run.kind == "drain" else _lag_seconds(ledger, run),
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
         gaps=len(lost),
@@ -256,23 +255,23 @@ def peers_that_keep(client: HBaseClient) -> set[str]:
 
 def announced_ms(ledger: Ledger, watch: RunRecord) -> int:
     """Up to when nothing is left to announce, by the watch's own run: what was sealed until then held no edit."""
-    return int((ledger.of(watch.run_id).phases.facts("nothing to announce") or {"through_ms": 0})["through_ms"])
+    return int((ledger.of(watch.run_id).notes.get("nothing to announce") or {"through_ms": 0})["through_ms"])
 
 
 def nothing_to_announce(ledger: Ledger, watch: RunRecord, through_ms: int) -> None:
     """Keep that the logs sealed up to this moment held no edit, so that they are not read again."""
     if through_ms > announced_ms(ledger, watch):
-        ledger.of(watch.run_id).phases.finish("nothing to announce", {"through_ms": through_ms})
+        ledger.of(watch.run_id).notes.keep("nothing to announce", {"through_ms": through_ms})
 
 
 def untold(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
     """Those of the keys that nobody was told of yet."""
-    told = ledger.of(watch.run_id).phases.facts(f"told {kind}", run_id) or {"keys": []}
+    told = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
     return set(keys) - set(told["keys"])
 
 
 def tell(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> None:
     """Keep in the watch's run what has been told, so that it is told once and again only when it comes back."""
-    before = ledger.of(watch.run_id).phases.facts(f"told {kind}", run_id) or {"keys": []}
+    before = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
     if sorted(keys) != before["keys"]:
-        ledger.of(watch.run_id).phases.finish(f"told {kind}", {"keys": sorted(keys)}, run_id)
+        ledger.of(watch.run_id).notes.keep(f"told {kind}", {"keys": sorted(keys)}, run_id)

@@ -12,6 +12,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
 from walferry.migration import copy
+from walferry.migration.plan import plan_run
 from walferry.replay import cut, protect
 from walferry.run.run import Run
 from walferry.spark.session import open_session
@@ -79,6 +80,7 @@ def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: P
         record = ledger.open_run(str(spec["name"]), "test", spec, "test")
         run = Run(ledger, record.run_id)
         started.append(run)
+        plan_run(run)
         protect.protect(run)
         cut.start_fence(run)
         for table in tables:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import taken_away
+from integration.migration.moves import skip, taken_away
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
@@ -29,6 +29,7 @@ def put(client: HBaseClient, table: str, rows: str, family: bytes, value: bytes)
 
 
 def drain_all(run: Run, spark: SparkSession) -> None:
+    skip(run, "replay", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
 

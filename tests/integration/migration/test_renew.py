@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cluster
 def draining(source: Cluster, target: Cluster, tmp_path: Path) -> Iterator[Run]:
     """A run that drains into a table that is there on both sides."""
     table = unique()
-    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+    with run_of(make_spec(source, target, [table]), tmp_path, "drain") as run:
         for client in (run.source, run.target):
             client.create_table(table, {"f": {}})
         prepare_drain(run)

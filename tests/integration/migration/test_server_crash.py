@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.migration.moves import skip
 from integration.migration.test_rules import edit
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
@@ -72,6 +73,7 @@ def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_th
         retried(lambda: replay(run, spark, until=writer.done))
     writer.result()
     assert victim.name not in {region.server.name for region in at_source.regions(table) if region.server}
+    skip(run, "replay", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
     cutover.gate(run, drained=True)

@@ -14,7 +14,6 @@ from airflow.sdk.observability.metrics import stats_utils
 
 from walferry.airflow.metrics import emit
 from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
-from walferry.replay.drain import DRAINER
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
 from walferry.watch.listing import Listing
@@ -180,8 +179,7 @@ def test_only_unfinished_runs_on_the_same_cluster_are_measured(ledger: Ledger, r
 
 
 def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger, run: RunRecord) -> None:
-    ledger.adopt_run(run.run_id, DRAINER, "me")
-    run = ledger.run(run.run_id)
+    run = replace(run, kind="drain")
     rested = int((time.time() - 9000) * 1000)
     ledger.of(run.run_id).rounds.record(Round(1, rested, rested, 1, 100, 5, 1000, 0, 0))
     assert measured(ledger, run, listing(2)).lag_seconds == 0

@@ -171,5 +171,5 @@ def test_the_last_gate_looks_at_nothing_while_the_drain_or_a_comparison_is_to_be
             if phase != missing:
                 ledger.of(run).phases.start(phase, subject)
                 ledger.of(run).phases.finish(phase, {}, subject)
-        with pytest.raises(UsageError, match=f"rests on {missing}"):
+        with pytest.raises(UsageError, match=f"cannot start: {missing}"):
             check_drain(Run(ledger, run), tmp_path)

@@ -43,7 +43,10 @@ def cut_of(*files: WalFile, before: str = "still", after: str = "still", at_ms: 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        yield Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        run.ledger.phases.start("protect")
+        run.ledger.phases.finish("protect", {})
+        yield run
 
 
 @pytest.fixture

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Ledger
-from walferry.run.run import Run
+from walferry.ledger.rows import RunKind
+from walferry.run.phases import Phase, phase_of, phases_of, steps
+from walferry.run.run import PhaseNotReadyError, Run
+
+TABLE = "shop:orders"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         yield Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+
+
+def finished(run: Run, *phases: str) -> None:
+    """Let the ledger have these phases as done, for each table where they go by table."""
+    for phase, subject in steps(run.record.kind, [pair.source for pair in run.tables]):
+        if phase.name in phases:
+            run.ledger.phases.start(phase.name, subject)
+            run.ledger.phases.finish(phase.name, {}, subject)
 
 
 def counted(done: list[int]) -> Callable[[], dict[str, Any]]:
@@ -32,8 +44,10 @@ def counted(done: list[int]) -> Callable[[], dict[str, Any]]:
 def test_a_phase_that_is_done_is_not_repeated_and_tells_what_it_told_before(run: Run) -> None:
     done: list[int] = []
     again = Run(run.ledger.whole, run.run_id)
-    assert run.once("copy", counted(done), "t") == again.once("copy", counted(done), "t") == {"time": 1}
-    assert again.once("copy", counted(done), "other") == {"time": 2}  # of each table, a phase of its own
+    assert run.once("plan", counted(done)) == again.once("plan", counted(done)) == {"time": 1}
+    finished(run, "fence")
+    for number, table in enumerate((TABLE, "other"), 2):  # of each table, a phase of its own
+        assert again.once("snapshot", counted(done), table) == {"time": number}
 
 
 @pytest.mark.parametrize("end", [ZeroDivisionError, KeyboardInterrupt], ids=["failed", "interrupted"])
@@ -42,12 +56,48 @@ def test_a_phase_that_did_not_come_to_its_end_is_done_anew(run: Run, end: type[B
         raise end
 
     with pytest.raises(end):
-        run.once("copy", stopped)
-    assert run.ledger.phases.facts("copy") is None
-    assert run.once("copy", counted([])) == {"time": 1}
+        run.once("plan", stopped)
+    assert run.ledger.phases.facts("plan") is None
+    assert run.once("plan", counted([])) == {"time": 1}
 
 
 def test_a_phase_that_was_killed_in_its_midst_is_done_anew(run: Run) -> None:
-    run.ledger.phases.start("copy")  # and nothing more was written
-    assert run.once("copy", counted([])) == {"time": 1}
-    assert run.done("copy") == {"time": 1}
+    run.ledger.phases.start("plan")  # and nothing more was written
+    assert run.once("plan", counted([])) == {"time": 1}
+    assert run.done("plan") == {"time": 1}
+
+
+@pytest.mark.parametrize("phase", [phase for phase in phases_of("migration") if phase.needs], ids=lambda p: p.name)
+def test_no_phase_starts_before_those_that_it_needs_are_done_in_the_ledger(run: Run, phase: Phase) -> None:
+    """Whatever Airflow says: marking `check_drain` as success there must not lead to `release`."""
+    done: list[int] = []
+    subject = TABLE if phase.by_table else ""
+    for start in (run.once, run.attempt):
+        with pytest.raises(PhaseNotReadyError, match=f"{phase.needs[0]}.* not done in the ledger"):
+            start(phase.name, counted(done), subject)
+    assert done == []
+    finished(run, *phase.needs)
+    assert run.once(phase.name, counted(done), subject) == {"time": 1}
+
+
+def test_a_phase_by_table_needs_its_own_table_only_and_a_phase_of_the_run_needs_all(tmp_path: Path) -> None:
+    two = SPEC | {"tables": [{"source": table, "target": table} for table in ("a", "b")]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("two", "test", two, "test").run_id)
+        finished(run, "fence")
+        run.once("snapshot", counted([]), "a")
+        run.once("copy", counted([]), "a")
+        run.once("clone", counted([]), "a")
+        with pytest.raises(PhaseNotReadyError, match="copy b of run two-1 cannot start: snapshot b"):
+            run.once("copy", counted([]), "b")
+        with pytest.raises(PhaseNotReadyError, match="clone b is not done"):
+            run.once("check_copy", counted([]))
+
+
+def test_each_need_is_a_phase_that_comes_earlier() -> None:
+    kind: RunKind
+    for kind in get_args(RunKind):
+        names = [phase.name for phase in phases_of(kind)]
+        for phase in phases_of(kind):
+            assert set(phase.needs) <= set(names[: names.index(phase.name)]), (kind, phase.name)
+            assert phase_of(kind, phase.name) is phase

@@ -25,10 +25,10 @@ from walferry.ledger import (
     RunRecord,
     WalFile,
 )
-from walferry.ledger.rows import RANGE_STATES, to_json
+from walferry.ledger.rows import RANGE_STATES, RunKind, to_json
 from walferry.migration.compare import UNEXPLAINED, equal
 from walferry.migration.report import summary
-from walferry.run.phases import APPLIED_CUT, BY_TABLE, PHASES
+from walferry.run.phases import phases_of, steps
 from walferry.run.progress import status
 
 RUNS_A_PAGE = 25
@@ -120,7 +120,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             for key in ("longest_lag_seconds", "write_stop_seconds", "log_bytes", "rounds", "data_docs", "ledger")
         },
         "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], differences, facts),
-        "phases": [_phase(phase) for phase in in_order(phases, [source for source, _ in _pairs(run)])],
+        "phases": [_phase(phase) for phase in in_order(run.kind, phases, [source for source, _ in _pairs(run)])],
         "tables": _tables(run, phases, facts, coverage),
         "lanes": draw_lanes(ledger, run.run_id, files, holes, len(_pairs(run)), pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
@@ -204,20 +204,13 @@ def _alarms(
     return alarms
 
 
-def in_order(phases: Sequence[PhaseRecord], tables: Sequence[str]) -> list[PhaseRecord]:
-    """The phases in the order of a run, those that have not begun too (with no attempt).
-
-    A run with phases of its own (a replay of a time window) is no whole migration: only what it has begun.
-    """
-    known = {(phase.phase, phase.subject): phase for phase in phases if phase.phase != APPLIED_CUT}
-    if any(phase.phase not in PHASES for phase in known.values()):
-        return list(known.values())
-    ordered = []
-    for name in PHASES:
-        for subject in tables if name in BY_TABLE else [""]:
-            nothing = PhaseRecord(name, subject, "running", 0, 0, None, {}, "")
-            ordered.append(known.pop((name, subject), nothing))
-    return ordered + list(known.values())
+def in_order(kind: RunKind, phases: Sequence[PhaseRecord], tables: Sequence[str]) -> list[PhaseRecord]:
+    """The phases in the order of a run, those that have not begun too (with no attempt)."""
+    known = {(phase.phase, phase.subject): phase for phase in phases}
+    return [
+        known.get((phase.name, subject), PhaseRecord(phase.name, subject, "running", 0, 0, None, {}, ""))
+        for phase, subject in steps(kind, tables)
+    ]
 
 
 def _phase(phase: PhaseRecord) -> Facts:
@@ -244,7 +237,7 @@ def _tables(run: RunRecord, phases: Sequence[PhaseRecord], facts: Facts, coverag
             {
                 "source": source,
                 "target": target,
-                "steps": {name: states.get((name, source), "not begun") for name in BY_TABLE},
+                "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
                 "log": {state: log[source][state] for state in RANGE_STATES},
                 "compared": compared,
             }

@@ -13,7 +13,7 @@ PARAMS = {"tables": Param(["shop:orders"], type="array")}
 def example_hbase_compare() -> None:
     @task
     def begin() -> str:
-        return open_run("nightly", get_current_context()["params"]["tables"])
+        return open_run("nightly", get_current_context()["params"]["tables"], kind="comparison")
 
     @task
     def end(run: str) -> None:

@@ -13,7 +13,7 @@ PARAMS = {"tables": Param([{"source": "shop:orders", "target": "test:orders"}], 
 def example_hbase_copy() -> None:
     @task
     def begin() -> str:
-        return open_run("copy", get_current_context()["params"]["tables"])
+        return open_run("copy", get_current_context()["params"]["tables"], kind="copy")
 
     @task
     def end(run: str) -> None:

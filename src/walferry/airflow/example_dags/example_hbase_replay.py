@@ -22,7 +22,7 @@ from walferry.airflow.operators import (
 def example_hbase_replay() -> None:
     @task
     def begin() -> str:
-        return open_run("standby", ["shop:orders"])
+        return open_run("standby", ["shop:orders"], kind="standby")
 
     @task
     def stop(run_id: str, answer: dict[str, Any]) -> None:

@@ -14,7 +14,9 @@ from walferry.airflow.operators import HBaseSnapshotOperator, finish, open_run, 
 def example_hbase_snapshot() -> None:
     @task
     def begin() -> str:
-        return open_run("before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target")
+        return open_run(
+            "before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target", kind="copy"
+        )
 
     @task
     def deploy(run_id: str) -> str:

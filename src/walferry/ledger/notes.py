@@ -1,0 +1,42 @@
+"""What one run must remember between its steps, and no phase of it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from walferry.ledger.database import now_ms
+from walferry.ledger.rows import to_json
+from walferry.ledger.store import Store
+
+
+class Notes:
+    """One value for each name and subject. Notes steer nothing that the gate rests on, and are not audited."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+
+    def get(self, name: str, subject: str = "") -> dict[str, Any] | None:
+        """What was kept last; None when nothing was."""
+        notes = self._store.table("notes")
+        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        with self._store.database.read() as connection:
+            kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
+        return None if kept is None else dict(json.loads(kept))
+
+    def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
+        """Keep a value in place of the one before."""
+        notes = self._store.table("notes")
+        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        with self._store.database.write() as connection:
+            self._store.run(connection, self._run_id)
+            connection.execute(delete(notes).where(*same))
+            connection.execute(
+                insert(notes).values(
+                    run_id=self._run_id, name=name, subject=subject, facts=to_json(facts), at_ms=now_ms()
+                )
+            )
