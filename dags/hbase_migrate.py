@@ -160,10 +160,11 @@ def hbase_migrate() -> None:
     @task
     def release(run_id: str) -> None:
         """Remove peer and snapshots; the run is done."""
-        from walferry.pipeline import release
+        from walferry.pipeline import OUTCOMES
+        from walferry.replay.protect import finish
 
         with step(run_id) as run:
-            release(run)
+            finish(run, OUTCOMES[run.record.kind])
 
     @task
     def report(run_id: str) -> str:

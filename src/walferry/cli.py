@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -140,19 +143,16 @@ def _owner() -> str:
 
 
 def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
-    from walferry.pipeline import migrate, write_report
+    from walferry.pipeline import Means, migrate, write_report
     from walferry.run.run import Run
+    from walferry.spark.session import open_session
 
-    def ask(question: str) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
-        return typer.confirm(question)
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        return yes or _ask(question, at_work)
 
     with Run(book, run_id) as run:
         try:
-            migrate(run, ask, reports / "data_docs")
+            migrate(run, ask, Means(cache(partial(open_session, f"walferry {run_id}")), reports / "data_docs"))
         except BaseException as error:
             try:
                 write_report(run, reports)
@@ -163,6 +163,25 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
             raise
         path = write_report(run, reports)
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
+
+
+def _ask(question: str, at_work: Callable[[], None]) -> bool:
+    """Ask at the terminal and call `at_work` each second until there is an answer. UsageError where nobody can answer.
+
+    The question comes on stderr: stdout is for the report.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
+    while True:
+        print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
+        while not select.select([sys.stdin], [], [], 1.0)[0]:
+            at_work()
+        answer = sys.stdin.readline().strip().lower()
+        if answer in ("y", "yes"):
+            return True
+        if answer in ("", "n", "no"):
+            return False
+        print("answer y or n", file=sys.stderr)
 
 
 @app.command()

@@ -1,83 +1,176 @@
-"""The order of a migration's phases, for a run without Airflow. The DAG `hbase_migrate` calls the same functions."""
+"""Each phase bound to its function, and the order of a migration for a shell. The DAGs run the same functions."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from walferry.checks.phases import check_copy, check_drain
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, protect
-from walferry.replay.rounds import drain, replay, wait_while_paused
+from walferry.replay import cut, drain, protect, rounds, window
+from walferry.run.phases import phase_of, steps
 from walferry.run.run import Run
-from walferry.spark.session import open_session
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 4
+LOOK_SECONDS = 2.0
+"""between two looks at whether the gate to the cutover is open"""
+ASK_AGAIN_SECONDS = 30.0
+"""after a person said no"""
+OUTCOMES = {"migration": "cut over; nothing unexplained", "copy": "copied", "standby": "followed until it was ended",
+            "comparison": "compared"}  # fmt: skip
 
 
-def migrate(run: Run, approve: Callable[[str], bool], docs: Path) -> None:
-    """Run all phases that are not done yet. `approve(question)` asks a person; False keeps replaying.
+@dataclass(frozen=True)
+class Means:
+    """What phases are given beside their run."""
+
+    spark: Callable[[], SparkSession]
+    """opens the session, or gives the one that is open"""
+    docs: Path
+    """where Data Docs go"""
+    by: str | None = None
+    """the person who approved, or who said that writes have stopped"""
+
+
+WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
+    "plan": lambda run, _, means: plan_run(run),
+    "protect": lambda run, _, means: protect.protect(run),
+    "fence": lambda run, _, means: cut.start_fence(run),
+    "snapshot": lambda run, table, means: copy.snapshot(run, table),
+    "copy": lambda run, table, means: copy.copy(run, means.spark(), table),
+    "clone": lambda run, table, means: copy.clone(run, table),
+    "check_copy": lambda run, _, means: check_copy(run, means.docs),
+    "replay": lambda run, _, means: rounds.follow(run, means.spark()),
+    "approve": lambda run, _, means: cutover.approve(run, means.by),
+    "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by),
+    "end_fence": lambda run, _, means: cut.end_fence(run),
+    "drain": lambda run, _, means: rounds.drain(run, means.spark()),
+    "compare": lambda run, table, means: last_comparison(run, means.spark(), table),
+    "check_drain": lambda run, _, means: check_drain(run, means.docs),
+    "release": lambda run, _, means: protect.finish(run, OUTCOMES[run.record.kind]),
+    "replay_window": lambda run, _, means: window.replay_window(run, means.spark()),
+    "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
+}
+"""What each phase of `run.phases` does, for a table where it goes by table. Every one is idempotent."""
+
+Ask = Callable[[str, Callable[[], None]], bool]
+"""Asks a person a question. While nobody answers it calls the function every second or so, which may raise."""
+
+
+def do(run: Run, phase: str, subject: str, means: Means) -> None:
+    """Do one phase of a run, unless the ledger says that it is done; KeyError when its kind has no such phase."""
+    phase_of(run.record.kind, phase)
+    WORK[phase](run, subject, means)
+
+
+def migrate(run: Run, ask: Ask, means: Means) -> None:
+    """Run all phases that are not done yet; replay goes on while a person is asked.
 
     Transient failures are repeated a bounded number of times, each from what the ledger says.
     """
-    plan_run(run)
-    retried(lambda: protect.protect(run))
-    retried(lambda: cut.start_fence(run))
-    for pair in run.tables:
-        retried(partial(copy.snapshot, run, pair.source))
-    spark = open_session(f"walferry {run.run_id}")
-    for pair in run.tables:
-        retried(partial(copy.copy, run, spark, pair.source))
-        retried(partial(copy.clone, run, pair.source))
-    retried(lambda: check_copy(run, docs))
-    follow(run, spark, approve)
-    retried(lambda: cutover.stop_writes(run, run.actor))
-    finish(run, spark, docs)
+    todo = list(steps("migration", [pair.source for pair in run.tables]))
+    names = [phase.name for phase, _ in todo]
+    begin, end = names.index("replay"), names.index("end_fence")
+    for phase, subject in todo[:begin]:
+        _do_again(run, phase.name, subject, means)
+    _follow(run, ask, means)
+    for phase, subject in todo[end:]:
+        _do_again(run, phase.name, subject, means)
 
 
-def follow(run: Run, spark: SparkSession, approve: Callable[[str], bool]) -> None:
-    """Replay until the lag is small and a person approves the cutover and confirms that writes have stopped."""
+def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
+    retried(lambda: do(run, phase, subject, means))
 
-    def work() -> dict[str, object]:
-        while True:
-            retried(lambda: replay(run, spark, until=lambda: cutover.caught_up(run)))
+
+def _follow(run: Run, ask: Ask, means: Means) -> None:
+    """Replay until writes have stopped, while the gate opens and a person approves and says that they have stopped."""
+    if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
+        return
+    spark = means.spark()  # in this thread: a failure ends the command at once
+    failures: list[BaseException] = []
+    interrupted = threading.Event()
+
+    def replay() -> None:
+        try:
+            retried(lambda: rounds.follow(run, spark, interrupted=interrupted.is_set))
+        except BaseException as error:
+            failures.append(error)
+
+    def at_work() -> None:
+        if failures:
+            raise failures[0]
+
+    replaying = threading.Thread(target=replay, name="replay", daemon=True)
+    replaying.start()
+    try:
+        _ask_for_cutover(run, ask, at_work)
+        replaying.join()
+        at_work()
+    except BaseException:
+        interrupted.set()
+        if replaying.is_alive():
+            spark.sparkContext.cancelAllJobs()
+            replaying.join(timeout=10)
+        raise
+
+
+def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
+    while True:
+        try:
+            _await_gate(run, at_work)
+            cutover.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work))
+            cutover.stop_writes(
+                run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
+            )  # asked with `write_stop: confirm` only
+            return
+        except cutover.GateShutError as shut:  # it has shut again since it was looked at
+            log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
+        except NotApprovedError as no:
+            log.info("%s; replay goes on, and you are asked again in %.0f s", no, ASK_AGAIN_SECONDS)
+            for _ in range(int(ASK_AGAIN_SECONDS)):
+                at_work()
+                time.sleep(1.0)
+
+
+def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
+    """Return when the gate to the cutover is open."""
+    told: list[str] = []
+    while run.ledger.phases.facts("approve") is None:
+        at_work()
+        try:
             cutover.gate(run, drained=False)
-            question = f"Lag {cutover.lag(run).seconds:.0f} s, quarantine empty. Cut over {run.run_id}?"
-            if approve(question) and (
-                run.spec.write_stop == "readonly" or approve("Have all writes to the source stopped?")
-            ):
-                # The answers may have taken their time, and replay waited for them.
-                retried(lambda: replay(run, spark, until=lambda: cutover.caught_up(run)))
-                cutover.approve(run, run.actor)
-                return {}
-            wait_while_paused(run)
-
-    run.once("replay", work)
+            return
+        except cutover.GateShutError as shut:
+            if (reasons := shut.facts["reasons"]) != told:
+                told = reasons
+                log.info("the gate is shut: %s", "; ".join(reasons))
+            time.sleep(LOOK_SECONDS)
 
 
-def finish(run: Run, spark: SparkSession, docs: Path) -> None:
-    """End fence, drain, last comparison, gate, release, report."""
-    retried(lambda: cut.end_fence(run))
-    retried(lambda: drain(run, spark))
-    for pair in run.tables:
-        retried(partial(last_comparison, run, spark, pair.source))
-    retried(lambda: check_drain(run, docs))
-    retried(lambda: release(run))
+def _cutover_question(run: Run) -> str:
+    lag = cutover.lag(run).seconds
+    return f"Lag {'not measured' if lag is None else f'{lag:.0f} s'}, quarantine empty. Cut over {run.run_id}?"
 
 
-def release(run: Run) -> None:
-    """Remove what the run made on the clusters, and end it as done."""
-    protect.finish(run, "cut over; nothing unexplained")
+def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> str:
+    if not ask(question, at_work):
+        raise NotApprovedError(f"{run.actor} answered no to: {question}", run=run.run_id)
+    return run.actor
+
+
+class NotApprovedError(WalferryError):
+    """A person said no to the cutover; it is asked for again."""
 
 
 def abort(run: Run, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +75,17 @@ def gate(run: Run, *, drained: bool) -> None:
         raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
 
 
-def approve(run: Run, by: str) -> dict[str, Any]:
-    """Record the approval of the cutover by a person; the gate must be open at this moment."""
+Answer = str | Callable[[], str]
+"""who gave an answer; or a function that asks and returns who did, so that the phase is seen to wait meanwhile"""
+
+
+def approve(run: Run, answer: Answer | None) -> dict[str, Any]:
+    """Record the approval of the cutover by a person; the gate must be open at the moment of the answer."""
 
     def work() -> dict[str, Any]:
+        by = answer() if callable(answer) else answer
+        if by is None:
+            raise UsageError(f"nobody has approved the cutover of {run.run_id}")
         gate(run, drained=False)
         run.ledger.audit(by, "approve cutover", {})
         return {"by": by}
@@ -104,13 +112,17 @@ def schema_differences(run: Run) -> list[str]:
     return differences
 
 
-def stop_writes(run: Run, confirmed_by: str | None) -> dict[str, Any]:
+def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
-    With `write_stop: confirm` the operator has stopped the writers and said so before this is called: `confirmed_by`.
+    With `write_stop: confirm` the operator has stopped the writers and says so: `confirmed`. Fact `at_ms`: the moment
+    from which the stop counts, which is the operator's word or the first table's READONLY.
     """
 
     def work() -> dict[str, Any]:
+        by = None
+        if run.spec.write_stop == "confirm":
+            by = confirmed() if callable(confirmed) else confirmed
         at_ms = time.time_ns() // 1_000_000
         if run.spec.write_stop == "readonly":
             ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table"}
@@ -120,9 +132,9 @@ def stop_writes(run: Run, confirmed_by: str | None) -> dict[str, Any]:
                 run.ledger.objects.plan("source", "read-only table", pair.source)
                 run.source.set_read_only(pair.source, True)
                 run.ledger.objects.made("source", "read-only table", pair.source)
-        elif confirmed_by is None:
+        elif by is None:
             raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
-        return {"at_ms": at_ms, "how": run.spec.write_stop, "by": confirmed_by}
+        return {"at_ms": at_ms, "how": run.spec.write_stop, "by": by}
 
     return run.once("write_stop", work)
 

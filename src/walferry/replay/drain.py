@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pyspark.sql import SparkSession
+
 from walferry.errors import UsageError
+from walferry.ledger import Round
 from walferry.replay.cut import start_fence
-from walferry.replay.protect import protect
+from walferry.replay.protect import protect, renew
+from walferry.replay.rounds import STEP_BYTES, replay
 from walferry.replay.targets import target_faults
 from walferry.run.run import Run
 
 DRAINER = "airflow hbase_wal_drain"
 """owner of the drains' runs"""
-DRAIN_PHASE = "drain_sealed"
 
 
 def check_targets(run: Run) -> None:
@@ -35,3 +40,18 @@ def prepare_drain(run: Run) -> None:
         raise
     protect(run)
     start_fence(run)
+
+
+def drain_sealed(run: Run, spark: SparkSession) -> None:
+    """The phase `drain_sealed`, done anew each time: apply what is sealed, then let the source have back its WALs."""
+
+    def last() -> Round:
+        return run.ledger.rounds.all()[-1]
+
+    def work() -> dict[str, Any]:
+        # A round that took a whole step has left some of the backlog for the next.
+        replay(run, spark, until=lambda: last().bytes < STEP_BYTES)
+        renew(run)
+        return {"round": last().number, "cells": last().cells}
+
+    run.attempt("drain_sealed", work)

@@ -81,10 +81,11 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_se
             time.sleep(pause_seconds)
 
 
-def follow(run: Run, spark: SparkSession) -> None:
+def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lambda: False) -> None:
     """The phase `replay`: follow the log until the phase `write_stop` is done.
 
     When the phase is started once more elsewhere (a task that was given up and repeated), the older one ends.
+    `interrupted` is asked after each round whether to end at once. Raises RunEndedError in both cases.
     """
 
     def attempts() -> int:
@@ -96,6 +97,8 @@ def follow(run: Run, spark: SparkSession) -> None:
         def stopped() -> bool:
             if attempts() != mine:
                 raise RunEndedError(f"the replay of {run.run_id} was taken over by a newer attempt")
+            if interrupted():
+                raise RunEndedError(f"the replay of {run.run_id} was interrupted")
             return run.ledger.phases.facts("write_stop") is not None
 
         replay(run, spark, until=stopped)

@@ -1,0 +1,174 @@
+"""The pipeline binds each phase to a function, and asks a person while replay goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from walferry import pipeline
+from walferry.errors import GapError, UsageError
+from walferry.ledger import Ledger
+from walferry.ledger.rows import RunKind
+from walferry.migration import cutover
+from walferry.pipeline import WORK, Means, do, migrate
+from walferry.replay import rounds
+from walferry.run.phases import phases_of, steps
+from walferry.run.run import PhaseNotReadyError, Run
+
+
+class Session:
+    """As much of a Spark session as the pipeline itself asks for."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.cancelled = False
+
+    def cancelAllJobs(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+@pytest.fixture
+def means(session: Session, tmp_path: Path) -> Means:
+    return Means(lambda: session, tmp_path)  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture
+def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The phases in the order in which they were done; their work is left out, their places in the ledger are not."""
+    done: list[str] = []
+
+    def quick(name: str) -> Callable[[Run, str, Means], object]:
+        def work(run: Run, subject: str, means: Means) -> object:
+            done.append(name)
+            return run.once(name, dict, subject)
+
+        return work
+
+    def follow(run: Run, spark: object, interrupted: Callable[[], bool] = lambda: False) -> None:
+        def until_stopped() -> dict[str, Any]:
+            done.append("replay")
+            while run.ledger.phases.facts("write_stop") is None:
+                if interrupted():
+                    raise UsageError("interrupted")
+                time.sleep(0.01)
+            return {}
+
+        run.once("replay", until_stopped)
+
+    monkeypatch.setattr(pipeline, "WORK", {name: quick(name) for name in WORK})
+    monkeypatch.setattr(rounds, "follow", follow)
+    monkeypatch.setattr(cutover, "gate", lambda run, drained: None)
+    monkeypatch.setattr(pipeline, "ASK_AGAIN_SECONDS", 0)
+    return done
+
+
+def test_each_phase_of_each_kind_of_run_has_one_function_and_no_function_is_left_over() -> None:
+    names = {phase.name for kind in get_args(RunKind) for phase in phases_of(kind)}
+    assert WORK.keys() == names
+
+
+def test_a_phase_that_the_kind_of_run_does_not_have_is_refused(run: Run, means: Means) -> None:
+    with pytest.raises(KeyError, match="a run of kind migration has no phase replay_window"):
+        do(run, "replay_window", "", means)
+
+
+def test_release_is_refused_by_the_ledger_whoever_asks_for_it(run: Run, means: Means) -> None:
+    with pytest.raises(PhaseNotReadyError, match="check_drain is not done in the ledger"):
+        do(run, "release", "", means)
+    assert run.ledger.record.state == "running"
+
+
+def test_a_migration_does_its_phases_in_order(run: Run, means: Means, order: list[str]) -> None:
+    migrate(run, lambda question, at_work: True, means)
+    expected = [phase.name for phase, _ in steps("migration", [pair.source for pair in run.tables])]
+    assert order == [name for name in expected if name not in ("approve", "write_stop")]
+    assert {p.phase: p.attempts for p in run.ledger.phases.all()} == dict.fromkeys(expected, 1)
+    # Done again, nothing is left to do and nobody is asked.
+    migrate(run, lambda question, at_work: pytest.fail("asked again"), means)
+
+
+def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_phase_that_waits(
+    run: Run, means: Means, order: list[str]
+) -> None:
+    seen = []
+
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        at_work()
+        states = {p.phase: p.state for p in run.ledger.phases.all()}
+        seen.append((question.split("?")[0].split(". ")[-1], states["replay"], states.get("write_stop")))
+        return True
+
+    migrate(run, ask, means)
+    assert seen == [
+        ("Cut over move-1", "running", None),
+        ("Have all writes to the source stopped", "running", "running"),
+    ]
+
+
+def test_the_write_stop_counts_from_the_answer(run: Run, means: Means, order: list[str]) -> None:
+    answered = []
+
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        time.sleep(0.05)
+        answered.append(time.time() * 1000)
+        return True
+
+    migrate(run, ask, means)
+    facts = run.done("write_stop")
+    assert answered[1] <= facts["at_ms"] + 1
+    assert facts["by"] == run.actor
+
+
+def test_who_says_no_is_asked_again(run: Run, means: Means, order: list[str]) -> None:
+    answers = iter([False, True, False, True])
+    migrate(run, lambda question, at_work: next(answers), means)
+    assert list(answers) == []
+    assert order[-1] == "release"
+
+
+def test_a_replay_that_fails_ends_the_question(
+    run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow(run: Run, spark: object, interrupted: Callable[[], bool]) -> None:
+        raise GapError("a file is gone", file="f")
+
+    monkeypatch.setattr(rounds, "follow", follow)
+
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        while True:
+            at_work()
+            time.sleep(0.01)
+
+    with pytest.raises(GapError, match="a file is gone"):
+        migrate(run, ask, means)
+    assert "end_fence" not in order
+
+
+def test_who_interrupts_a_question_interrupts_the_replay(
+    run: Run, means: Means, session: Session, order: list[str]
+) -> None:
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        migrate(run, ask, means)
+    assert session.cancelled
+    assert "replay" not in {thread.name for thread in threading.enumerate()}
+    assert {p.phase: p.state for p in run.ledger.phases.all()}["replay"] == "failed"
