@@ -20,7 +20,8 @@ from walferry.apply.route import Route
 from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import gather, index_cells
-from walferry.formats.wal import EntryBatch, Marker
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
 from walferry.spark.fan_out import fan_out
 from walferry.wal.files import WalFile
 

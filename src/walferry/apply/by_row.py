@@ -26,7 +26,8 @@ from walferry.apply.route import Route
 from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import CellType, binary_column, gather, index_cells
-from walferry.formats.wal import EntryBatch, Marker
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
 from walferry.spark.fan_out import fan_out, progress
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at

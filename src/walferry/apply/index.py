@@ -9,7 +9,8 @@ import numpy as np
 
 from walferry.apply.outcomes import FileReport, Refusal, Tally, unreadable_markers
 from walferry.errors import DamagedInputError
-from walferry.formats.wal import EntryBatch, Marker
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
 from walferry.wal.files import WalFile
 from walferry.wal.open import SealedWal
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from walferry.formats.wal import EntryBatch, Marker
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
 
 NOT_IN_THE_LOG = "not in the log: "
 """how the reason begins for which a marker edit is refused"""

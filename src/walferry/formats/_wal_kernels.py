@@ -19,13 +19,21 @@ from walferry.formats._cell_kernels import (
     same_bytes,
 )
 from walferry.formats._cell_kernels import REASONS as CELL_REASONS
+from walferry.formats._protobuf_kernels import (
+    BAD_KEY_FIELD,
+    BAD_VARINT,
+    BYTES,
+    VARINT,
+    field_at,
+    holds_one_and_two,
+    varint_at,
+)
+from walferry.formats.markers import marker_of
 
 FULL = 2  # the columns are full, there are more entries
 
-BAD_VARINT = 20
 EMPTY_KEY = 21
 KEY_TOO_LONG = 22
-BAD_KEY_FIELD = 23
 KEY_FIELD_MISSING = 24
 
 REASONS = CELL_REASONS | {
@@ -57,87 +65,6 @@ ENTRY_FIELDS = 15
     CLUSTERS_LENGTH,
     MARKER,
 ) = range(ENTRY_FIELDS)
-
-MARKER_FLUSH = 1
-MARKER_COMPACTION = 2
-MARKER_REGION_OPEN = 3
-MARKER_REGION_CLOSE = 4
-MARKER_BULK_LOAD = 5
-MARKER_REPLICATION = 6
-MARKER_UNKNOWN = 127
-
-METAFAMILY = np.frombuffer(b"METAFAMILY", np.uint8)
-FLUSH = np.frombuffer(b"HBASE::FLUSH", np.uint8)
-COMPACTION = np.frombuffer(b"HBASE::COMPACTION", np.uint8)
-REGION_EVENT = np.frombuffer(b"HBASE::REGION_EVENT", np.uint8)
-REGION_OPEN = np.frombuffer(b"HBASE::REGION_EVENT::REGION_OPEN", np.uint8)
-REGION_CLOSE = np.frombuffer(b"HBASE::REGION_EVENT::REGION_CLOSE", np.uint8)
-BULK_LOAD = np.frombuffer(b"HBASE::BULK_LOAD", np.uint8)
-REPLICATION_MARKER = np.frombuffer(b"HBASE::REPLICATION_MARKER", np.uint8)
-
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-
-
-@njit(cache=True, nogil=True)
-def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
-    """(status, value as int64, position behind it) of a protobuf varint."""
-    value = np.uint64(0)
-    for i in range(10):
-        if at + i >= limit:
-            return INCOMPLETE, np.int64(0), at
-        byte = np.uint64(buffer[at + i])
-        value |= (byte & np.uint64(0x7F)) << np.uint64(7 * i)
-        if byte < np.uint64(0x80):
-            return OK, np.int64(value), at + i + 1
-    return BAD_VARINT, np.int64(0), at
-
-
-@njit(cache=True, nogil=True)
-def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
-    """(status, field number, wire type, value or length, content start, position behind) within a message.
-
-    For numbers the value is read; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
-    the field leaves the message.
-    """
-    status, tag, at = varint_at(buffer, at, end)
-    number = tag >> 3
-    wire = tag & 7
-    if status != OK:
-        return status, number, wire, np.int64(0), at, at
-    if number < 1 or number > 536870911:
-        return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
-    if wire == VARINT:
-        status, value, behind = varint_at(buffer, at, end)
-        return status, number, wire, value, at, behind
-    if wire == BYTES:
-        status, length, at = varint_at(buffer, at, end)
-        if status != OK:
-            return status, number, wire, length, at, at
-        if length < 0:
-            return BAD_KEY_FIELD, number, wire, length, at, at
-        if length > end - at:
-            return INCOMPLETE, number, wire, length, at, at
-        return OK, number, wire, length, at, at + length
-    if wire in (FIXED64, FIXED32):
-        size = 8 if wire == FIXED64 else 4
-        if size > end - at:
-            return INCOMPLETE, number, wire, np.int64(0), at, at
-        return OK, number, wire, np.int64(0), at, at + size
-    return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
-
-
-@njit(cache=True, nogil=True)
-def holds_one_and_two(buffer, at, end, wire_of_one, wire_of_two):  # type: ignore[no-untyped-def]
-    """Whether a message is whole and has its fields 1 and 2: what UUID, FamilyScope and Attribute require."""
-    one = False
-    two = False
-    while at < end:
-        status, number, wire, _, _, at = field_at(buffer, at, end)
-        if status != OK:
-            return False
-        one |= number == 1 and wire == wire_of_one
-        two |= number == 2 and wire == wire_of_two
-    return one and two
 
 
 @njit(cache=True, nogil=True)
@@ -207,51 +134,6 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     if required != 15:
         return KEY_FIELD_MISSING, at
     return OK, end
-
-
-@njit(cache=True, nogil=True)
-def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
-    if length != len(constant):
-        return False
-    for i in range(length):  # noqa: SIM110 (numba has no all() over generators)
-        if buffer[start + i] != constant[i]:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)
-def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
-    """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a cell of a user."""
-    row_length = int16_at(buffer, cell + 12)
-    family = cell + 15 + row_length
-    family_length = np.int64(buffer[family - 1])
-    if not equals(buffer, family, family_length, METAFAMILY):
-        return 0
-    key_length = int32_at(buffer, cell + 4)
-    start = family + family_length
-    length = key_length - 12 - row_length - family_length
-    if equals(buffer, start, length, FLUSH):
-        return MARKER_FLUSH
-    if equals(buffer, start, length, COMPACTION):
-        return MARKER_COMPACTION
-    if equals(buffer, start, length, REGION_OPEN):
-        return MARKER_REGION_OPEN
-    if equals(buffer, start, length, REGION_CLOSE):
-        return MARKER_REGION_CLOSE
-    if equals(buffer, start, length, BULK_LOAD):
-        return MARKER_BULK_LOAD
-    if equals(buffer, start, length, REPLICATION_MARKER):
-        return MARKER_REPLICATION
-    if equals(buffer, start, length, REGION_EVENT):  # 1.x: only RegionEventDescriptor.event_type tells
-        at = cell + 12 + key_length
-        end = at + int32_at(buffer, cell + 8)
-        while at < end:
-            status, number, wire, value, _, at = field_at(buffer, at, end)
-            if status != OK:
-                break
-            if number == 1 and wire == VARINT and (value == 0 or value == 1):
-                return MARKER_REGION_OPEN if value == 0 else MARKER_REGION_CLOSE
-    return MARKER_UNKNOWN
 
 
 @njit(cache=True, nogil=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
+from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
@@ -32,19 +33,6 @@ SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
 
 MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
 ENTRIES_A_BATCH = 1 << 16
-
-
-class Marker(IntEnum):
-    """What the METAFAMILY cell of an entry records (WALEdit); NONE for the edits of users."""
-
-    NONE = 0
-    FLUSH = kernels.MARKER_FLUSH
-    COMPACTION = kernels.MARKER_COMPACTION
-    REGION_OPEN = kernels.MARKER_REGION_OPEN
-    REGION_CLOSE = kernels.MARKER_REGION_CLOSE
-    BULK_LOAD = kernels.MARKER_BULK_LOAD
-    REPLICATION = kernels.MARKER_REPLICATION
-    UNKNOWN = kernels.MARKER_UNKNOWN
 
 
 class Ending(Enum):
@@ -238,8 +226,8 @@ class WalReader:
         magic = window.data[: min(len(MAGIC), window.filled)].tobytes()
         if magic != MAGIC[: len(magic)]:
             raise self._damaged(0, "it does not begin with PWAL, so it is no WAL")
-        status, size, start = kernels.varint_at(window.data, len(MAGIC), window.filled)
-        if status == kernels.BAD_VARINT or not 0 <= size <= MAX_HEADER_BYTES:
+        status, size, start = protobuf.varint_at(window.data, len(MAGIC), window.filled)
+        if status == protobuf.BAD_VARINT or not 0 <= size <= MAX_HEADER_BYTES:
             raise self._damaged(len(MAGIC), "the length of the header is impossible")
         end = start + size
         window.need(end)

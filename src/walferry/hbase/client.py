@@ -14,11 +14,12 @@ from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import admin, mutate, replicate, scan
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.authentication import Authenticate
 from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
 from walferry.hbase.locations import Locations
 from walferry.hbase.retry import ATTEMPTS, REGION_ATTEMPTS, retried
-from walferry.hbase.rpc import Authenticate, ConnectionPool
+from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)

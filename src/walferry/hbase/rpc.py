@@ -18,12 +18,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.authentication import Authenticate, Simple
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, remote_error
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
@@ -37,26 +37,6 @@ _CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
 
 Buffer = bytes | bytearray | memoryview
 M = TypeVar("M", bound=Message)
-
-
-class Authenticate(Protocol):
-    """How a connection proves who it is: the seam for Kerberos and tokens."""
-
-    auth_byte: int  # org.apache.hadoop.hbase.security.AuthMethod
-
-    def handshake(self, sock: socket.socket) -> None:
-        """Runs behind the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
-        ...
-
-
-@dataclass(frozen=True)
-class Simple:
-    """SIMPLE: the server believes the user name in the ConnectionHeader."""
-
-    auth_byte: int = 80
-
-    def handshake(self, sock: socket.socket) -> None:
-        """Nothing to prove."""
 
 
 class RpcConnection:

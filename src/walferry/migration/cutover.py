@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from walferry.errors import UnfinishedInputError, UsageError, WalferryError
-from walferry.formats.wal import EntryBatch, Marker, WalReader
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch, WalReader
 from walferry.replay.lineage import missing_tables
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, find_wal, list_wals

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from walferry.apply.index import RegionEvent
 from walferry.apply.outcomes import Refusal
-from walferry.formats.wal import Marker
+from walferry.formats.markers import Marker
 from walferry.hbase.errors import TableNotFoundError
 from walferry.run.run import Run
 

@@ -32,7 +32,8 @@ from pyspark.sql.types import StructType
 
 from walferry.errors import UnfinishedInputError, UsageError
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
-from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
+from walferry.formats.markers import Marker
+from walferry.formats.wal import Ending, EntryBatch, WalReader
 from walferry.storage import FileStatus, FileSystem, open_file_system
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 

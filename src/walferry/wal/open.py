@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError
 from walferry.formats.entries import entry_cells
-from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
+from walferry.formats.markers import Marker
+from walferry.formats.wal import Ending, EntryBatch, WalReader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal
 

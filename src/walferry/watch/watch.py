@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.formats.wal import Marker, WalReader
+from walferry.formats.markers import Marker
+from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.replay.cut import as_listed, as_seen

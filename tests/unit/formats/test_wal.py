@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
 from walferry.formats.cells import encode_cell
+from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2
-from walferry.formats.wal import Ending, EntryBatch, Marker, WalReader
+from walferry.formats.wal import Ending, EntryBatch, WalReader
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = (FIXTURES / "closed.wal").read_bytes()

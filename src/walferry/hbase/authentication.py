@@ -1,0 +1,27 @@
+"""How a connection to HBase proves who it is. Only SIMPLE is there; SASL (Kerberos, tokens) goes in here."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Authenticate(Protocol):
+    """How a connection proves who it is: the seam for Kerberos and tokens."""
+
+    auth_byte: int  # org.apache.hadoop.hbase.security.AuthMethod
+
+    def handshake(self, sock: socket.socket) -> None:
+        """Runs behind the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Simple:
+    """SIMPLE: the server believes the user name in the ConnectionHeader."""
+
+    auth_byte: int = 80
+
+    def handshake(self, sock: socket.socket) -> None:
+        """Nothing to prove."""
