@@ -102,7 +102,7 @@ def hbase_migrate() -> None:
     @task
     def check_copy(run_id: str) -> str:
         """Great Expectations: files, bytes, checksums, region borders, schema."""
-        from walferry.checks.phases import check_copy
+        from walferry.checks.gates import check_copy
         from walferry.process import reports_folder
 
         with step(run_id) as run:
@@ -113,11 +113,12 @@ def hbase_migrate() -> None:
     @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
     def wait_until_ready(run_id: str) -> bool:
         """Wait until the lag is small, the quarantine is empty and the schemas agree."""
-        from walferry.migration.cutover import GateShutError, gate
+        from walferry.checks.gates import before_cutover
+        from walferry.errors import GateShutError
 
         with step(run_id) as run:
             try:
-                gate(run, drained=False)
+                before_cutover(run)
             except GateShutError as shut:
                 log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
                 return False
@@ -126,10 +127,11 @@ def hbase_migrate() -> None:
     @task.branch
     def how_to_stop_writes(run_id: str, answer: dict[str, Any]) -> str:
         """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
+        from walferry.checks.gates import before_cutover
         from walferry.migration.cutover import approve
 
         with step(run_id) as run:
-            approve(run, f"airflow {approved_by(answer)}")
+            approve(run, f"airflow {approved_by(answer)}", before_cutover)
             return "stop_writes" if run.spec.write_stop == "readonly" else "confirm_writes_stopped"
 
     @task(trigger_rule="none_failed_min_one_success")
@@ -151,7 +153,7 @@ def hbase_migrate() -> None:
     @task
     def check_drain(run_id: str) -> str:
         """Great Expectations: rows, cells and digests by region; nothing unexplained, no gap, no late edit."""
-        from walferry.checks.phases import check_drain
+        from walferry.checks.gates import check_drain
         from walferry.process import reports_folder
 
         with step(run_id) as run:

@@ -70,3 +70,7 @@ class GapError(WalferryError):
     """A byte range of the log is missing: facts `file`, `start`, `end`."""
 
     exit_code = 6
+
+
+class GateShutError(WalferryError):
+    """A gate of the run is shut: the cutover, or its end, is not allowed yet; fact `reasons`."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from walferry.checks.phases import check_copy, check_drain
-from walferry.errors import TransientError, WalferryError
+from walferry.checks.gates import before_cutover, check_copy, check_drain
+from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
@@ -52,7 +52,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
     "replay": lambda run, _, means: rounds.follow(run, means.spark()),
-    "approve": lambda run, _, means: cutover.approve(run, means.by),
+    "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
@@ -129,12 +129,12 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
     while True:
         try:
             _await_gate(run, at_work)
-            cutover.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work))
+            cutover.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work), before_cutover)
             cutover.stop_writes(
                 run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
             )  # asked with `write_stop: confirm` only
             return
-        except cutover.GateShutError as shut:  # it has shut again since it was looked at
+        except GateShutError as shut:  # it has shut again since it was looked at
             log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
         except NotApprovedError as no:
             log.info("%s; replay goes on, and you are asked again in %.0f s", no, ASK_AGAIN_SECONDS)
@@ -149,9 +149,9 @@ def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
     while run.ledger.phases.facts("approve") is None:
         at_work()
         try:
-            cutover.gate(run, drained=False)
+            before_cutover(run)
             return
-        except cutover.GateShutError as shut:
+        except GateShutError as shut:
             if (reasons := shut.facts["reasons"]) != told:
                 told = reasons
                 log.info("the gate is shut: %s", "; ".join(reasons))

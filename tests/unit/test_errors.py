@@ -9,6 +9,7 @@ import pytest
 from walferry.errors import (
     DamagedInputError,
     GapError,
+    GateShutError,
     SidesDifferError,
     TransientError,
     UnfinishedInputError,
@@ -17,7 +18,6 @@ from walferry.errors import (
     WalferryError,
 )
 from walferry.hbase import errors as hbase_errors
-from walferry.migration.cutover import GateShutError
 from walferry.replay.lease import LeaseHeldError, LeaseLostError
 from walferry.storage import PermissionDeniedError, QuotaExceededError
 

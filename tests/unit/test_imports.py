@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"run", "spark", "apply", "replay"},
-    "checks": {"errors", "ledger", "run", "migration"},
+    "checks": {"errors", "ledger", "run", "replay", "migration"},
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
     "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "process", "pipeline"},

@@ -15,7 +15,6 @@ from walferry import pipeline
 from walferry.errors import GapError, UsageError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
-from walferry.migration import cutover
 from walferry.pipeline import WORK, Means, do, migrate
 from walferry.replay import rounds
 from walferry.run.phases import phases_of, steps
@@ -74,7 +73,7 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(pipeline, "WORK", {name: quick(name) for name in WORK})
     monkeypatch.setattr(rounds, "follow", follow)
-    monkeypatch.setattr(cutover, "gate", lambda run, drained: None)
+    monkeypatch.setattr(pipeline, "before_cutover", lambda run: None)
     monkeypatch.setattr(pipeline, "ASK_AGAIN_SECONDS", 0)
     return done
 

@@ -236,7 +236,7 @@ class HBaseCopyOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:  # type: ignore[override]
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.phases import check_copy
+        from walferry.checks.gates import check_copy
         from walferry.migration.copy import clone
 
         tables = _tables(self.run)
@@ -304,13 +304,15 @@ class HBaseCutoverOperator(WalferrySparkOperator):
         return self.run
 
     def _approve(self, run: Run, by: str) -> None:
-        from walferry.migration.cutover import GateShutError, approve, gate
+        from walferry.checks.gates import before_cutover
+        from walferry.errors import GateShutError
+        from walferry.migration.cutover import approve
 
         deadline = time.monotonic() + self.wait_seconds
         while run.ledger.phases.facts("approve") is None:
             try:
-                gate(run, drained=False)
-                approve(run, by)
+                before_cutover(run)
+                approve(run, by, before_cutover)
             except GateShutError as shut:
                 if time.monotonic() > deadline:
                     raise
@@ -339,7 +341,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:  # type: ignore[override]
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.phases import check_drain
+        from walferry.checks.gates import check_drain
         from walferry.migration.report import summary
         from walferry.replay.cut import start_fence
 

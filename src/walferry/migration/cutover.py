@@ -1,4 +1,4 @@
-"""Cut over: the gate, the stop of writes, and the proof that nothing came after the end fence."""
+"""Cut over: the approval, the stop of writes, and the proof that nothing came after the end fence."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from walferry.errors import UnfinishedInputError, UsageError, WalferryError
+from walferry.errors import GateShutError, UnfinishedInputError, UsageError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch, WalReader
-from walferry.replay.lineage import missing_tables
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, find_wal, list_wals
 
 log = logging.getLogger(__name__)
-
-
-class GateShutError(WalferryError):
-    """Cutover is not allowed yet; fact `reasons`."""
 
 
 @dataclass(frozen=True)
@@ -50,67 +45,22 @@ def caught_up(run: Run) -> bool:
     return seconds is not None and seconds <= run.spec.max_lag
 
 
-def gate(run: Run, *, drained: bool) -> None:
-    """Raise GateShutError with every reason why cutover must not go on.
-
-    Before writes stop: the quarantine is empty, the tables exist, schemas agree, the lag is small. `drained`:
-    after the drain, the ledger must account for every byte between the fences as well.
-    """
-    reasons = []
-    held = run.ledger.quarantine.items("held")
-    if held:
-        listed = f"walferry quarantine list {run.run_id}"
-        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
-    waiting = {hold.table for hold in run.ledger.quarantine.holds()}
-    if waiting and not held:
-        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
-    reasons += [f"table {table} is gone at the source" for table in missing_tables(run)]
-    if not reasons:
-        reasons += schema_differences(run)
-    if drained:
-        gaps = run.ledger.log.gaps()
-        reasons += [f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10]]
-    elif not caught_up(run):
-        reasons.append(f"the lag is above {run.spec.max_lag} s")
-    if reasons:
-        raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=reasons)
-
-
 Answer = str | Callable[[], str]
 """who gave an answer; or a function that asks and returns who did, so that the phase is seen to wait meanwhile"""
 
 
-def approve(run: Run, answer: Answer | None) -> dict[str, Any]:
-    """Record the approval of the cutover by a person; the gate must be open at the moment of the answer."""
+def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dict[str, Any]:
+    """Record the approval of the cutover by a person; `gate` raises GateShutError unless it is open at that moment."""
 
     def work() -> dict[str, Any]:
         by = answer() if callable(answer) else answer
         if by is None:
             raise UsageError(f"nobody has approved the cutover of {run.run_id}")
-        gate(run, drained=False)
+        gate(run)
         run.ledger.audit(by, "approve cutover", {})
         return {"by": by}
 
     return run.once("approve", work)
-
-
-def schema_differences(run: Run) -> list[str]:
-    """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
-    differences = []
-    for pair in run.tables:
-        source, target = run.source.describe(pair.source), run.target.describe(pair.target)
-        for name in sorted(source.families.keys() | target.families.keys()):
-            here, there = source.families.get(name), target.families.get(name)
-            if here is None or there is None:
-                differences.append(f"family {name} of {pair.source} is only at the {'source' if here else 'target'}")
-                continue
-            for key in sorted(here.attributes.keys() | there.attributes.keys()):
-                if here.attributes.get(key) != there.attributes.get(key):
-                    differences.append(
-                        f"{key} of {pair.source} family {name} is {here.attributes.get(key)} at the source, "
-                        f"{there.attributes.get(key)} at the target"
-                    )
-    return differences
 
 
 def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:

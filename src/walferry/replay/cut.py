@@ -83,7 +83,7 @@ def fingerprint(client: HBaseClient, table: str) -> str:
 
 
 def regions_of(client: HBaseClient, table: str) -> list[Region]:
-    """The table's regions; none when somebody dropped it (the gate tells: `cutover.gate`)."""
+    """The table's regions; none when somebody dropped it (the gates tell: `checks.gates`)."""
     try:
         return client.regions(table)
     except TableNotFoundError:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, spark, unique, visible
-from walferry.checks.phases import check_copy
+from walferry.checks.gates import check_copy
 from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient

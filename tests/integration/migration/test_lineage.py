@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from walferry.errors import UsageError
+from walferry.checks import gates
+from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import cutover
 from walferry.replay import quarantine
 from walferry.replay.rounds import replay
 from walferry.run.run import Run
@@ -41,8 +41,8 @@ def test_a_truncated_table_stops_and_the_other_goes_on(
     assert of_other
     assert {key: there[key] for key in of_other} == {key: here[key] for key in of_other}
     assert not any(key.startswith(f"{truncated} b'b'") for key in there)
-    with pytest.raises(cutover.GateShutError, match="lineage"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="lineage"):
+        gates.before_cutover(run)
     with pytest.raises(UsageError, match="new history"):
         quarantine.release(run, item.quarantine_id, "accept", "does not matter")
 
@@ -59,8 +59,8 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
     at_source.delete_table(dropped)
     at_source.put(other, [Cell(b"b", b"f", b"q", b"meanwhile", 2)])
     replay(run, spark, until=lambda: True)
-    with pytest.raises(cutover.GateShutError, match=f"{dropped} is gone at the source"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match=f"{dropped} is gone at the source"):
+        gates.before_cutover(run)
 
     at_source.create_table(dropped, families)
     for table in (dropped, other):
@@ -75,8 +75,8 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
     of_other = {key: value for key, value in here.items() if key.startswith(other)}
     assert len(of_other) == 2
     assert {key: value for key, value in there.items() if key.startswith(other)} == of_other
-    with pytest.raises(cutover.GateShutError, match="lineage"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="lineage"):
+        gates.before_cutover(run)
 
 
 def test_the_split_of_an_empty_region_is_no_new_history(

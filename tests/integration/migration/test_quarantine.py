@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip, taken_away
+from walferry.checks import gates
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster
-from walferry.errors import UsageError
+from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import cutover
 from walferry.replay import cut, quarantine
 from walferry.replay.rounds import drain, replay
 from walferry.run.run import Run
@@ -66,8 +66,8 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
         key: value for key, value in here.items() if "b'x'" in key or "b'y'" in key
     }
     assert there != here
-    with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="quarantine"):
+        gates.before_cutover(run)
     with pytest.raises(UsageError, match="has no quarantine item"):
         quarantine.release(run, 4711, "retry", "no such item")
 
@@ -75,7 +75,7 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     for _ in range(2):  # the same decision twice is one
         quarantine.release(run, item.quarantine_id, "retry", "the family is back")
     drain_all(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     here, there = sides(run)
     assert there == here
 
@@ -101,12 +101,12 @@ def test_what_may_be_in_a_damaged_file_waits_and_is_read_again_from_the_source(
     replay(run, spark, until=lambda: True)
     held = run.ledger.quarantine.items("held")
     assert [item.file for item in held] == [file.name]
-    with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="quarantine"):
+        gates.before_cutover(run)
 
     quarantine.release(run, held[0].quarantine_id, "reread", "the disk lost bytes")
     drain_all(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     here, there = sides(run)
     assert there == here
 
@@ -153,12 +153,12 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
         key: value for key, value in there.items() if "b'x'" in key
     }
     assert not any("b'c'" in key for key in there)
-    with pytest.raises(cutover.GateShutError, match="bulk load"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="bulk load"):
+        gates.before_cutover(run)
 
     quarantine.release(run, item.quarantine_id, "reread", "the loaded rows are read from the source")
     drain_all(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     here, there = sides(run)
     assert b"loaded" in [value for value, _ in here[f"{table} b'a' b'f:q'"]]  # type: ignore[attr-defined]
     assert {key.removeprefix(table) for key in here} == {
@@ -195,12 +195,12 @@ def test_a_held_region_that_is_split_makes_its_table_wait_and_ends_equal(
     replay(run, spark, until=lambda: True)
     _, there = sides(run)
     assert not {b"third", b"fourth"} & {value for cells in there.values() for value, _ in cells}  # type: ignore[attr-defined]
-    with pytest.raises(cutover.GateShutError, match="quarantine"):
-        cutover.gate(run, drained=False)
+    with pytest.raises(GateShutError, match="quarantine"):
+        gates.before_cutover(run)
 
     at_target.modify_table(whole)
     quarantine.release(run, item.quarantine_id, "retry", "the family is back")
     drain_all(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     here, there = sides(run)
     assert there == here

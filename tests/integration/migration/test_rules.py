@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip, taken_away
-from walferry.errors import GapError
+from walferry.checks import gates
+from walferry.errors import GapError, GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
@@ -155,8 +156,8 @@ def test_a_vanished_wal_file_stops_the_run_and_is_named(
         one_round(run, spark)
     assert stopped.value.exit_code == 6
     assert any(gap.file == lost.name for gap in run.ledger.log.gaps())
-    with pytest.raises(cutover.GateShutError, match=f"{lost.name} .*: missing"):
-        cutover.gate(run, drained=True)
+    with pytest.raises(GateShutError, match=f"{lost.name} .*: missing"):
+        gates.after_drain(run)
 
 
 def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
@@ -194,8 +195,8 @@ def test_nothing_of_a_held_region_is_applied_and_the_gate_stays_shut(
     _, there = sides(run)
     assert list(there) == [f"{table} b'x' b'f:q'"]
     assert {hold.file for hold in run.ledger.quarantine.holds()} > {"earlier"}
-    with pytest.raises(cutover.GateShutError, match="in quarantine"):
-        cutover.gate(run, drained=True)
+    with pytest.raises(GateShutError, match="in quarantine"):
+        gates.after_drain(run)
 
 
 def test_an_idle_source_is_followed_to_its_end(
@@ -206,7 +207,7 @@ def test_an_idle_source_is_followed_to_its_end(
     skip(run, "replay", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
 
 
 def test_a_late_edit_shuts_the_gate_and_the_end_fence_moves_on(
@@ -221,11 +222,11 @@ def test_a_late_edit_shuts_the_gate_and_the_end_fence_moves_on(
     drain(run, spark)
     cutover.require_silence(run)
     edit(at_source, table, 2, 20)
-    with pytest.raises(cutover.GateShutError, match=table):
+    with pytest.raises(GateShutError, match=table):
         cutover.require_silence(run)
     cut.end_fence(run)
     drain(run, spark)
     cutover.require_silence(run)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     here, there = sides(run)
     assert there == here

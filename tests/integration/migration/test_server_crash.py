@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip
 from integration.migration.test_rules import edit
+from walferry.checks import gates
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
-from walferry.migration import cutover
 from walferry.pipeline import retried
 from walferry.replay import cut
 from walferry.replay.rounds import drain, replay
@@ -76,7 +76,7 @@ def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_th
     skip(run, "replay", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    cutover.gate(run, drained=True)
+    gates.after_drain(run)
     assert any(f.server == victim.name and f.length > 1000 for f in run.ledger.log.files())
     here, there = sides(run)
     assert len(here) > 30

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, skip
+from walferry.checks import gates
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
-from walferry.migration import cutover
 from walferry.replay import cut, quarantine
 from walferry.replay.rounds import drain, replay
 
@@ -50,6 +50,6 @@ def test_what_thrift_cannot_say_waits_until_it_is_sent_past_thrift(
         skip(run, "replay", "write_stop")
         cut.end_fence(run)
         drain(run, spark)
-        cutover.gate(run, drained=True)
+        gates.after_drain(run)
         here, there = sides(run)
         assert there == here

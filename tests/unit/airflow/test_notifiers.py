@@ -21,9 +21,8 @@ from airflow.utils.state import CallbackState
 from walferry.airflow.notifiers import WalferryNotifier, describe, kind_of, send
 from walferry.airflow.operators import final_errors
 from walferry.airflow.sensors import alert
-from walferry.errors import GapError, UsageError
+from walferry.errors import GapError, GateShutError, UsageError
 from walferry.ledger import Ledger
-from walferry.migration.cutover import GateShutError
 from walferry.run.spec import Cluster
 from walferry.watch.watch import RunFacts, watch_run
 

@@ -1,21 +1,82 @@
-"""The two gates of a migration as phases of its run: after the copy, and after the drain."""
+"""The gates of a run: after the copy, before the cutover, after the drain. New checks go in here or into `suites`."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walferry.checks.gate import require, validate
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
-from walferry.errors import SidesDifferError
+from walferry.checks.validation import require, validate
+from walferry.errors import GateShutError, SidesDifferError
 from walferry.migration.compare import UNEXPLAINED
 from walferry.migration.copy import check_rows
-from walferry.migration.cutover import GateShutError, gate, require_silence
+from walferry.migration.cutover import caught_up, require_silence
+from walferry.replay.lineage import missing_tables
 from walferry.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# ------------------------------------------------------------------ gates without data: what the ledger and schemas say
+
+
+def before_cutover(run: Run) -> None:
+    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, lag."""
+    reasons = _faults(run)
+    if not caught_up(run):
+        reasons.append(f"the lag is above {run.spec.max_lag} s")
+    _require_open(reasons)
+
+
+def after_drain(run: Run) -> None:
+    """Raise GateShutError unless the ledger accounts for every byte between the fences, and nothing else holds it back."""
+    gaps = run.ledger.log.gaps()
+    _require_open([*_faults(run), *(f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10])])
+
+
+def _require_open(reasons: Sequence[str]) -> None:
+    if reasons:
+        raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=list(reasons))
+
+
+def _faults(run: Run) -> list[str]:
+    reasons = []
+    held = run.ledger.quarantine.items("held")
+    if held:
+        listed = f"walferry quarantine list {run.run_id}"
+        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
+    waiting = {hold.table for hold in run.ledger.quarantine.holds()}
+    if waiting and not held:
+        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
+    reasons += [f"table {table} is gone at the source" for table in missing_tables(run)]
+    if not reasons:
+        reasons += schema_differences(run)
+    return reasons
+
+
+def schema_differences(run: Run) -> list[str]:
+    """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
+    differences = []
+    for pair in run.tables:
+        source, target = run.source.describe(pair.source), run.target.describe(pair.target)
+        for name in sorted(source.families.keys() | target.families.keys()):
+            here, there = source.families.get(name), target.families.get(name)
+            if here is None or there is None:
+                differences.append(f"family {name} of {pair.source} is only at the {'source' if here else 'target'}")
+                continue
+            for key in sorted(here.attributes.keys() | there.attributes.keys()):
+                if here.attributes.get(key) != there.attributes.get(key):
+                    differences.append(
+                        f"{key} of {pair.source} family {name} is {here.attributes.get(key)} at the source, "
+                        f"{there.attributes.get(key)} at the target"
+                    )
+    return differences
+
+
+# ------------------------------------------------------------------ gates over data, by Great Expectations
 
 
 def check_copy(run: Run, docs: Path) -> dict[str, Any]:
@@ -56,7 +117,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         require_silence(run)
         try:
-            gate(run, drained=True)
+            after_drain(run)
         except GateShutError:
             _again(run, "drain")  # what the quarantine held back is applied when it is released
             raise

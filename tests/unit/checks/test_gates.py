@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from unit.migration.filled_ledger import filled
-from walferry.checks.gate import GateResult, require, validate
-from walferry.checks.phases import check_drain
+from walferry.checks.gates import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
+from walferry.checks.validation import GateResult, require, validate
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import Ledger
 from walferry.run.run import Run
