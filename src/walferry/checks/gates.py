@@ -32,7 +32,7 @@ def before_cutover(run: Run) -> None:
 
 
 def after_drain(run: Run) -> None:
-    """Raise GateShutError unless the ledger accounts for every byte between the fences, and nothing else holds it back."""
+    """Raise GateShutError unless every byte between the fences is accounted for and nothing else holds the run back."""
     gaps = run.ledger.log.gaps()
     _require_open([*_faults(run), *(f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10])])
 
