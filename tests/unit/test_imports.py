@@ -38,6 +38,29 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
 }
 """Of each room and each module beside the rooms: what of walferry it may import."""
+WHAT = {
+    "errors": "the family of errors: each carries its facts and an exit code; what may pass is a TransientError",
+    "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
+    "messages, numba kernels. No I/O, no clock",
+    "storage": "one small file-system interface; WebHDFS and local",
+    "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
+    "Written by drivers and tasks, never by Spark workers",
+    "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
+    "errors by Java class name",
+    "wal": "WAL files as files: names, groups, where they are now, the door to their entries; `wal cat`",
+    "run": "a run as a process sees it: spec, phases, both clusters, progress (lag, backlog, ETA)",
+    "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
+    "apply": "from entries to the target: route, by group, by row, writers, what became of each file",
+    "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
+    "watch": "watching a source's log without a run: what is new, what was announced",
+    "migration": "a migration's own phases: plan, copy, compare, cut over; its report",
+    "checks": "the gates: of the ledger, and Great Expectations suites over small frames",
+    "process": "start and end of every process: logs, ledger, exit code",
+    "pipeline": "each phase bound to its function; the order of a migration for a shell",
+    "cli": "the command `walferry`, thin",
+    "airflow": "connection type, hook, operators, sensors, DAGs, the board",
+    "embedded": "real HDFS, HBase, Thrift, Spark and Airflow on one machine, for demo and tests",
+}
 FRAMEWORKS = {
     "pyspark": {"spark", "apply", "replay", "migration", "pipeline"},
     "airflow": {"airflow"},
@@ -66,6 +89,20 @@ def room(path: Path) -> str:
 
 def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
+
+
+def rooms_table() -> str:
+    """The table of docs/architecture.md. `python tests/unit/test_imports.py` prints it."""
+    lines = ["| place | what lives there | may import |", "|---|---|---|"]
+    for name, what in WHAT.items():
+        place = f"{name}/" if (SOURCE / name).is_dir() else f"{name}.py"
+        below = [other for other in WHAT if other in MAY_IMPORT[name] - {"errors"}]
+        lines.append(f"| `{place}` | {what} | {', '.join(below) or '-'} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_the_documentation_is_this_one() -> None:
+    assert rooms_table() in (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_every_room_has_its_place_in_the_order() -> None:
@@ -116,3 +153,7 @@ def test_the_client_and_the_log_reader_start_without_the_frameworks(run: str) ->
     script = run.format(wal=str(wal)) + f"\nprint(sorted({set(FRAMEWORKS)!r} & sys.modules.keys()))"
     answer = subprocess.run([sys.executable, "-c", f"import sys; {script}"], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "[]"
+
+
+if __name__ == "__main__":
+    print(rooms_table())
