@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from walferry.process import run_app
-from walferry.replay.rounds import follow
+from walferry.replay.follower import follow
 from walferry.run.run import Run
 from walferry.spark.session import open_session
 

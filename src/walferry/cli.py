@@ -310,7 +310,7 @@ def replay(
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.migration import cutover
-    from walferry.replay.rounds import replay as follow
+    from walferry.replay.follower import replay as follow
     from walferry.run.progress import unapplied
     from walferry.run.run import Run
     from walferry.spark.session import open_session
@@ -337,14 +337,7 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.replay.window import (
-        describe,
-        open_window,
-        plan_window,
-        planned,
-        replay_window,
-        require_targets,
-    )
+    from walferry.replay.window import describe, open_window, plan_window, planned, replay_window, require_targets
     from walferry.run.run import Run
     from walferry.run.spec import with_window
     from walferry.spark.session import open_session

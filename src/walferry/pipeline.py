@@ -16,7 +16,7 @@ from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, drain, protect, rounds, window
+from walferry.replay import cut, drain, follower, protect, rounds, window
 from walferry.run.phases import phase_of, steps
 from walferry.run.run import Run
 
@@ -51,7 +51,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "copy": lambda run, table, means: copy.copy(run, means.spark(), table),
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
-    "replay": lambda run, _, means: rounds.follow(run, means.spark()),
+    "replay": lambda run, _, means: follower.follow(run, means.spark()),
     "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by),
     "end_fence": lambda run, _, means: cut.end_fence(run),
@@ -103,7 +103,7 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
 
     def replay() -> None:
         try:
-            retried(lambda: rounds.follow(run, spark, interrupted=interrupted.is_set))
+            retried(lambda: follower.follow(run, spark, interrupted=interrupted.is_set))
         except BaseException as error:
             failures.append(error)
 

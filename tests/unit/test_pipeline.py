@@ -16,7 +16,7 @@ from walferry.errors import GapError, UsageError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.pipeline import WORK, Means, do, migrate
-from walferry.replay import rounds
+from walferry.replay import follower
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
 
@@ -72,7 +72,7 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         run.once("replay", until_stopped)
 
     monkeypatch.setattr(pipeline, "WORK", {name: quick(name) for name in WORK})
-    monkeypatch.setattr(rounds, "follow", follow)
+    monkeypatch.setattr(follower, "follow", follow)
     monkeypatch.setattr(pipeline, "before_cutover", lambda run: None)
     monkeypatch.setattr(pipeline, "ASK_AGAIN_SECONDS", 0)
     return done
@@ -148,7 +148,7 @@ def test_a_replay_that_fails_ends_the_question(
     def follow(run: Run, spark: object, interrupted: Callable[[], bool]) -> None:
         raise GapError("a file is gone", file="f")
 
-    monkeypatch.setattr(rounds, "follow", follow)
+    monkeypatch.setattr(follower, "follow", follow)
 
     def ask(question: str, at_work: Callable[[], None]) -> bool:
         while True:

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 from walferry.errors import UsageError
 from walferry.ledger import Round
 from walferry.replay.cut import start_fence
+from walferry.replay.follower import replay
 from walferry.replay.protect import protect, renew
-from walferry.replay.rounds import STEP_BYTES, replay
+from walferry.replay.rounds import STEP_BYTES
 from walferry.replay.targets import target_faults
 from walferry.run.run import Run
 

@@ -11,12 +11,9 @@ this window stays out. "Later" goes by sequence number, as in the row's own hist
 
 from __future__ import annotations
 
-import os
-import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -28,23 +25,21 @@ from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
 from walferry.ledger import Ledger, Quarantined, RunRecord
-from walferry.replay.cut import as_listed, await_archive, cut_log, record_seen
+from walferry.ledger.database import now_ms
+from walferry.replay import window_log
+from walferry.replay.applying import applying
+from walferry.replay.cut import await_archive, cut_log, record_seen
 from walferry.replay.lineage import find_breaks
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
-from walferry.replay.rounds import applying
+from walferry.replay.settled import appliers, reads, settled_spans
 from walferry.replay.targets import target_faults
+from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.run.run import Run
-from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
+from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
 """who a window's run belongs to: whoever repeats it goes on with the unfinished one"""
-SKEW_MS = int(os.environ.get("WALFERRY_CLOCK_SKEW_SECONDS", "60")) * 1000
-"""how far clocks may differ, and how long an edit may wait before it reaches its file"""
-FIRST_LOG_MS = 120_000
-"""by then a region server that started has opened its first log"""
-LONGEST_LOG_MS = 26 * 3600 * 1000
-"""how far back a file may begin that holds edits of a window (`hbase.regionserver.logroll.period`: an hour)"""
 
 
 class WindowOpenError(UnfinishedInputError):
@@ -84,20 +79,20 @@ def planned(spec: ResolvedSpec) -> RunRecord:
     if spec.window is None:
         raise UsageError("a replay of the log by time needs a window: from and to")
     name = f"{spec.name}_{_stamp(spec.window.start)}_{_stamp(spec.window.end)}"
-    return RunRecord(name, name, OWNER, spec.as_recorded(), "running", False, "", _now_ms(), None, "window")
+    return RunRecord(name, name, OWNER, spec.as_recorded(), "running", False, "", now_ms(), None, "window")
 
 
 def complete_at_ms(window: TimeWindow) -> int:
     """From when on a window may be replayed."""
-    return window.end_ms + SKEW_MS
+    return window.end_ms + window_log.SKEW_MS
 
 
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs; changes nothing, fails for nothing that is missing."""
-    window = _window_of(run)
+    window = window_of(run)
     files = list_wals(run.source_files, run.source_root)
     wanted = covering(files, window.start_ms, window.end_ms)
-    others = _appliers(run)
+    others = appliers(run)
     settled = settled_spans(run, others)
     spans = [(window.start_ms, window.end_ms), *((s.start_ms, s.end_ms) for s in settled)]
     needed = {file.name: file for start, end in spans for file in covering(files, start, end)}
@@ -105,7 +100,7 @@ def plan_window(run: Run) -> WindowPlan:
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in run.source.servers()}
     ledger, source = run.ledger.whole, run.spec.source
-    readers = [other.run_id for other in ledger.runs() if _reads(other, source)]
+    readers = [other.run_id for other in ledger.runs() if reads(other, source)]
     return WindowPlan(
         window=window,
         files=wanted,
@@ -130,12 +125,12 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
     """A plan as plain values, for `--dry-run`."""
     return {
         "window": str(plan.window),
-        "complete_at": _iso(complete_at_ms(plan.window)),
-        "complete": _now_ms() >= complete_at_ms(plan.window),
+        "complete_at": iso(complete_at_ms(plan.window)),
+        "complete": now_ms() >= complete_at_ms(plan.window),
         "files": len(plan.files),
         "bytes": sum(file.length for file in plan.files),
         "to_be_rolled": plan.unsealed,
-        "agrees_with": [f"[{_iso(span.start_ms)}, {_iso(span.end_ms)})" for span in plan.settled],
+        "agrees_with": [f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in plan.settled],
         "read_along": len(plan.along),
         "missing": plan.missing,
     }
@@ -148,14 +143,14 @@ def replay_window(run: Run, spark: SparkSession) -> dict[str, Any]:
     target cannot take the tables, RefusedEditsError when edits went to the quarantine; what LeaseHeldError and
     TransientError stand for may be tried again. A failure that nobody can mend ends the run as failed.
     """
-    window = _window_of(run)
+    window = window_of(run)
 
     def work() -> dict[str, Any]:
-        wait_ms = complete_at_ms(window) - _now_ms()
+        wait_ms = complete_at_ms(window) - now_ms()
         if wait_ms > 0:
             at_ms = complete_at_ms(window)
             raise WindowOpenError(
-                f"the window {window} is complete at {_iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
+                f"the window {window} is complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
         require_targets(run)
         return _apply(run, spark, window)
@@ -236,126 +231,6 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# ------------------------------------------------------------------ which files
-
-
-def covering(files: Iterable[WalFile], start_ms: int, end_ms: int) -> list[WalFile]:
-    """The files that may hold entries written in a span: a group's file ends where its next one begins."""
-    groups: dict[str, list[WalFile]] = defaultdict(list)
-    for file in files:
-        groups[file.group].append(file)
-    found = []
-    for group in groups.values():
-        group.sort(key=lambda file: file.number)
-        for file, following in zip(group, [*group[1:], None], strict=True):
-            ends = following.number + SKEW_MS if following else None
-            if file.number - SKEW_MS < end_ms and (ends is None or ends > start_ms):
-                found.append(file)
-    return sorted(found, key=lambda file: (file.group, file.number))
-
-
-def missing_ranges(
-    files: Sequence[WalFile], alive: Collection[str], known: Sequence[WalFile], start_ms: int, end_ms: int
-) -> list[str]:
-    """What of the log of a span is gone, as text. `known`: files that the ledger has seen at any time.
-
-    Two things tell: a file that was seen once and is nowhere now, and a living server whose first log begins later
-    than the server did. Without a record nothing tells of the logs of a server that has died since.
-    """
-    present = {file.name for file in files}
-    # A log that never held a byte is deleted when its server dies; an open one is listed with length 0 as well. The
-    # cleaner takes a server's oldest logs first: where one of them is left, it was not the cleaner.
-    left = {file.group for file in files}
-    gone = [
-        file
-        for file in covering({f.name: f for f in (*known, *files)}.values(), start_ms, end_ms)
-        if file.name not in present and (file.length or file.server in alive or file.group not in left)
-    ]
-    missing = [f"{file.name} (last seen at {file.path})" for file in gone]
-    told = {file.server for file in gone}
-    firsts: dict[str, int] = {}
-    for file in files:
-        firsts[file.server] = min(file.number, firsts.get(file.server, file.number))
-    for server, first in sorted(firsts.items()):
-        begins = max(start_ms, int(server.rpartition(",")[2]) + FIRST_LOG_MS)
-        if server in alive and server not in told and begins < min(first - SKEW_MS, end_ms):
-            missing.append(f"logs of {server} from {_iso(begins)} to {_iso(min(first, end_ms))}")
-    return missing
-
-
-def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: int) -> list[WalFile]:
-    """Files that any of the runs has seen and that may hold entries of a span."""
-    seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + SKEW_MS)
-    return [as_listed(file) for file in seen]
-
-
-def _reads(run: RunRecord, source: Cluster) -> bool:
-    """Whether a run reads the log of this cluster."""
-    there = run.spec.get("source") or {}
-    return (there.get("zookeeper"), there.get("znode", source.znode)) == (source.zookeeper, source.znode)
-
-
-def _appliers(run: Run) -> list[RunRecord]:
-    """Other runs that had the lease on one of this run's target tables."""
-    ledger = run.ledger.whole
-    cluster = run.target.cluster_id()
-    runs = {
-        lease.run_id
-        for pair in run.tables
-        for lease in ledger.leases(f"{cluster} {pair.target}")
-        if lease.run_id != run.run_id
-    }
-    return [ledger.run(run_id) for run_id in sorted(runs)]
-
-
-def settled_spans(run: Run, others: Sequence[RunRecord]) -> list[Span]:
-    """When edits were written that other runs have applied to this run's target tables, or may have.
-
-    Raises UsageError when they came from another source: their order among this one's edits is not known.
-    """
-    ledger = run.ledger.whole
-    window = _window_of(run)
-    # Clocks differ, and a row's order does not follow them: edits of the minute before may be the later ones.
-    begins = window.start_ms - SKEW_MS
-    spans = []
-    for other in others:
-        spec = ResolvedSpec.model_validate(other.spec)
-        if not _reads(other, run.spec.source):
-            raise UsageError(
-                f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
-                "this window; their order is not known. Replay into a table of its own",
-                run=other.run_id,
-            )
-        if spec.window is not None:
-            spans.append(Span(max(begins, spec.window.start_ms), spec.window.end_ms))
-        elif (fence := ledger.of(other.run_id).phases.facts("fence")) is not None:
-            # A migration: what it has not replayed came with its snapshot; what it has not come to, it applies later.
-            ends = _now_ms() if other.state == "running" else other.ended_ms
-            if other.state in ("aborted", "failed"):
-                rounds = ledger.of(other.run_id).rounds.all()
-                ends = (rounds[-1].covered_ms if rounds else int(fence["at_ms"])) + SKEW_MS
-            spans.append(Span(begins, ends or _now_ms()))
-    return [
-        span
-        for span in merged(span for span in spans if span.end_ms > begins)
-        if span.start_ms < window.start_ms or span.end_ms > window.end_ms
-    ]
-
-
-def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans that neither touch nor overlap, in order."""
-    result: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.start_ms):
-        if result and span.start_ms <= result[-1].end_ms:
-            result[-1] = Span(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))
-        else:
-            result.append(span)
-    return result
-
-
-# ------------------------------------------------------------------ checks
-
-
 def require_targets(run: Run) -> None:
     """Raise UsageError unless every source table is there, and every target table with the source's families."""
     faults = target_faults(run)
@@ -374,7 +249,7 @@ def _require_one_history(indexes: Sequence[FileIndex], spans: Sequence[Span]) ->
             event = created.get(tally.table)
             if event is not None and tally.entries and tally.first_write_ms < event.write_time:
                 raise WalferryError(
-                    f"{tally.table} was truncated, or dropped and created again, at {_iso(event.write_time)}: its "
+                    f"{tally.table} was truncated, or dropped and created again, at {iso(event.write_time)}: its "
                     "edits before and after belong to two histories. Replay a window on either side of that moment",
                     table=tally.table, file=event.file, at_ms=event.write_time,
                 )  # fmt: skip
@@ -389,9 +264,6 @@ def _concerns(refusal: Refusal, task: RowTask) -> bool:
     return inside and (refusal.file, refusal.start) not in task.skipped
 
 
-# ------------------------------------------------------------------ what was refused
-
-
 def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:
     """Copy the present rows of the regions whose items were released so."""
     for item in released:
@@ -400,20 +272,5 @@ def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quar
                 recopy_rows(spark, route, table, borders_of(run, table, item.region))
 
 
-def _window_of(run: Run) -> TimeWindow:
-    window = run.spec.window
-    if window is None:
-        raise UsageError(f"run {run.run_id} has no window", run=run.run_id)
-    return window
-
-
 def _stamp(moment: datetime) -> str:
     return f"{moment:%Y%m%dt%H%M%S}" + (f"{moment.microsecond // 1000:03d}" if moment.microsecond else "")
-
-
-def _iso(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -14,7 +14,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration.compare import HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED, compare
-from walferry.replay.rounds import replay
+from walferry.replay.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -12,7 +12,7 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.replay import quarantine
-from walferry.replay.rounds import replay
+from walferry.replay.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -15,7 +15,8 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.replay import cut, quarantine
-from walferry.replay.rounds import drain, replay
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -13,8 +13,8 @@ from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
 from walferry.replay.drain import prepare_drain
+from walferry.replay.follower import replay
 from walferry.replay.protect import queued_files, renew
-from walferry.replay.rounds import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -18,8 +18,10 @@ from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import cutover
 from walferry.replay import cut
 from walferry.replay import rounds as replaying
+from walferry.replay.applying import applying
+from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseLostError
-from walferry.replay.rounds import applying, drain, replay, run_round
+from walferry.replay.rounds import drain, run_round
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -17,7 +17,8 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
 from walferry.pipeline import retried
 from walferry.replay import cut
-from walferry.replay.rounds import drain, replay
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

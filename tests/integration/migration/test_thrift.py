@@ -14,7 +14,8 @@ from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
 from walferry.replay import cut, quarantine
-from walferry.replay.rounds import drain, replay
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
 
 pytestmark = pytest.mark.cluster
 

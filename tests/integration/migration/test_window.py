@@ -18,9 +18,9 @@ from walferry.errors import GapError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import window as windows
+from walferry.replay import window_log
 from walferry.replay.cut import record_seen
-from walferry.replay.rounds import replay
+from walferry.replay.follower import replay
 from walferry.replay.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
 
@@ -34,7 +34,7 @@ ROWS = [b"%c%d" % (letter, number) for letter in b"bmt" for number in range(5)]
 @pytest.fixture(autouse=True)
 def little_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Source and test share a clock, so that windows need not wait a minute for others."""
-    monkeypatch.setattr(windows, "SKEW_MS", 300)
+    monkeypatch.setattr(window_log, "SKEW_MS", 300)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
             at_source.move_region(region, others[0])
             edit(at_source, two_tables, 10)
         edges.append(now())
-    time.sleep(windows.SKEW_MS / 1000)
+    time.sleep(window_log.SKEW_MS / 1000)
     for number in order:
         replay_window(open_replay(two_tables, spans_of(edges)[number]), spark)
     here = content(source, two_tables)
@@ -129,7 +129,7 @@ def test_a_window_holds_its_first_moment_and_not_its_last(
     for name in (b"before", b"inside", b"after"):
         at_source.put(two_tables, [Cell(name, b"f", b"q", b"v", 1)])
         edges.append(now())
-    time.sleep(windows.SKEW_MS / 1000)
+    time.sleep(window_log.SKEW_MS / 1000)
     run = open_replay(two_tables, (edges[1], edges[2]))
     facts = replay_window(run, spark)
     assert facts["cells"] == 1
@@ -173,7 +173,7 @@ def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
     edges = [now()]
     edit(at_source, two_tables, 1)
     edges.append(now())
-    time.sleep(windows.SKEW_MS / 1000)
+    time.sleep(window_log.SKEW_MS / 1000)
     run = open_replay(two_tables, (edges[0], edges[1]))
     for server in at_source.servers():
         at_source.roll_wal(server)
@@ -197,7 +197,7 @@ def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(
     at_source.truncate_table(two_tables)
     edit(at_source, two_tables, 2, 10)
     end = now()
-    time.sleep(windows.SKEW_MS / 1000)
+    time.sleep(window_log.SKEW_MS / 1000)
     with pytest.raises(WalferryError, match="two histories"):
         replay_window(open_replay(two_tables, (start, end)), spark)
 
@@ -206,7 +206,7 @@ def test_a_target_without_the_table_or_a_family_is_refused(
     make_table: Callable[..., str], at_target: HBaseClient, open_replay: Replay, spark: SparkSession
 ) -> None:
     start = now()
-    time.sleep(windows.SKEW_MS / 1000)
+    time.sleep(window_log.SKEW_MS / 1000)
     table = make_table()
     with pytest.raises(UsageError, match=f"no table {table} at the target"):
         replay_window(open_replay(table, (start, start + 10)), spark)

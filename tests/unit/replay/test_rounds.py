@@ -13,9 +13,10 @@ from walferry.errors import GapError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, SeenFile, WalRange
 from walferry.ledger.rows import RangeState
+from walferry.replay.completeness import check_complete
 from walferry.replay.cut import Cut, as_listed
 from walferry.replay.protect import PeerChangedError
-from walferry.replay.rounds import _pending, check_complete
+from walferry.replay.rounds import _pending
 from walferry.run.run import Run
 from walferry.storage import Local
 from walferry.wal.files import list_wals

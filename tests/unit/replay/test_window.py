@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_row import Span
 from walferry.errors import UsageError
-from walferry.replay.window import FIRST_LOG_MS, SKEW_MS, covering, merged, missing_ranges, planned
+from walferry.replay.settled import merged
+from walferry.replay.window import planned
+from walferry.replay.window_log import FIRST_LOG_MS, SKEW_MS, covering, missing_ranges
 from walferry.run.spec import ResolvedSpec
 from walferry.wal.files import Place, WalFile
 

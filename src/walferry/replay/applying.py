@@ -1,0 +1,82 @@
+"""The right to apply: the leases of a run's target tables, the guard before each request, a pause between rounds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from walferry.apply.route import Route
+from walferry.apply.writer import Limits
+from walferry.errors import WalferryError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
+from walferry.replay import lease
+from walferry.run.run import Run
+from walferry.spark.clients import shared_client
+
+log = logging.getLogger(__name__)
+
+LEASE_WAIT_SECONDS = 90.0
+
+
+@contextmanager
+def applying(run: Run) -> Iterator[Route]:
+    """Hold the leases of all target tables, and make the pipe that the executors use under them."""
+    thrift = run.spec.apply == "thrift"
+    limits = Limits(request_seconds=THRIFT_SECONDS) if thrift else Limits()
+    target = run.spec.target.address()
+    with lease.hold(
+        run.target.zk,
+        [pair.target for pair in run.tables],
+        holder=f"run {run.run_id} ({run.actor})",
+        request_seconds=limits.request_seconds + limits.settle_seconds,
+        wait_seconds=LEASE_WAIT_SECONDS,
+    ) as fences:
+        # Numbers rise within one target cluster only.
+        names = {table: f"{run.target.cluster_id()} {table}" for table in fences}
+        for table, fence in fences.items():
+            run.ledger.leases.take(names[table], run.actor, fence.number)
+        uuid = run.source.cluster_uuid()
+        yield Route(
+            source=run.spec.source.address(),
+            root=run.source_root,
+            source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
+            target=target,
+            tables={pair.source: pair.target for pair in run.tables},
+            guard=partial(guard, target, dict(fences)),
+            limits=limits,
+            way="thrift" if thrift else "rpc",
+        )
+        for table, fence in fences.items():
+            run.ledger.leases.release(names[table], fence.number)
+
+
+def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Collection[str]) -> None:
+    """Raise LeaseLostError unless this run still holds the leases of `tables`. Runs before each request."""
+    zk = shared_client(target).zk
+    for table in tables:
+        lease.check(zk, fences[table])
+
+
+def wait_while_paused(run: Run) -> None:
+    """Return at once unless an operator paused the run; then when it is resumed. An aborted run ends here."""
+    announced = False
+    while True:
+        record = run.ledger.record
+        if record.state != "running":
+            raise RunEndedError(
+                f"run {record.run_id} was {record.state}: {record.outcome or 'no reason given'}", run=record.run_id
+            )
+        if not record.paused:
+            return
+        if not announced:
+            log.info("paused; `walferry resume %s` goes on", record.name)
+            announced = True
+        time.sleep(1.0)
+
+
+class RunEndedError(WalferryError):
+    """Somebody ended the run while it was at work; fact `run`."""

@@ -1,0 +1,132 @@
+"""Apply a batch of sealed files: by group where regions stood still, by row where they moved; then record it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_group import GroupTask, apply_groups
+from walferry.apply.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
+from walferry.apply.outcomes import FileReport, Withheld
+from walferry.apply.route import Route
+from walferry.ledger import Round
+from walferry.ledger.database import now_ms
+from walferry.replay.cut import (
+    regions_of,
+)
+from walferry.replay.lineage import find_breaks
+from walferry.replay.quarantine import held_regions, record, untouched
+from walferry.run.progress import unapplied
+from walferry.run.run import Run
+from walferry.wal.files import WalFile
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sealed files to apply together, and which tables had no region move while they were written."""
+
+    files: list[WalFile]
+    calm: frozenset[str]
+    cut_ms: int
+    """everything written before this moment is applied once the batch is"""
+    before: dict[str, str] | None
+    """fingerprints before the cut; None when the batch leaves files in front of the cut"""
+
+
+def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
+    """Apply a batch and record it as a round; what is held, or refused, waits in the quarantine."""
+    held = held_regions(run)
+    stopped = {table for table, regions in held.items() if EVERY_REGION in regions}
+    reports = [untouched(file, stopped) for file in batch.files if stopped]
+    moved = {pair.source for pair in run.tables} - batch.calm - stopped
+    if moved and batch.files:
+        reports += _apply_moved(run, spark, _narrow(route, moved), batch, held)
+    calm = batch.calm - stopped
+    if calm and batch.files:
+        reports += _apply_calm(spark, _narrow(route, calm), batch, held)
+    record(run, reports)
+    if batch.before is not None:
+        run.ledger.notes.keep("applied cut", {"before": batch.before})
+    return _record_round(run, batch, reports, started_ms)
+
+
+def _record_round(run: Run, batch: Batch, reports: Sequence[FileReport], started_ms: int) -> Round:
+    ended_ms = now_ms()
+    tallies = [tally for report in reports if report.complete for tally in report.tallies]
+    done = Round(
+        number=len(run.ledger.rounds.all()) + 1,
+        started_ms=started_ms,
+        finished_ms=ended_ms,
+        files=len(batch.files),
+        bytes=sum({report.file: report.length for report in reports if report.complete}.values()),
+        entries=sum(tally.entries for tally in tallies),
+        cells=sum(tally.cells for tally in tallies),
+        lag_ms=ended_ms - batch.cut_ms,
+        backlog_bytes=sum(file.length for file in unapplied(run.ledger)),
+    )
+    run.ledger.rounds.record(done)
+    log.info(
+        "round %d: %d files, %.1f MB, %d edits applied, lag %.1f s",
+        done.number, done.files, done.bytes / 1e6, done.cells, done.lag_ms / 1000,
+    )  # fmt: skip
+    return done
+
+
+def _narrow(route: Route, tables: Collection[str]) -> Route:
+    return replace(route, tables={source: target for source, target in route.tables.items() if source in tables})
+
+
+def _apply_calm(
+    spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
+) -> list[FileReport]:
+    """Tables whose regions stood still: one pass over each group's files, the bytes go through unchanged."""
+    groups: dict[str, list[WalFile]] = defaultdict(list)
+    for file in sorted(batch.files, key=lambda file: (file.group, file.number)):
+        groups[file.group].append(file)
+    regions = frozenset(region for table in route.tables for region in held.get(table, ()))
+    return apply_groups(spark, [GroupTask(route, tuple(files), regions) for files in groups.values()])
+
+
+def _apply_moved(
+    run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
+) -> list[FileReport]:
+    """Tables whose regions moved: read first what the files hold, then apply in row order."""
+    indexes = index_files(spark, route, batch.files)
+    refusals = find_breaks([event for index in indexes for event in index.events])
+    damaged = any(not index.report.complete for index in indexes)
+    waiting = {table: set(held.get(table, ())) for table in route.tables}
+    for refusal in (refusal for index in indexes for refusal in index.report.refusals if refusal.region):
+        waiting[refusal.table].add(refusal.region or EVERY_REGION)
+    broken = {refusal.table for refusal in refusals} | _tables_with_reshaped_holds(run, waiting)
+    sound = _narrow(route, set(route.tables) - broken)
+    if sound.tables and not damaged:
+        held_now = frozenset(region for regions in waiting.values() for region in regions)
+        done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=held_now))
+        refusals += done.refusals
+        for refusal in done.refusals:
+            waiting[refusal.table].add(refusal.region or EVERY_REGION)
+        broken |= _tables_with_reshaped_holds(run, waiting)
+    reports = []
+    for index in indexes:
+        found = index.report
+        mine = tuple(r for r in (*found.refusals, *refusals) if r.file == found.file)
+        fine = tuple(t for t in found.tallies if t.table not in broken)
+        withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting[t])
+        reports.append(replace(found, complete=not damaged, tallies=fine, refusals=mine, withheld=withheld))
+        reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
+    return reports
+
+
+def _tables_with_reshaped_holds(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
+    """Tables in which a waiting region was split or merged: its rows live on under other names, so all must wait."""
+    return {
+        table
+        for table, regions in waiting.items()
+        if regions and not set(regions) <= {r.encoded for r in regions_of(run.source, table)}
+    }

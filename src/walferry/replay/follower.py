@@ -1,0 +1,54 @@
+"""Follow the log: round after round under the leases of the target tables, until somebody says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.replay.applying import RunEndedError, applying, wait_while_paused
+from walferry.replay.rounds import run_round
+from walferry.run.run import Run
+
+
+def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:
+    """Follow the log until `until` says so after a round; holds the leases of all target tables meanwhile.
+
+    Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
+    TransientError when something stays unreachable for longer than the bounded retries.
+    """
+    with applying(run) as route:
+        while True:
+            wait_while_paused(run)
+            run_round(run, spark, route)
+            if until():
+                return
+            time.sleep(pause_seconds)
+
+
+def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lambda: False) -> None:
+    """The phase `replay`: follow the log until the phase `write_stop` is done.
+
+    When the phase is started once more elsewhere (a task that was given up and repeated), the older one ends.
+    `interrupted` is asked after each round whether to end at once. Raises RunEndedError in both cases.
+    """
+
+    def attempts() -> int:
+        return max(p.attempts for p in run.ledger.phases.all() if p.phase == "replay")
+
+    def work() -> dict[str, Any]:
+        mine = attempts()
+
+        def stopped() -> bool:
+            if attempts() != mine:
+                raise RunEndedError(f"the replay of {run.run_id} was taken over by a newer attempt")
+            if interrupted():
+                raise RunEndedError(f"the replay of {run.run_id} was interrupted")
+            return run.ledger.phases.facts("write_stop") is not None
+
+        replay(run, spark, until=stopped)
+        return {}
+
+    run.once("replay", work)
