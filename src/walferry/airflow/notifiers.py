@@ -76,13 +76,13 @@ def _field(thing: Any, name: str) -> Any:
 
 
 def kind_of(error: BaseException, task: Any = None) -> str:
-    """What an error is told as: by walferry's own error behind it, or by the phase that a Spark app left failed."""
-    behind: BaseException | None = error
-    while behind is not None:
-        for kind in type(behind).__mro__:
-            if isinstance(behind, WalferryError) and kind.__name__ in KINDS:
+    """What an error is told as: by walferry's own error that caused it, or by the phase that a Spark app left failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for kind in type(cause).__mro__:
+            if isinstance(cause, WalferryError) and kind.__name__ in KINDS:
                 return KINDS[kind.__name__]
-        behind = behind.__cause__ or behind.__context__
+        cause = after.__cause__ or after.__context__
     return KINDS.get(_failed_phase(task), "failure")
 
 

@@ -50,7 +50,7 @@ def _faults(run: Run) -> list[str]:
         reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
     waiting = {hold.table for hold in run.ledger.quarantine.holds()}
     if waiting and not held:
-        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait behind a released quarantine item")
+        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait for a released quarantine item")
     reasons += [f"table {table} is gone at the source" for table in missing_tables(run)]
     if not reasons:
         reasons += schema_differences(run)
@@ -112,7 +112,7 @@ def drain_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def check_drain(run: Run, docs: Path) -> dict[str, Any]:
-    """Gate after the drain: nothing written behind the end fence, no gap, both sides equal or explained."""
+    """Gate after the drain: nothing written past the end fence, no gap, both sides equal or explained."""
 
     def work() -> dict[str, Any]:
         require_silence(run)

@@ -1,4 +1,4 @@
-"""Numba kernels over runs of KeyValues, each behind an int32 length: checks, field positions, gathering.
+"""Numba kernels over runs of KeyValues, each after an int32 length: checks, field positions, gathering.
 
 Layout (HBase's `KeyValue` and `KeyValueUtil.checkKeyValueBytes`), all integers big-endian:
 int32 total | int32 klen | int32 vlen | int16 rowlen | row | int8 famlen | family | qualifier | int64 timestamp
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 OK = 0
-INCOMPLETE = 1  # nothing wrong up to the limit, but the bytes go on behind it
+INCOMPLETE = 1  # nothing wrong up to the limit, but the bytes go on after it
 
 BAD_CELL_LENGTHS = 10
 BAD_CELL_ROW_OR_FAMILY = 11
@@ -81,7 +81,7 @@ def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
-    """(status, position behind the cell) of the cell whose int32 length is at `at`.
+    """(status, position after the cell) of the cell whose int32 length is at `at`.
 
     Looks at whatever lies before `limit`, so that a length that lies is found out early, not only
     after as many bytes were read as it claims.
@@ -144,17 +144,17 @@ def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
     count = 0
     at = start
     while at < end:
-        status, behind = check_cell(buffer, at, end)
+        status, after = check_cell(buffer, at, end)
         if status != OK:
             return status, count, at
         count += 1
-        at = behind
+        at = after
     return OK, count, at
 
 
 @njit(cache=True, nogil=True)
 def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
-    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position behind it."""
+    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after it."""
     total = int32_at(buffer, at)
     key_length = int32_at(buffer, at + 4)
     value_length = int32_at(buffer, at + 8)
@@ -210,7 +210,7 @@ def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
-    """Copy n slices behind each other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
+    """Copy n slices after each other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
     n = len(starts)
     offsets = np.empty(n + 1, np.int64)
     offsets[0] = 0

@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 @njit(cache=True, nogil=True)
 def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
-    """(status, value as int64, position behind it) of a protobuf varint."""
+    """(status, value as int64, position after it) of a protobuf varint."""
     value = np.uint64(0)
     for i in range(10):
         if at + i >= limit:
@@ -29,7 +29,7 @@ def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
-    """(status, field number, wire type, value or length, content start, position behind) within a message.
+    """(status, field number, wire type, value or length, content start, position after) within a message.
 
     For numbers the value is read; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
     the field leaves the message.
@@ -42,8 +42,8 @@ def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
     if number < 1 or number > 536870911:
         return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
     if wire == VARINT:
-        status, value, behind = varint_at(buffer, at, end)
-        return status, number, wire, value, at, behind
+        status, value, after = varint_at(buffer, at, end)
+        return status, number, wire, value, at, after
     if wire == BYTES:
         status, length, at = varint_at(buffer, at, end)
         if status != OK:

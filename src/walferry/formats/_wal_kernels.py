@@ -138,7 +138,7 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
-    """Read the entry at `at` into column `i` of `fields`; return (status, behind it or position of what is wrong)."""
+    """Read the entry at `at` into column `i` of `fields`; return (status, after it or position of what is wrong)."""
     status, cell = scan_key(buffer, at, limit, fields, i)
     if status != OK:
         return status, cell
@@ -146,7 +146,7 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     marker = 0
     before = np.int64(-1)
     for _ in range(fields[CELL_COUNT, i]):
-        status, behind = check_cell(buffer, cell, limit)
+        status, after = check_cell(buffer, cell, limit)
         if status != OK:
             return status, cell
         if marker == 0:
@@ -154,7 +154,7 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
         if before < 0 or starts_mutation(buffer, before, cell):
             mutations += 1
         before = cell
-        cell = behind
+        cell = after
     fields[END, i] = cell
     fields[MUTATION_COUNT, i] = mutations
     fields[MARKER, i] = marker
@@ -174,17 +174,17 @@ def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
 def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
     """Read entries from `start` on into int64[ENTRY_FIELDS, n].
 
-    Returns (status, number of whole entries, position behind the last of them, position of what is wrong).
+    Returns (status, number of whole entries, position after the last of them, position of what is wrong).
     """
     at = start
     count = 0
     while at < limit:
         if count == fields.shape[1]:
             return FULL, count, at, at
-        status, behind = scan_entry(buffer, at, limit, fields, count)
+        status, after = scan_entry(buffer, at, limit, fields, count)
         if status != OK:
-            return status, count, at, behind
-        at = behind
+            return status, count, at, after
+        at = after
         count += 1
     return OK, count, at, at
 

@@ -1,6 +1,6 @@
 """KeyValues with tags: the cells of a WAL entry and of an RPC cell block, indexed in place and turned into Arrow.
 
-A run of cells is a uint8 buffer of `int32 length + KeyValue`, again and again: what a WAL holds behind each key and
+A run of cells is a uint8 buffer of `int32 length + KeyValue`, one after the other: what a WAL holds after each key and
 what the RPC codec `KeyValueCodecWithTags` sends. Layout of a KeyValue: see `_cell_kernels`.
 """
 
@@ -130,7 +130,7 @@ def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 def gather(buffer: Bytes, starts: Int64s, ends: Int64s) -> Bytes:
-    """The ranges `buffer[start:end]`, one behind the other, as one new array."""
+    """The ranges `buffer[start:end]`, one after the other, as one new array."""
     _, data = kernels.gather(buffer, starts, ends - starts)
     copied: Bytes = data
     return copied

@@ -96,7 +96,7 @@ def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
     """Digest of the cells that `keep` (bool a cell) marks.
 
     A cell's hash is MurmurHash3_x64_128 (seed 0) of its KeyValue: row, family, qualifier, timestamp, type, value and
-    tags, each behind its length or of fixed size. Rows are counted where the row changes.
+    tags, each after its length or of fixed size. Rows are counted where the row changes.
     """
     _, counts, low, high = _digest_rows(cells, keep)
     total_low, total_high = kernels.sum_128(low, high)

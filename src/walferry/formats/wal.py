@@ -38,8 +38,8 @@ ENTRIES_A_BATCH = 1 << 16
 class Ending(Enum):
     """How a file ends."""
 
-    WHOLE = "whole"  # a valid trailer right behind the last entry
-    UNFINISHED = "unfinished"  # no trailer; behind the last whole entry there may be a part of one
+    WHOLE = "whole"  # a valid trailer right after the last entry
+    UNFINISHED = "unfinished"  # no trailer; after the last whole entry there may be a part of one
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class WalHeader:
 class EntryBatch:
     """n whole entries in file order, as columns; nothing is copied out of the bytes read.
 
-    Positions are in `buffer` (uint8), whose first byte stands at file offset `base`. `region`, `table` and `clusters`
+    Positions are in `buffer` (uint8), whose first byte is at file offset `base`. `region`, `table` and `clusters`
     are codes into the lists beside them, which grow with the file and are shared by all batches of a reader.
     """
 
     buffer: Bytes
     base: int
     start: Int64s  # of the varint before the key
-    end: Int64s  # behind the last cell
+    end: Int64s  # after the last cell
     key_start: Int64s  # of the WALKey message
     key_end: Int64s
     cell_count: Int32s
@@ -78,7 +78,7 @@ class EntryBatch:
     table: Int32s
     tables: list[bytes]  # b"qualifier" or b"namespace:qualifier"
     clusters: Int32s
-    cluster_lists: list[bytes]  # the `cluster_ids` fields of the key as they stand there, b"" for none
+    cluster_lists: list[bytes]  # the `cluster_ids` fields of the key as they are there, b"" for none
     marker: npt.NDArray[np.int8]  # Marker
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class WalReader:
         self._tables = _Names()
         self._clusters = _Names()
         self.header: WalHeader | None = self._read_header() if offset == 0 else None
-        self.end = self.header.size if self.header else offset  # file offset behind the last entry given out
+        self.end = self.header.size if self.header else offset  # file offset after the last entry given out
         self.ending = Ending.UNFINISHED  # valid after iteration
 
     @classmethod
@@ -206,7 +206,7 @@ class WalReader:
                 self.ending = Ending.WHOLE
                 return
             if end == entries_end:
-                raise self._damaged(end, f"the trailer claims {size} bytes, but entries stand there")
+                raise self._damaged(end, f"the trailer claims {size} bytes, but entries are there")
             if status == INCOMPLETE:
                 raise self._damaged(end, "an entry runs into the trailer")
         elif window.finished:
@@ -311,7 +311,7 @@ class _Window:
         self.filled = 0
         self.finished = False  # data[:filled] reaches to the end of the file
         self.last = b""  # the last 8 bytes seen
-        self.length = base  # file offset behind them
+        self.length = base  # file offset after them
         self._fill()
 
     def need(self, filled: int) -> None:
@@ -320,7 +320,7 @@ class _Window:
             self._move(0, filled)
 
     def advance(self, at: int) -> None:
-        """Drop what stands before `at` and read on; at least one byte joins unless the file ends."""
+        """Drop what comes before `at` and read on; at least one byte joins unless the file ends."""
         self._move(at, 2 * (self.filled - at))
 
     def drain(self) -> None:

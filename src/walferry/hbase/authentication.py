@@ -13,7 +13,7 @@ class Authenticate(Protocol):
     auth_byte: int  # org.apache.hadoop.hbase.security.AuthMethod
 
     def handshake(self, sock: socket.socket) -> None:
-        """Runs behind the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
+        """Runs after the preamble, before the ConnectionHeader; raises ConnectionFailedError."""
         ...
 
 

@@ -23,7 +23,7 @@ from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)
-_ASK_FOR_STATE = 3  # failures behind which a table may well be disabled
+_ASK_FOR_STATE = 3  # failures after which a table may well be disabled
 _HBASE_VERSION = 0  # ClusterStatus.Option
 
 
@@ -100,7 +100,7 @@ class HBaseClient:
         return self.zookeeper.cluster_id()
 
     def cluster_uuid(self) -> uuid.UUID:
-        """The cluster's id as it stands in WAL keys."""
+        """The cluster's id as it is in WAL keys."""
         return uuid.UUID(self.cluster_id())
 
     def master(self) -> Server:

@@ -39,7 +39,7 @@ class RegionNotServedError(RemoteTransientError):
 
 
 class ScannerLostError(RemoteTransientError):
-    """The server does not know the scanner any more: open another one behind the last row seen."""
+    """The server does not know the scanner any more: open another one after the last row seen."""
 
 
 class ServerGoneError(RemoteTransientError):

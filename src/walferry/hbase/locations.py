@@ -65,7 +65,7 @@ class Locations:
         if table == META_TABLE:
             server = self._zookeeper.meta_server()
             return [Region(_META_REGION.value, "1588230740", table, b"", b"", server, 1)]
-        # A table's name, then a space behind it, bracket its rows: MetaTableAccessor.getTableStopRowForMeta.
+        # A table's name, then a space after it, bracket its rows: MetaTableAccessor.getTableStopRowForMeta.
         rows = self._scan_meta(f"{table},,".encode(), f"{table} ,,".encode())
         regions = (_region(row) for row in rows)
         return sorted((region for region in regions if region is not None), key=lambda region: region.start)

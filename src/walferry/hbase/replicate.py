@@ -20,7 +20,7 @@ def replicate(
 ) -> None:
     """Apply WAL entries; returns when the target has them all in its own log.
 
-    `entries` are (WALKey message, number of cells); `cells` are their cells one behind the other, each
+    `entries` are (WALKey message, number of cells); `cells` are their cells one after the other, each
     int32 length + KeyValue with tags, just as an uncompressed WAL has them. Any region server takes any
     table's entries (the key's table name decides). Timestamps, types and tags are kept. Order holds
     within one request as long as it makes at most 5,000 mutations (ReplicationSink).

@@ -28,7 +28,7 @@ def repeatable(error: BaseException) -> bool:
 
 
 def pause_s(error: BaseException | None, attempt: int) -> float:
-    """Seconds to wait behind failed attempt number `attempt` (from 1); longer when the server is busy."""
+    """Seconds to wait after failed attempt number `attempt` (from 1); longer when the server is busy."""
     pause: float = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
     if isinstance(error, ServerBusyError):
         pause *= _BUSY_FACTOR
@@ -43,7 +43,7 @@ def retried(
 ) -> T:
     """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
 
-    No try begins later than 150 s behind the first. `on_failure` hears of every failure that will be repeated,
+    No attempt begins later than 150 s after the first. `on_failure` hears of every failure that will be repeated,
     with the number of the try: to forget a stale location, or to raise when another try makes no sense after all.
     """
 

@@ -245,7 +245,7 @@ def _varint(value: int) -> bytes:
 
 
 def decode_delimited(frame: memoryview, position: int, message_type: type[M]) -> tuple[M, int]:
-    """The message at `position` behind its varint length, and the position behind it.
+    """The message at `position` after its varint length, and the position after it.
 
     Raises protobuf's DecodeError when the frame ends before the message does.
     """

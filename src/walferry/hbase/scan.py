@@ -52,7 +52,7 @@ def scan_raw(
     Yields cell blocks (int32 length + KeyValue with tags, again and again) of whole rows only: about
     `max_result_bytes` each, more when a single row is larger. They are not put into the server's cache.
 
-    A scan outlives region moves, splits, lost scanners and restarts: it goes on behind the last row that
+    A scan outlives region moves, splits, lost scanners and restarts: it goes on after the last row that
     was yielded, so that no row is missing or comes twice. Raises TransientError after REGION_ATTEMPTS failures
     without a row in between, TableNotFoundError.
     """
@@ -165,7 +165,7 @@ def _close(client: Calls, server: str, scanner_id: int) -> None:
 
 
 def _cell_border(block: bytes, cells: int) -> int:
-    """Position in the block behind its first `cells` cells."""
+    """Position in the block after its first `cells` cells."""
     border = int(_walk(np.frombuffer(block, np.uint8), cells)[0])
     if border < 0:
         raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
@@ -184,7 +184,7 @@ def _last_row(block: bytes) -> bytes:
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]
 def _walk(block: npt.NDArray[np.uint8], cells: int) -> tuple[int, int]:
-    """Position behind the first `cells` cells (-1 = all), and of the last of them; (-1, -1) when cut."""
+    """Position after the first `cells` cells (-1 = all), and of the last of them; (-1, -1) when cut."""
     position, last, size = 0, -1, len(block)
     while cells != 0 and position < size:
         if size - position < 14:

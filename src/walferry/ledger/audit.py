@@ -25,7 +25,7 @@ def head(connection: Connection, table: Table) -> AuditHead:
 
 
 def append(connection: Connection, table: Table, line: AuditLine) -> AuditHead:
-    """Write `line` behind the head (its own `sequence` and `hash` do not matter) within a write transaction."""
+    """Append `line` after the head (its own `sequence` and `hash` do not matter) within a write transaction."""
     before = head(connection, table)
     columns = to_columns(line) | {"sequence": before.sequence + 1}
     columns["hash"] = _line_hash(before.hash, columns)
@@ -40,7 +40,7 @@ def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> No
     for columns in lines:
         sequence = before.sequence + 1
         if columns["sequence"] != sequence:
-            raise _broken(sequence, f"is not there: line {columns['sequence']} stands in its place")
+            raise _broken(sequence, f"is not there: line {columns['sequence']} is in its place")
         if columns["hash"] != _line_hash(before.hash, columns):
             raise _broken(sequence, "or the line before it was changed")
         before = AuditHead(sequence, str(columns["hash"]))
@@ -53,7 +53,7 @@ def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> No
 
 
 def _line_hash(before: str, columns: dict[str, object]) -> str:
-    # `inputs` goes in as the text that is stored, so that no reading of JSON stands between line and hash.
+    # `inputs` goes in as the text that is stored, so that no reading of JSON comes between line and hash.
     body = to_json({name: value for name, value in columns.items() if name != "hash"})
     return hashlib.sha256(f"{before}\n{body}".encode()).hexdigest()
 

@@ -235,7 +235,7 @@ class Log:
 
         The rule is the SQL view `gaps`: each file of each group from the start fence to the end fence (or to the
         group's newest sealed file), for every table of the spec; files missing or not sealed, quarantined items and
-        regions held behind them. Raises UsageError when the run's spec names no table.
+        regions held because of them. Raises UsageError when the run's spec names no table.
         """
         view, tables = self._store.table("gaps"), self._store.table("run_tables")
         order = (view.c.file, view.c.start_offset, view.c.table_name, view.c.reason)

@@ -1,4 +1,4 @@
-"""What one run makes on the clusters: planned before it is made, so that none is left behind."""
+"""What one run makes on the clusters: planned before it is made, so that none is left over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walferry.ledger.store import Store, fetch
 
 
 class Objects:
-    """What one run makes on the clusters: planned before it is made, so that none is left behind."""
+    """What one run makes on the clusters: planned before it is made, so that none is left over."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store

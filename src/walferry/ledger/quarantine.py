@@ -92,7 +92,7 @@ class Quarantine:
         return item
 
     def hold(self, holds: Sequence[Hold]) -> None:
-        """Let regions wait behind a quarantined item; repeating a hold changes nothing."""
+        """Hold regions back because of a quarantined item; repeating a hold changes nothing."""
         table = self._store.table("held_regions")
         with self._store.database.write() as connection:
             known = {_hold_key(hold) for hold in self._holds(connection)}
@@ -108,16 +108,16 @@ class Quarantine:
             return self._holds(connection)
 
     def drop_holds(self, quarantine_id: int) -> None:
-        """What waited behind a released item has been applied; WalferryError while the item is held."""
+        """What waited for a released item has been applied; WalferryError while the item is held."""
         table, quarantine = self._store.table("held_regions"), self._store.table("quarantine")
-        behind = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
+        after = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
         with self._store.database.write() as connection:
             held = select(quarantine.c.state).where(quarantine.c.quarantine_id == quarantine_id)
             if connection.execute(held).scalar_one_or_none() == "held":
                 raise WalferryError(
                     f"quarantine item {quarantine_id} is not released: its regions wait", quarantine_id=quarantine_id
                 )
-            if connection.execute(delete(table).where(*behind)).rowcount:
+            if connection.execute(delete(table).where(*after)).rowcount:
                 self._store.note(connection, "drop holds", self._run_id, {"quarantine_id": quarantine_id})
 
     def _holds(self, connection: Connection) -> list[Hold]:

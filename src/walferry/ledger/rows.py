@@ -197,7 +197,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Hold:
-    """A region that waits behind a quarantined item: nothing of it is applied from `from_offset` on."""
+    """A region that waits for a quarantined item: nothing of it is applied from `from_offset` on."""
 
     file: str
     table: str = field(metadata={"column": "table_name"})

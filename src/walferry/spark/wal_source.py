@@ -148,7 +148,7 @@ class HBaseWalReader(DataSourceReader):
             if status is None:
                 raise UsageError(f"hbase_wal: there is no {path}", path=path)
             listed = _wals_below(files, place) if status.is_dir else [place]
-            # What was listed is named as the path was: with the URL's host, but as it stands on a local disk.
+            # What was listed is named as the path was: with the URL's host, but as it is on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)
             found |= {host + name: None for name in listed}
         return [WalPartition(path) for path in found]
@@ -225,7 +225,7 @@ def _is_users(status: FileStatus) -> bool:
 
 
 def _archived(files: FileSystem, path: str) -> str | None:
-    """Where a log of a WALs folder stands now; None if it is gone, or `path` is in no such folder."""
+    """Where a log of a WALs folder is now; None if it is gone, or `path` is in no such folder."""
     root, live, below = path.rpartition("/WALs/")
     name = below.rpartition("/")[2]
     parsed = parse_wal_name(name)

@@ -56,8 +56,8 @@ class FileSystem(Protocol):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset`, in chunks of at most 4 MiB, to the real end of the file.
 
-        The real end of a file that is still being written lies behind its listed length. An offset at
-        or behind the end yields nothing. The file is opened when the first chunk is asked for.
+        The real end of a file that is still being written lies past its listed length. An offset at
+        or past the end yields nothing. The file is opened when the first chunk is asked for.
         """
         ...
 

@@ -38,14 +38,14 @@ _TRANSIENT = {
     "IOException",
 }
 _CONNECTION_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
-# The name node refuses an offset behind the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
-_BEHIND_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
-# ... and a data node one behind the real length (DFSInputStream.seek).
+# The name node refuses an offset past the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
+_PAST_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
+# ... and a data node one past the real length (DFSInputStream.seek).
 _BEHIND_END = re.compile(r"Cannot seek after EOF")
 
 
 class WebHdfs:
-    """The HDFS behind a name node's HTTP address; see `walferry.storage.FileSystem`.
+    """The HDFS at a name node's HTTP address; see `walferry.storage.FileSystem`.
 
     `url` is "http://host:port", several of them separated by ";" for a highly available name node.
     Requests that may be repeated are repeated up to ATTEMPTS times, each try logged; every wait for the
@@ -72,7 +72,7 @@ class WebHdfs:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset` to the real end, also of a file that is still being written.
 
-        A connection that breaks is opened again behind the last byte yielded; bounded by ATTEMPTS in a
+        A connection that breaks is opened again after the last byte yielded; bounded by ATTEMPTS in a
         row without progress.
         """
         done = 0
@@ -135,7 +135,7 @@ class WebHdfs:
         return f"{facts['algorithm']}:{facts['bytes']}"
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """One OPEN request. Yields nothing when `offset` lies at or behind the end."""
+        """One OPEN request. Yields nothing when `offset` lies at or past the end."""
         skip = 0
         response: requests.Response | None = None
         while response is None:
@@ -144,13 +144,13 @@ class WebHdfs:
                 with self._translated("read", path):
                     response = self._client._open(path, offset=offset - skip, length=wanted)
             except TransientError as error:
-                behind = _BEHIND_LISTED.search(str(error))
+                after = _PAST_LISTED.search(str(error))
                 if _BEHIND_END.search(str(error)):
                     return
-                if behind is None or skip:
+                if after is None or skip:
                     raise
                 # Only the data node knows the real end of an open file: start at the last listed byte.
-                skip = offset - (int(behind[1]) - 1)
+                skip = offset - (int(after[1]) - 1)
         with response, self._translated("read", path):
             for chunk in response.iter_content(CHUNK_BYTES):
                 if skip >= len(chunk):

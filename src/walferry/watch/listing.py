@@ -59,7 +59,7 @@ class KnownWal:
 
 @dataclass(frozen=True)
 class Changes:
-    """Names of files by what became of them; a file may stand in several. `gone`: in no folder any more."""
+    """Names of files by what became of them; a file may be in several. `gone`: in no folder any more."""
 
     new: tuple[str, ...] = ()
     sealed: tuple[str, ...] = ()
