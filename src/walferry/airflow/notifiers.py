@@ -76,13 +76,13 @@ def _field(thing: Any, name: str) -> Any:
 
 
 def kind_of(error: BaseException, task: Any = None) -> str:
-    """What an error is told as: by walferry's own error that caused it, or by the phase that a Spark app left failed."""
+    """What an error is announced as: by the walferry error that caused it, or by the phase that a Spark app left."""
     cause: BaseException | None = error
     while cause is not None:
         for kind in type(cause).__mro__:
             if isinstance(cause, WalferryError) and kind.__name__ in KINDS:
                 return KINDS[kind.__name__]
-        cause = after.__cause__ or after.__context__
+        cause = cause.__cause__ or cause.__context__
     return KINDS.get(_failed_phase(task), "failure")
 
 
