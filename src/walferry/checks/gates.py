@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 
 def before_cutover(run: Run) -> None:
-    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, lag."""
+    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, a pause, lag."""
     reasons = _faults(run)
+    if run.ledger.record.paused:
+        reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
     if not caught_up(run):
         reasons.append(f"the lag is above {run.spec.max_lag} s")
     _require_open(reasons)

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from unit.migration.filled_ledger import filled
+from unit.migration.filled_ledger import SPEC, filled
+from walferry.checks import gates
 from walferry.checks.gates import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.checks.validation import GateResult, require, validate
-from walferry.errors import UsageError, WalferryError
-from walferry.ledger import Ledger
+from walferry.errors import GateShutError, UsageError, WalferryError
+from walferry.ledger import Ledger, Round
 from walferry.run.run import Run
 
 
@@ -173,3 +175,16 @@ def test_the_last_gate_looks_at_nothing_while_the_drain_or_a_comparison_is_to_be
                 ledger.of(run).phases.finish(phase, {}, subject)
         with pytest.raises(UsageError, match=f"cannot start: {missing}"):
             check_drain(Run(ledger, run), tmp_path)
+
+
+def test_a_paused_run_is_not_cut_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "missing_tables", lambda run: [])
+    monkeypatch.setattr(gates, "schema_differences", lambda run: [])
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        now = time.time_ns() // 1_000_000
+        run.ledger.rounds.record(Round(1, now - 10, now, 0, 0, 0, 0, 10, 0))
+        gates.before_cutover(run)
+        ledger.set_paused(run.run_id, True, "test")
+        with pytest.raises(GateShutError, match="the run is paused"):
+            gates.before_cutover(run)
