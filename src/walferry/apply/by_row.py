@@ -57,6 +57,14 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """Edits that the target has already: those of a span, except in `held` regions."""
+
+    span: Span
+    held: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class RowTask:
     """Cells to apply in row order: of which files and regions, and from which offsets on."""
 
@@ -72,10 +80,10 @@ class RowTask:
     """regions that stay out"""
     window: Span | None = None
     """only what was written in it is applied; None: everything"""
-    settled: tuple[Span, ...] = ()
-    """with a window: when edits were written that the target has already"""
-    not_there: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries of those times that the target does not have after all"""
+    settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
+    """with a window: by file and source table, which edits outside of it the target has already"""
+    absent_at_target: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries of those that the target does not have after all"""
 
 
 _ROW_SCHEMA = pa.schema(
@@ -216,10 +224,8 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     out = np.array([name.decode() in task.held for name in batch.regions] or [False])
     chosen &= ~out[batch.region]
     if task.window is not None:
-        settled = np.zeros(len(batch), bool)
-        for span in task.settled:
-            settled |= span.holds(batch.write_time)
-        for name, offset in task.not_there:
+        settled = _settled(task, file, batch)
+        for name, offset in task.absent_at_target:
             if name == file:
                 settled &= offsets != offset
         chosen &= task.window.holds(batch.write_time) | settled
@@ -233,6 +239,16 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
             chosen &= offsets != offset
     picked: np.ndarray = np.flatnonzero(chosen)
     return picked
+
+
+def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
+    """Which entries the target has already, by what other runs recorded."""
+    settled = np.zeros(len(batch), bool)
+    for code, table in enumerate(batch.tables):
+        for part in task.settled.get((file, table.decode()), ()):
+            held = np.array([name.decode() in part.held for name in batch.regions] or [False])
+            settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~held[batch.region]
+    return settled
 
 
 def row_cells(

@@ -1,17 +1,47 @@
-"""What of other runs the target tables have already: a window's edits must agree with it."""
+"""What of other runs the target tables have already, by what those runs recorded: a window has to agree with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from walferry.apply.by_row import Span
-from walferry.errors import UsageError
-from walferry.ledger import RunRecord
-from walferry.ledger.database import now_ms
+from walferry.apply.by_row import EVERY_REGION, Settled, Span
+from walferry.errors import TransientError, UsageError
+from walferry.ledger import RunLedger, RunRecord
 from walferry.replay import window_log
-from walferry.replay.window_log import window_of
+from walferry.replay.cut import as_listed
+from walferry.replay.window_log import covering, window_of
 from walferry.run.run import Run
-from walferry.run.spec import Cluster, ResolvedSpec
+from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
+from walferry.wal.files import WalFile
+
+ALWAYS = Span(0, 1 << 62)
+Part = tuple[str, str, Settled]
+"""a file, a source table, and which of the table's edits in the file the target has"""
+
+
+class OverlappingRunError(TransientError):
+    """An unfinished run applies edits of the same times to the same tables; fact `run`."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """What other runs have applied to the target tables of a window's run."""
+
+    runs: tuple[str, ...]
+    """ids of those that applied edits with which the window has to agree"""
+    settled: Mapping[tuple[str, str], tuple[Settled, ...]]
+    """those edits, by file and source table"""
+    gone: tuple[WalFile, ...]
+    """files that held some of them and were deleted at the source since"""
+    copied_until_ms: int
+    """a snapshot brought what was written before; 0 when none did"""
+
+    def holds(self, file: str, table: str, write_time: int) -> bool:
+        """Whether the target has edits of the file that were written at that time."""
+        parts = self.settled.get((file, table), ())
+        return any(part.span.start_ms <= write_time < part.span.end_ms for part in parts)
 
 
 def reads(run: RunRecord, source: Cluster) -> bool:
@@ -21,58 +51,142 @@ def reads(run: RunRecord, source: Cluster) -> bool:
 
 
 def appliers(run: Run) -> list[RunRecord]:
-    """Other runs that had the lease on one of this run's target tables."""
+    """Other runs that had the lease on one of this run's target tables, or that cloned one."""
     ledger = run.ledger.whole
-    cluster = run.target.cluster_id()
-    runs = {
-        lease.run_id
-        for pair in run.tables
-        for lease in ledger.leases(f"{cluster} {pair.target}")
-        if lease.run_id != run.run_id
-    }
-    return [ledger.run(run_id) for run_id in sorted(runs)]
+    cluster, tables = run.target.cluster_id(), {pair.target for pair in run.tables}
+    runs = {lease.run_id for table in tables for lease in ledger.leases(f"{cluster} {table}")}
+    for other in ledger.runs():
+        if other.kind in ("migration", "copy", "standby"):
+            made = {(o.kind, o.name) for o in ledger.of(other.run_id).objects.all() if o.state == "made"}
+            spec = ResolvedSpec.model_validate(other.spec)
+            same = (spec.target.zookeeper, spec.target.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
+            if same and any(("table", table) in made for table in tables):
+                runs.add(other.run_id)
+    return [ledger.run(run_id) for run_id in sorted(runs - {run.run_id})]
 
 
-def settled_spans(run: Run, others: Sequence[RunRecord]) -> list[Span]:
-    """When edits were written that other runs have applied to this run's target tables, or may have.
+def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> Others:
+    """What other runs have applied, file by file, as they recorded it; `listed`: the source's files now.
 
-    Raises UsageError when they came from another source: their order among this one's edits is not known.
+    Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, as a
+    window's that was aborted or failed, applied nothing that would last: it is repeated, or was given up.
+    Raises UsageError for edits of another source or table: their order among this one's edits is not known.
     """
-    ledger = run.ledger.whole
-    window = window_of(run)
     # Clocks differ, and a row's order does not follow them: edits of the minute before may be the later ones.
-    begins = window.start_ms - window_log.SKEW_MS
-    spans = []
+    begins = window_of(run).start_ms - window_log.SKEW_MS
+    present = {file.name for file in listed}
+    settled: dict[tuple[str, str], list[Settled]] = defaultdict(list)
+    gone: dict[str, WalFile] = {}
+    runs, copied_until = [], 0
     for other in others:
-        spec = ResolvedSpec.model_validate(other.spec)
-        if not reads(other, run.spec.source):
-            raise UsageError(
-                f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
-                "this window; their order is not known. Replay into a table of its own",
+        _require_same_tables(run, other)
+        theirs = run.ledger.whole.of(other.run_id)
+        known = {file.name: file for file in (*map(as_listed, theirs.log.files()), *listed)}
+        later = {file.name: file for file in covering(known.values(), begins, ALWAYS.end_ms)}
+        parts = list(_applied(theirs, other, begins))
+        if (until := _copied_until(theirs, other)) > begins:
+            copied_until = max(copied_until, until)
+            parts += _copied(run, theirs, covering(listed, begins, until), until)
+        parts = [part for part in parts if part[0] in later]
+        for file, table, part in parts:
+            if file in present:
+                settled[file, table].append(part)
+            else:
+                gone[file] = later[file]
+        runs += [other.run_id] if parts else []
+    frozen = {key: tuple(parts) for key, parts in settled.items()}
+    return Others(tuple(runs), frozen, tuple(gone.values()), copied_until)
+
+
+def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
+    """Raise OverlappingRunError when another run has begun to apply edits of the window's times, and not ended.
+
+    Of two windows the one that took the lease first goes on, so that they never wait for each other.
+    """
+    window = window_of(run)
+    for other in others:
+        if other.state != "running" or not _overlaps(run.ledger.whole.of(other.run_id), other, window):
+            continue
+        if other.kind != "window" or not _began_before(run, other):
+            raise OverlappingRunError(
+                f"run {other.run_id} has not finished applying edits of the times of {window} to the same tables: wait "
+                f"for it, or end it by `walferry abort {other.run_id} --reason …`; then repeat this window",
                 run=other.run_id,
             )
-        if spec.window is not None:
-            spans.append(Span(max(begins, spec.window.start_ms), spec.window.end_ms))
-        elif (fence := ledger.of(other.run_id).phases.facts("fence")) is not None:
-            # A migration: what it has not replayed came with its snapshot; what it has not come to, it applies later.
-            ends = now_ms() if other.state == "running" else other.ended_ms
-            if other.state in ("aborted", "failed"):
-                rounds = ledger.of(other.run_id).rounds.all()
-                ends = (rounds[-1].covered_ms if rounds else int(fence["at_ms"])) + window_log.SKEW_MS
-            spans.append(Span(begins, ends or now_ms()))
-    return [
-        span
-        for span in merged(span for span in spans if span.end_ms > begins)
-        if span.start_ms < window.start_ms or span.end_ms > window.end_ms
-    ]
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same times as spans that neither touch nor overlap, in order."""
-    result: list[Span] = []
-    for span in sorted(spans, key=lambda span: span.start_ms):
-        if result and span.start_ms <= result[-1].end_ms:
-            result[-1] = Span(result[-1].start_ms, max(result[-1].end_ms, span.end_ms))
-        else:
-            result.append(span)
-    return result
+def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
+    """Whether a run may still apply edits that were written in the window."""
+    own = ResolvedSpec.model_validate(other.spec).window
+    if own is not None:
+        return own.start_ms < window.end_ms and window.start_ms < own.end_ms
+    rounds = theirs.rounds.all()
+    begun = int((theirs.phases.facts("fence") or {"at_ms": 0})["at_ms"])
+    return window.end_ms > (rounds[-1].covered_ms if rounds else begun)
+
+
+def _began_before(run: Run, other: RunRecord) -> bool:
+    """Whether this run had the lease of a table that both write to before the other one had it."""
+    cluster = run.target.cluster_id()
+    for pair in run.tables:
+        holders = [lease.run_id for lease in run.ledger.whole.leases(f"{cluster} {pair.target}")]
+        if other.run_id in holders:
+            return run.run_id in holders and holders.index(run.run_id) < holders.index(other.run_id)
+    return False
+
+
+def _require_same_tables(run: Run, other: RunRecord) -> None:
+    spec = ResolvedSpec.model_validate(other.spec)
+    if not reads(other, run.spec.source):
+        raise UsageError(
+            f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
+            "this window; their order is not known. Replay into a table of its own",
+            run=other.run_id,
+        )
+    mine = {pair.target: pair.source for pair in run.tables}
+    for pair in spec.tables:
+        if mine.get(pair.target, pair.source) != pair.source:
+            raise UsageError(
+                f"run {other.run_id} applied edits of {pair.source} to {pair.target}, and this window those of "
+                f"{mine[pair.target]}; their order is not known. Replay into a table of its own",
+                run=other.run_id, table=pair.target,
+            )  # fmt: skip
+
+
+def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
+    """By the ranges that a run recorded as applied; of a file in which it holds regions back, the other regions."""
+    own = ResolvedSpec.model_validate(other.spec).window
+    span = ALWAYS if own is None else Span(own.start_ms, own.end_ms)
+    held: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for hold in theirs.quarantine.holds():
+        held[hold.file, hold.table].add(hold.region)
+    for r in theirs.log.ranges():
+        if r.first_write_ms is not None and r.last_write_ms is not None:
+            if r.last_write_ms < max(begins, span.start_ms) or r.first_write_ms >= span.end_ms:
+                continue
+        elif own is not None:
+            continue  # no entry of the table; a round does not count those of a file that waited as a whole
+        regions = held.get((r.file, r.table), set())
+        if r.state in ("applied", "verified"):
+            yield r.file, r.table, Settled(span)
+        elif regions and EVERY_REGION not in regions:
+            yield r.file, r.table, Settled(span, frozenset(regions))
+
+
+def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
+    """What was written before this moment came to the target with snapshots, if all of them were cloned; else 0."""
+    tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
+    if any(theirs.phases.facts("clone", table) is None for table in tables):
+        return 0
+    taken = [phase.started_ms for phase in theirs.phases.all() if phase.phase == "snapshot"]
+    return min(taken, default=window_log.SKEW_MS) - window_log.SKEW_MS
+
+
+def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
+    """What snapshots hold of these files: all that stands before the start fence, and what was written before them."""
+    start = {position.group: position.number for position in theirs.log.fence("start") or []}
+    tables = [pair.source for pair in run.tables]
+    for file in files:
+        before = file.number < start.get(file.group, 0)
+        for table in tables:
+            yield file.name, table, Settled(ALWAYS if before else Span(0, until_ms))

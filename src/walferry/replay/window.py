@@ -31,7 +31,7 @@ from walferry.replay.applying import applying
 from walferry.replay.cut import await_archive, cut_log, record_seen
 from walferry.replay.lineage import find_breaks
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
-from walferry.replay.settled import appliers, reads, settled_spans
+from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.run.run import Run
@@ -59,14 +59,14 @@ class WindowPlan:
     """those that may hold edits of the window, by group and number"""
     unsealed: list[str]
     """names of those that are still written to: they are rolled first"""
-    settled: list[Span]
-    """other times whose edits the target has already, with which this window must agree"""
+    others: Others
+    """what the target has already from other runs, with which this window must agree"""
     along: list[WalFile]
     """files read along for them"""
     missing: list[str]
     """ranges of the log that are gone, as text"""
-    not_there: frozenset[tuple[str, int]]
-    """(file, offset) of entries of those times that the target does not have: in the quarantine, or left out of it"""
+    absent_at_target: frozenset[tuple[str, int]]
+    """(file, offset) of entries of those that the target does not have: in the quarantine, or left out of it"""
 
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> RunRecord:
@@ -92,11 +92,12 @@ def plan_window(run: Run) -> WindowPlan:
     window = window_of(run)
     files = list_wals(run.source_files, run.source_root)
     wanted = covering(files, window.start_ms, window.end_ms)
-    others = appliers(run)
-    settled = settled_spans(run, others)
-    spans = [(window.start_ms, window.end_ms), *((s.start_ms, s.end_ms) for s in settled)]
-    needed = {file.name: file for start, end in spans for file in covering(files, start, end)}
+    runs = appliers(run)
+    others = look_at_others(run, runs, files)
     names = {file.name for file in wanted}
+    along = [file for file in files if file.name not in names and any(key[0] == file.name for key in others.settled)]
+    # A snapshot brought all edits up to it, so the log must tell all of them.
+    end_ms = max(window.end_ms, others.copied_until_ms)
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in run.source.servers()}
     ledger, source = run.ledger.whole, run.spec.source
@@ -104,17 +105,18 @@ def plan_window(run: Run) -> WindowPlan:
     return WindowPlan(
         window=window,
         files=wanted,
-        unsealed=[f.name for f in needed.values() if f.place is Place.LIVE and newest[f.group] == f.name],
-        settled=settled,
-        along=[file for name, file in needed.items() if name not in names],
+        unsealed=[f.name for f in (*wanted, *along) if f.place is Place.LIVE and newest[f.group] == f.name],
+        others=others,
+        along=along,
         missing=[
-            gap
-            for start, end in spans
-            for gap in missing_ranges(files, alive, known_files(ledger, readers, start, end), start, end)
+            *missing_ranges(
+                files, alive, known_files(ledger, readers, window.start_ms, end_ms), window.start_ms, end_ms
+            ),
+            *(f"{file.name}, whose edits the target has from another run" for file in others.gone),
         ],
-        not_there=frozenset(
+        absent_at_target=frozenset(
             (item.file, item.start)
-            for other in others
+            for other in runs
             for item in ledger.of(other.run_id).quarantine.items()
             if item.table != "*" and (item.state == "held" or item.resolution == "accept")
         ),
@@ -130,7 +132,7 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
         "files": len(plan.files),
         "bytes": sum(file.length for file in plan.files),
         "to_be_rolled": plan.unsealed,
-        "agrees_with": [f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in plan.settled],
+        "agrees_with": list(plan.others.runs),
         "read_along": len(plan.along),
         "missing": plan.missing,
     }
@@ -178,11 +180,13 @@ def _require_log(plan: WindowPlan) -> None:
 
 
 def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
+    require_no_overlap(run, appliers(run))
     plan = plan_window(run)
     _require_log(plan)
     if plan.unsealed:
         cut_log(run)
     with applying(run) as route:
+        require_no_overlap(run, appliers(run))
         # Once more under the lease: what others have applied is settled now.
         await_archive(run)
         plan = plan_window(run)
@@ -192,7 +196,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         record_seen(run, files, sealed={file.name for file in files})
         indexes = index_files(spark, route, plan.files)
         beside = index_files(spark, route, files[len(plan.files) :])
-        _require_one_history([*indexes, *beside], [Span(window.start_ms, window.end_ms), *plan.settled])
+        _require_one_history([*indexes, *beside], plan)
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
             route = replace(route, way="rpc")
@@ -201,10 +205,10 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
             route,
             tuple(files),
             skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
-            not_there=plan.not_there,
+            absent_at_target=plan.absent_at_target,
             cut_off={item.file: item.start for item in left_out if item.table == "*"},
             window=Span(window.start_ms, window.end_ms),
-            settled=tuple(plan.settled),
+            settled=plan.others.settled,
         )
         refusals = [r for index in indexes for r in index.report.refusals if _concerns(r, task)]
         damaged = any(refusal.table == "*" for refusal in refusals)
@@ -240,9 +244,15 @@ def require_targets(run: Run) -> None:
         raise UsageError("; ".join(faults))
 
 
-def _require_one_history(indexes: Sequence[FileIndex], spans: Sequence[Span]) -> None:
+def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None:
     """Raise WalferryError when a table was created anew within the times that are read, and had edits before (R11)."""
-    inside = [e for index in indexes for e in index.events if any(s.start_ms <= e.write_time < s.end_ms for s in spans)]
+    start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
+    inside = [
+        event
+        for index in indexes
+        for event in index.events
+        if start_ms <= event.write_time < end_ms or plan.others.holds(event.file, event.table, event.write_time)
+    ]
     created = {event.table: event for event in sorted(inside, key=lambda e: e.write_time) if find_breaks([event])}
     for index in indexes:
         for tally in index.report.tallies:

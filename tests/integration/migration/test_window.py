@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import content, make_spec, taken_away
 from walferry.embedded.cluster import Cluster
-from walferry.errors import GapError, UsageError, WalferryError
+from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import window_log
+from walferry.replay import window, window_log
 from walferry.replay.cut import record_seen
 from walferry.replay.follower import replay
+from walferry.replay.settled import OverlappingRunError
 from walferry.replay.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
 
@@ -151,10 +152,38 @@ def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
     here = content(source, table)
     assert content(target, table) == here
     spec = make_spec(source, target, [table], window={"from": iso(edges[0]), "to": iso(edges[1])})
-    with Run(run.ledger.whole, open_window(run.ledger.whole, spec, "test").run_id) as window:
-        facts = replay_window(window, spark)
+    with Run(run.ledger.whole, open_window(run.ledger.whole, spec, "test").run_id) as older:
+        facts = replay_window(older, spark)
     assert facts["outranked"] > 0
     assert content(target, table) == here
+
+
+def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_one_is_waited_for(
+    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    edges = [now()]
+    shown = []
+    for step in range(2):
+        edit(at_source, two_tables, step)
+        shown.append(content(source, two_tables))
+        edges.append(now())
+    time.sleep(window_log.SKEW_MS / 1000)
+    later = open_replay(two_tables, (edges[1], edges[2]))
+    with monkeypatch.context() as patch:
+        patch.setattr(window, "apply_by_row", lambda spark, task: (_ for _ in ()).throw(TransientError("killed")))
+        with pytest.raises(TransientError, match="killed"):
+            replay_window(later, spark)
+    whole = open_replay(two_tables, (edges[0], edges[2]))
+    with pytest.raises(OverlappingRunError, match=f"run {later.run_id} has not finished"):
+        replay_window(whole, spark)
+    for run in (later, whole):
+        run.ledger.end("aborted", "test", "enough")
+    facts = replay_window(open_replay(two_tables, (edges[0], edges[1])), spark)
+    assert facts["outranked"] == 0
+    assert content(target, two_tables) == shown[0]
+    replay_window(open_replay(two_tables, (edges[1], edges[2])), spark)
+    assert content(target, two_tables) == shown[1]
 
 
 def test_a_window_that_is_not_over_says_when_it_will_be(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Span, _chosen
+from walferry.apply.by_row import RowTask, Settled, Span, _chosen
 from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -20,13 +20,26 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
     (batch,) = WalReader([content], "file")
     offsets = [batch.base + int(start) for start in batch.start]
 
-    def chosen(*not_there: int) -> list[int]:
+    def chosen(*absent: int) -> list[int]:
         task = RowTask(
-            PIPE, (), window=Span(10, 20), settled=(Span(20, 30),),
-            not_there=frozenset(("file", offset) for offset in not_there),
+            PIPE, (), window=Span(10, 20), settled={("file", "t1"): (Settled(Span(20, 30)),)},
+            absent_at_target=frozenset(("file", offset) for offset in absent),
         )  # fmt: skip
         return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
 
     assert chosen() == [15, 25, 26]
     assert chosen(offsets[2]) == [15, 26]
     assert chosen(offsets[1]) == [15, 25, 26]
+
+
+def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_target() -> None:
+    content = header() + b"".join(entry([CELL], at, write_time=at) for at in (15, 25)) + TRAILER
+    (batch,) = WalReader([content], "file")
+
+    def chosen(file: str, held: frozenset[str] = frozenset()) -> list[int]:
+        task = RowTask(PIPE, (), window=Span(10, 20), settled={(file, "t1"): (Settled(Span(0, 99), held),)})
+        return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
+
+    assert chosen("file") == [15, 25]
+    assert chosen("another file") == [15]
+    assert chosen("file", frozenset({batch.regions[0].decode()})) == [15]

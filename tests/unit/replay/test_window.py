@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unit.migration.filled_ledger import SPEC
-from walferry.apply.by_row import Span
 from walferry.errors import UsageError
-from walferry.replay.settled import merged
 from walferry.replay.window import planned
 from walferry.replay.window_log import FIRST_LOG_MS, SKEW_MS, covering, missing_ranges
 from walferry.run.spec import ResolvedSpec
@@ -60,17 +54,6 @@ def test_the_time_before_the_first_log_of_a_server_that_ran_already_is_missing()
     assert gap == f"logs of {SERVER} from 1970-01-01T02:00:00Z to 1970-01-01T03:00:00Z"
     assert missing_ranges(logs, {SERVER}, [], 5 * HOUR, 6 * HOUR) == []
     assert missing_ranges([log(HOUR + FIRST_LOG_MS)], {SERVER}, [], 0, 2 * HOUR) == []
-
-
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda s: Span(s[0], s[0] + s[1])), max_size=8)
-
-
-@given(spans)
-def test_merged_spans_hold_the_same_moments_in_order_and_apart(given_spans: list[Span]) -> None:
-    found = merged(given_spans)
-    moments = {at for span in given_spans for at in range(span.start_ms, span.end_ms)}
-    assert [at for span in found for at in range(span.start_ms, span.end_ms)] == sorted(moments)
-    assert all(one.end_ms < other.start_ms for one, other in pairwise(found))
 
 
 def test_a_windows_run_is_called_by_its_borders_in_utc() -> None:
