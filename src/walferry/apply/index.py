@@ -12,7 +12,7 @@ from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.wal.files import WalFile
-from walferry.wal.open import SealedWal
+from walferry.wal.open import Wal
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FileIndex:
     events: tuple[RegionEvent, ...]
 
 
-def index_file(wal: SealedWal, file: WalFile, tables: Collection[str]) -> FileIndex:
+def index_file(wal: Wal, file: WalFile, tables: Collection[str]) -> FileIndex:
     """Read one sealed file: tallies, regions, region events and unreadable markers of the wanted tables."""
     tally = Tally(tables)
     regions: set[tuple[str, str]] = set()

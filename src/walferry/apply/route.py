@@ -16,7 +16,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
 from walferry.spark.clients import shared_client, shared_files
 from walferry.wal.files import WalFile
-from walferry.wal.open import SealedWal
+from walferry.wal.open import Wal, open_wal
 
 Way = Literal["rpc", "thrift"]
 """how edits reach the target"""
@@ -50,6 +50,6 @@ class Route:
         source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
         return RpcWriter(shared_client(self.target), source_id, self.guard, self.limits)
 
-    def open(self, file: WalFile) -> SealedWal:
-        """A sealed file of the source, to be read in this process."""
-        return SealedWal(shared_files(self.source), self.root, file)
+    def open(self, file: WalFile) -> Wal:
+        """A file of the source, to be read to its true end in this process."""
+        return open_wal(shared_files(self.source), self.root, file)

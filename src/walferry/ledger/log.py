@@ -94,6 +94,13 @@ class Log:
         with self._store.database.read() as connection:
             return self._files(connection)
 
+    def groups(self) -> frozenset[str]:
+        """The WAL groups of which a file was seen."""
+        wal_files = self._store.table("wal_files")
+        query = select(wal_files.c.wal_group).where(wal_files.c.run_id == self._run_id).distinct()
+        with self._store.database.read() as connection:
+            return frozenset(connection.scalars(query))
+
     def mark_missing(self, name: str) -> None:
         """The file is in no folder of the source any more; what of it is not applied is a gap."""
         wal_files = self._store.table("wal_files")

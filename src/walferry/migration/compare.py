@@ -11,6 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from walferry.errors import DamagedInputError, TransientError, UnfinishedInputError
+from walferry.errors import DamagedInputError, GapError, TransientError
 from walferry.formats.cells import CellType, cells_to_arrow, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
-from walferry.formats.wal import WalReader
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
 from walferry.migration.digest import Span, SpanDigest, differing_rows, digest_spans
-from walferry.replay.cut import as_listed, behind_start
+from walferry.replay.cut import as_listed
 from walferry.run.run import Run
-from walferry.wal.files import WalFile, find_wal, list_wals
-from walferry.wal.open import cells_of, table_cells
+from walferry.wal.files import WalFile, list_wals
+from walferry.wal.open import Until, cells_of, open_wal
 
 log = logging.getLogger(__name__)
 
@@ -356,18 +356,15 @@ def applied_files(run: Run, table: str) -> set[str]:
 def _files_behind_the_fence(run: Run) -> list[WalFile]:
     """The files that the ledger knows, and those that came after its last listing."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}
-    for file in behind_start(run, list_wals(run.source_files, run.source_root)):
-        files.setdefault(file.name, file)
+    fences = run.fences()
+    for file in list_wals(run.source_files, run.source_root):
+        if fences.starts_by(file):
+            files.setdefault(file.name, file)
     return list(files.values())
 
 
 def _entries(run: Run, file: WalFile, table: str, *, sealed: bool) -> Iterator[pa.RecordBatch]:
     """The cells of one table in a file; of one that is still written to, what stands in it now."""
-    if sealed:
-        yield from table_cells(run.source_files, run.source_root, file, table)
-        return
-    now = find_wal(run.source_files, run.source_root, file)
-    try:
-        yield from (cells_of(WalReader(run.source_files.read(now.path), file.name), file.name, table) if now else ())
-    except (FileNotFoundError, UnfinishedInputError, DamagedInputError):
-        return  # archived between the look and the read, without a header yet, or damaged: no explanation from here
+    until, gone = (Until.SEALED, ()) if sealed else (Until.NOW, (GapError,))
+    with suppress(DamagedInputError, *gone):  # what precedes damage explains; what is gone explains nothing
+        yield from cells_of(open_wal(run.source_files, run.source_root, file, until), file.name, table)

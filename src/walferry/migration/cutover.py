@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from walferry.errors import GateShutError, UnfinishedInputError, UsageError
+from walferry.errors import GapError, GateShutError, UsageError
 from walferry.formats.markers import Marker
-from walferry.formats.wal import EntryBatch, WalReader
+from walferry.formats.wal import EntryBatch
 from walferry.run.run import Run
-from walferry.wal.files import WalFile, find_wal, list_wals
+from walferry.wal.files import WalFile, list_wals
+from walferry.wal.open import Until, open_wal
 
 log = logging.getLogger(__name__)
 
@@ -91,33 +93,25 @@ def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:
 
 
 def late_edits(run: Run) -> list[str]:
-    """Edits of migrated tables behind the end fence, as text: somebody still writes. Reads what is there now."""
-    end = {p.group: p.number for p in run.ledger.log.fence("end") or []}
+    """Edits of migrated tables past the end fence, as text: somebody still writes. Reads what is there now."""
+    fences = run.fences()
     tables = {pair.source.encode() for pair in run.tables}
-    known = {file.group for file in run.ledger.log.files()}
     late = []
     for file in list_wals(run.source_files, run.source_root):
-        behind = file.number >= end[file.group] if file.group in end else file.group not in known
-        if behind:
+        if fences.is_past_end(file):
             late += _edits(run, file, tables)
     return late
 
 
 def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
-    while (now := find_wal(run.source_files, run.source_root, file)) is not None:
-        found = []
-        try:
-            for batch in WalReader(run.source_files.read(now.path), file.name):
-                for i in np.flatnonzero(_is_data(batch)):
-                    table = batch.tables[batch.table[i]]
-                    if table in tables:
-                        found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
-        except FileNotFoundError:
-            continue  # archived between the look and the read
-        except UnfinishedInputError:
-            pass  # a new file without a header yet
-        return found
-    return []
+    found = []
+    with suppress(GapError):  # deleted: an empty one of a server that died at once
+        for batch in open_wal(run.source_files, run.source_root, file, Until.NOW):
+            for i in np.flatnonzero(_is_data(batch)):
+                table = batch.tables[batch.table[i]]
+                if table in tables:
+                    found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
+    return found
 
 
 def _is_data(batch: EntryBatch) -> Any:

@@ -9,15 +9,15 @@ from typing import Literal
 
 import requests
 
-from walferry.errors import TransientError, UnfinishedInputError, UnreadableInputError, UsageError, WalferryError
-from walferry.formats.wal import WalReader
+from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
-from walferry.wal.files import list_wals
+from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.open import open_wal
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         if spec.apply == "thrift":
             findings += _thrift(target)
         wals = list_wals(source_files, source_root)
-        findings += _codec(source_files, [(file.path, file.name) for file in wals if file.place.value == "live"])
+        findings += _codec(source_files, source_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
         for pair in spec.tables:
             if not source.table_exists(pair.source):
@@ -144,16 +144,17 @@ def _thrift(target: HBaseClient) -> Iterator[Finding]:
         yield Finding("refuse", "target", f"{error}; is it up?")
 
 
-def _codec(files: FileSystem, candidates: list[tuple[str, str]]) -> Iterator[Finding]:
+def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:
     """The codec is a setting of the whole cluster: the newest readable header tells it."""
-    for path, name in reversed(candidates):
+    for file in sorted(wals, key=lambda file: file.number, reverse=True):
         try:
-            WalReader(files.read(path, 0, 4096), name)
-        except (UnfinishedInputError, FileNotFoundError):
-            continue
+            if open_wal(files, root, file).header() is not None:
+                return
+        except GapError:
+            continue  # an empty one, deleted when its server died
         except UnreadableInputError as error:
             yield Finding("refuse", "WAL codec", str(error))
-        return
+            return
 
 
 def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from walferry.replay.cut import (
 )
 from walferry.replay.protect import queued_files, require_peer
 from walferry.run.run import Run
-from walferry.wal.files import list_wals
+from walferry.wal.files import list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ def check_complete(run: Run, cut: Cut) -> None:
     applied = run.ledger.log.applied_files()
     known = {file.name for file in run.ledger.log.files()}
     expected = known - applied
-    start = {p.group: p.number for p in run.ledger.log.fence("start") or []}
-    for name in queued_files(run):
-        group, _, number = name.rpartition(".")
-        if int(number) >= start.get(group, 0) and name not in applied:
+    fences = run.fences()
+    for name in queued_files(run) - applied:
+        parsed = parse_wal_name(name)
+        if parsed is not None and fences.starts_by(parsed):
             expected.add(name)
     # The queue may be newer than the listing: look again before crying wolf.
     missing = expected - present

@@ -27,7 +27,8 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.run.run import Run
-from walferry.wal.files import Place, WalFile, is_closed, list_wals
+from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.sealed import is_sealed
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Cut:
     """of each group, the number of the first file behind the cut"""
 
     def below(self) -> list[WalFile]:
-        """Files in front of the cut that nobody writes to any more; those still being split are not among them."""
+        """The files before the cut: sealed, as `cut_log` saw; those of dead servers that are being split are not."""
         return [
             file
             for file in self.files
@@ -118,7 +119,7 @@ def cut_log(run: Run) -> Cut:
             and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
         ]  # fmt: skip
         # A listed file is not yet the one that is written to: what came before goes on until it is closed.
-        if not waiting and all(is_closed(run.source_files, run.source_root, file) for file in left):
+        if not waiting and all(is_sealed(run.source_files, run.source_root, file) for file in left):
             break
         if time.monotonic() > deadline:
             open_one = old[waiting[0]].name if waiting else left[0].name
@@ -236,17 +237,12 @@ def end_fence(run: Run) -> dict[str, Any]:
 
 
 def see(run: Run, cut: Cut) -> list[WalFile]:
-    """Record every file at or behind the start fence in the ledger; those of them that are below the cut."""
-    wanted = behind_start(run, cut.files)
+    """Record every file at or after the start fence in the ledger; those of them that are below the cut."""
+    fences = run.fences()
+    wanted = [file for file in cut.files if fences.starts_by(file)]
     below = {file.name for file in cut.below()}
     record_seen(run, wanted, sealed=below)
     return [file for file in wanted if file.name in below]
-
-
-def behind_start(run: Run, files: Iterable[WalFile]) -> list[WalFile]:
-    """Those of the files that stand at or behind the start fence."""
-    start = {position.group: position.number for position in run.ledger.log.fence("start") or []}
-    return [file for file in files if file.number >= start.get(file.group, 0)]
 
 
 def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:

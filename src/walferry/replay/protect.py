@@ -62,9 +62,8 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     _add(run, name)  # in case that was interrupted
     if run.ledger.log.gaps():
         return None
-    start = {p.group: p.number for p in run.ledger.log.fence("start") or []}
-    listed = list_wals(run.source_files, run.source_root)
-    waiting = {file.name for file in listed if file.number >= start.get(file.group, 0)}
+    fences = run.fences()
+    waiting = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
     if waiting - run.ledger.log.applied_files() - queued_files(run, name):
         return None
     if older.name in run.source.peers():

@@ -23,7 +23,6 @@ from walferry.replay.completeness import check_complete
 from walferry.replay.cut import (
     Cut,
     await_archive,
-    behind_start,
     cut_until,
     fingerprint,
     record_seen,
@@ -62,12 +61,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
         with applying(run) as route:
             started_ms = now_ms()
             apply_released(run, spark, route)
-            end = {p.group: p.number for p in run.ledger.log.fence("end") or []}
-            # Groups of servers that joined behind the end fence hold nothing in front of it.
-            known = {file.group for file in run.ledger.log.files()} | end.keys()
-            files = [file for file in await_archive(run) if file.group in known]
-            wanted = behind_start(run, files)
-            below = [file for file in wanted if file.number < end.get(file.group, file.number + 1)]
+            below = run.fences().within(await_archive(run))
             record_seen(run, below, sealed={file.name for file in below})
             window = _window(run)
             now = {table: fingerprint(run.source, table) for table in window}

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from walferry.ledger import Round, RunLedger, WalFile
+from walferry.run.fences import fences_of
 from walferry.run.phases import phases_of
 
 
@@ -40,17 +41,12 @@ def status(ledger: RunLedger) -> dict[str, Any]:
 
 
 def unapplied(ledger: RunLedger) -> list[WalFile]:
-    """The WAL files in front of the end fence, known by now, that some table of an unfinished run does not have yet."""
+    """The WAL files between the fences, known by now, that some table of an unfinished run does not have yet."""
     run = ledger.record
     if run.state != "running" or not run.spec["tables"]:
         return []
-    end = {position.group: position.number for position in ledger.log.fence("end") or []}
     applied = ledger.log.applied_files()
-    return [
-        file
-        for file in ledger.log.files()
-        if file.name not in applied and file.number < end.get(file.group, file.number + 1)
-    ]
+    return [file for file in fences_of(ledger).within(ledger.log.files()) if file.name not in applied]
 
 
 def _lag_seconds(rounds: list[Round], drained: bool, now_ms: int) -> float | None:

@@ -13,10 +13,12 @@ from typing import Any
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
+from walferry.run.fences import fences_of
 from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.storage.webhdfs import WebHdfs
+from walferry.wal.fences import Fences
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +154,10 @@ class Run:
                 run=self.run_id, phase=phase, subject=subject,
             )  # fmt: skip
         return facts
+
+    def fences(self) -> Fences:
+        """Where the run's part of the log begins and ends, as recorded by now."""
+        return fences_of(self.ledger)
 
     @property
     def peer(self) -> str:

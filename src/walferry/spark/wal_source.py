@@ -30,12 +30,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from walferry.errors import UnfinishedInputError, UsageError
+from walferry.errors import UsageError
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
 from walferry.formats.markers import Marker
-from walferry.formats.wal import Ending, EntryBatch, WalReader
+from walferry.formats.wal import EntryBatch
 from walferry.storage import FileStatus, FileSystem, open_file_system
-from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.open import open_wal_at
 
 BATCH_BYTES = 4 << 20  # of log a read, so that a batch stays small for Spark as well
 
@@ -157,36 +157,18 @@ class HBaseWalReader(DataSourceReader):
         if not isinstance(partition, WalPartition):
             return  # Spark asks for one partition of its own where `partitions` had none
         path = partition.path
-        try:
-            reader = self._open(path)
-            for batch in reader:
-                chosen = self.query.select(batch)
-                if not chosen.any():
-                    continue
-                if self.query.view == "cells":
-                    yield entry_cells(batch, path, chosen)
-                else:
-                    yield entries_to_arrow(batch.take(np.flatnonzero(chosen)), path)
-        except UnfinishedInputError:
-            if self.query.fail_on_unfinished:
-                raise
-            return  # it ends inside its header: nothing was written
-        if self.query.fail_on_unfinished and reader.ending is Ending.UNFINISHED:
-            raise UnfinishedInputError(
-                f"{path} has no trailer: it is still being written, or its writer died (on_unfinished=fail)",
-                file=path,
-                offset=reader.end,
-            )
-
-    def _open(self, path: str) -> WalReader:
         files, place = self.query.open(path)
-        try:
-            return WalReader(files.read(place), path, batch_bytes=BATCH_BYTES)
-        except FileNotFoundError:
-            moved = _archived(files, place)  # HBase renames a log when all its edits are flushed
-            if moved is None:
-                raise
-            return WalReader(files.read(moved), path, batch_bytes=BATCH_BYTES)
+        wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
+        for batch in wal:
+            chosen = self.query.select(batch)
+            if not chosen.any():
+                continue
+            if self.query.view == "cells":
+                yield entry_cells(batch, path, chosen)
+            else:
+                yield entries_to_arrow(batch.take(np.flatnonzero(chosen)), path)
+        if self.query.fail_on_unfinished and wal.unfinished is not None:
+            raise wal.unfinished
 
 
 def entries_to_arrow(batch: EntryBatch, file: str) -> pa.RecordBatch:
@@ -222,18 +204,6 @@ def _wals_below(files: FileSystem, folder: str) -> list[str]:
 def _is_users(status: FileStatus) -> bool:
     name = status.name
     return not (name.startswith((".", "pv2-")) or name.endswith((".meta", "$masterlocalwal$")))
-
-
-def _archived(files: FileSystem, path: str) -> str | None:
-    """Where a log of a WALs folder is now; None if it is gone, or `path` is in no such folder."""
-    root, live, below = path.rpartition("/WALs/")
-    name = below.rpartition("/")[2]
-    parsed = parse_wal_name(name)
-    if not live or parsed is None:
-        return None
-    group, server, number = parsed
-    moved = find_wal(files, root, WalFile(name, group, server, number, path, Place.LIVE, 0))
-    return moved.path if moved else None
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from walferry.errors import UnfinishedInputError, WalferryError
+from walferry.errors import WalferryError
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import index_entry_cells, text
-from walferry.formats.wal import Ending, EntryBatch, WalReader
+from walferry.formats.wal import EntryBatch
 from walferry.storage import open_file_system
+from walferry.wal.open import open_wal_at
 
 # Small batches, so that a pipe into `head` ends soon.
 BATCH_BYTES = 1 << 20
@@ -45,21 +46,14 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
 
 def _print_file(path: str, out: TextIO) -> None:
     files, place = open_file_system(path)
-    reader = WalReader(files.read(place), path, batch_bytes=BATCH_BYTES)
+    wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
     try:
-        for batch in reader:
+        for batch in wal:
             out.writelines(_lines(batch))
     finally:
         out.flush()
-    if reader.ending is Ending.UNFINISHED:
-        left = reader.length - reader.end
-        reason = "the file ends inside an entry" if left else "the file ends without a trailer"
-        raise UnfinishedInputError(
-            f"{path} is unfinished at byte {reader.end}: {reason}; all {reader.end} bytes before were read",
-            file=path,
-            offset=reader.end,
-            reason=reason,
-        )
+    if wal.unfinished is not None:
+        raise wal.unfinished
 
 
 def _lines(batch: EntryBatch) -> Iterator[str]:

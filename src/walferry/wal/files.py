@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from posixpath import basename
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from walferry.errors import TransientError
-from walferry.formats.wal import TRAILER_MAGIC
 from walferry.storage import FileStatus, FileSystem
 
 _NAME = re.compile(r"^(?P<group>(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+).*)\.(?P<number>\d+)$")
@@ -43,8 +43,16 @@ class WalFile:
     length: int
 
 
-def parse_wal_name(name: str) -> tuple[str, str, int] | None:
-    """Split a file name into (group, server name "host,port,startcode", number).
+class WalName(NamedTuple):
+    """What a WAL file's name says; `server` is "host,port,startcode"."""
+
+    group: str
+    server: str
+    number: int
+
+
+def parse_wal_name(name: str) -> WalName | None:
+    """Split a file name.
 
     None for what is no log of user tables: `.meta` files, the master's own region, procedure WALs.
     """
@@ -55,7 +63,7 @@ def parse_wal_name(name: str) -> tuple[str, str, int] | None:
     if name.endswith("$masterlocalwal$"):
         return None
     server = ",".join((unquote(match["host"]), match["port"], match["start"]))
-    return group, server, int(match["number"])
+    return WalName(group, server, int(match["number"]))
 
 
 def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
@@ -87,24 +95,6 @@ def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | Non
         if status is not None:
             return _wal(status, place)
     return None
-
-
-def is_closed(file_system: FileSystem, root: str, file: WalFile) -> bool:
-    """Whether nobody writes to a file any more: it is archived, gone, or its trailer stands at its end.
-
-    HBase makes the next file of a group first and changes over to it later (AbstractFSWAL.rollWriter), so that a file
-    may get edits while a newer one is listed already.
-    """
-    now = find_wal(file_system, root, file)
-    if now is None or now.place is Place.ARCHIVED:
-        return True
-    if now.length < len(TRAILER_MAGIC):
-        return False  # the length of an open file's last block is not known to the NameNode
-    try:
-        end = b"".join(file_system.read(now.path, now.length - len(TRAILER_MAGIC)))
-    except FileNotFoundError:
-        return is_closed(file_system, root, file)  # moved on between the look and the read
-    return end.endswith(TRAILER_MAGIC)
 
 
 def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
@@ -144,5 +134,4 @@ def _wal(status: FileStatus, place: Place) -> WalFile | None:
     parsed = parse_wal_name(name)
     if parsed is None:
         return None
-    group, server, number = parsed
-    return WalFile(name, group, server, number, status.path, place, status.length)
+    return WalFile(name, *parsed, status.path, place, status.length)

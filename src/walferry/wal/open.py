@@ -1,81 +1,158 @@
-"""Open WAL files, wherever they are in their life."""
+"""The one door to a WAL file: `open_wal`, wherever the file is in its life and however it is to be read."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from errno import ENOENT
+from posixpath import basename
 
 import numpy as np
 import pyarrow as pa
 
-from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError
+from walferry.errors import GapError, TransientError, UnfinishedInputError
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
-from walferry.formats.wal import Ending, EntryBatch, WalReader
+from walferry.formats.wal import Ending, EntryBatch, WalHeader, WalReader
 from walferry.storage import FileSystem
-from walferry.wal.files import Place, WalFile, find_wal
+from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 
 CLOSE_SECONDS = 20.0
+BATCH_BYTES = 16 << 20
+_HEADER_BYTES = 4096  # real headers have 80 to 170
 
 
-class SealedWal:
-    """The entries of a file that its server has left, wherever it moved meanwhile, to its true end.
+class Until(Enum):
+    """How far a file is read."""
 
-    Iterating raises TransientError when a live file's writer does not close it within `CLOSE_SECONDS`, GapError
-    when the file is nowhere any more, DamagedInputError behind what precedes damage. An archived file without a
-    trailer is a killed server's: its end is final. So is that of a live file without one whose length the NameNode
-    knows by then: its writer broke (a DataNode failed), and the server writes what it had not acknowledged to the next.
+    SEALED = "sealed"
+    """to its true end: waits up to CLOSE_SECONDS for the file to be sealed (`wal.sealed`)"""
+    NOW = "now"
+    """what is in it now, be it sealed or not"""
+
+
+def open_wal(
+    files: FileSystem, root: str, file: WalFile, until: Until = Until.SEALED, *, batch_bytes: int = BATCH_BYTES
+) -> Wal:
+    """A file below HBase's `root` as it was listed, followed wherever it moves. Nothing is read yet.
+
+    Reading it raises GapError when it no longer exists.
     """
 
-    def __init__(self, file_system: FileSystem, root: str, file: WalFile) -> None:
-        self._file_system = file_system
-        self._root = root
-        self._file = file
-        self.length = 0
-        """bytes in the file, known behind the last entry"""
+    def locate() -> WalFile:
+        now = find_wal(files, root, file)
+        if now is None:
+            raise GapError(
+                f"WAL file {file.name} is gone from WALs, -splitting and oldWALs; last seen at {file.path}. "
+                "The log has a gap: abort this run and begin anew with a fresh snapshot",
+                file=file.name,
+                start=0,
+                end=None,
+            )
+        return now
 
-    def __iter__(self) -> Iterator[EntryBatch]:
-        name = self._file.name
-        deadline = time.monotonic() + CLOSE_SECONDS
-        offset = 0
+    return Wal(files, file.name, locate, until, batch_bytes)
+
+
+def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_bytes: int = BATCH_BYTES) -> Wal:
+    """A file by its path, to be read as it is now; `name`, by default the path, names it in errors.
+
+    A file of a WALs folder is followed when HBase moves it. Reading raises FileNotFoundError when there is none.
+    """
+    root, live, _ = path.rpartition("/WALs/")
+    parsed = parse_wal_name(basename(path)) if live else None
+    file = WalFile(basename(path), *(parsed or ("", "", 0)), path, Place.LIVE, 0)
+
+    def locate() -> WalFile:
+        if files.status(path) is not None:
+            return file
+        moved = find_wal(files, root, file) if parsed else None
+        if moved is None:
+            raise FileNotFoundError(ENOENT, "no such file", name or path)
+        return moved
+
+    return Wal(files, name or path, locate, Until.NOW, batch_bytes)
+
+
+class Wal:
+    """The entries of one WAL file. Iterate once, or ask for the `header` alone.
+
+    Both raise DamagedInputError after the entries that precede the damage, UnreadableInputError for a kind of file that
+    cannot be read, and what `open_wal` and `open_wal_at` name. Iterating until SEALED raises TransientError when the
+    file does not get sealed in time.
+    """
+
+    def __init__(
+        self, file_system: FileSystem, name: str, locate: Callable[[], WalFile], until: Until, batch_bytes: int
+    ) -> None:
+        self._file_system = file_system
+        self._name = name
+        self._locate = locate
+        self._until = until
+        self._batch_bytes = batch_bytes
+        self.length = 0
+        """bytes in the file, known after the last entry"""
+        self.unfinished: UnfinishedInputError | None = None
+        """after the last entry: why the file has no proper end; None for one with a trailer"""
+
+    def header(self) -> WalHeader | None:
+        """Who wrote the file and how; None when its header is not complete yet."""
         while True:
-            now = find_wal(self._file_system, self._root, self._file)
-            if now is None:
-                raise GapError(
-                    f"WAL file {name} is gone from WALs, -splitting and oldWALs; last seen at {self._file.path}. "
-                    "The log has a gap: abort this run and begin anew with a fresh snapshot",
-                    file=name,
-                    start=offset,
-                    end=None,
-                )
-            ended = False
+            path = self._locate().path
             try:
-                chunks = self._file_system.read(now.path, offset)
-                reader = WalReader.resume(chunks, name, offset) if offset else WalReader(chunks, name)
-                yield from reader
-                self.length, offset = reader.length, reader.end
-                ended = reader.ending is Ending.WHOLE
+                chunks = self._file_system.read(path, 0, _HEADER_BYTES)
+                return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES).header
             except FileNotFoundError:
                 continue  # moved between the look and the read
             except UnfinishedInputError:
-                pass  # no complete header yet: a server that died at once leaves such files
-            if ended or now.place is Place.ARCHIVED:
+                return None
+
+    def __iter__(self) -> Iterator[EntryBatch]:
+        deadline = time.monotonic() + CLOSE_SECONDS
+        reached = 0  # end of the last entry given out
+        while True:
+            now = self._locate()
+            ending = Ending.UNFINISHED
+            try:
+                reader = self._reader(now, reached)
+                for batch in reader:
+                    reached = reader.end
+                    yield batch
+                self.length, reached, ending = reader.length, reader.end, reader.ending
+                self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
+            except FileNotFoundError:
+                continue  # moved between the look and the read
+            except UnfinishedInputError as error:
+                # No complete header: the writer has only begun, or its server died at once.
+                self.length, self.unfinished = now.length, error
+            if self._until is Until.NOW or ending is Ending.WHOLE or now.place is Place.ARCHIVED:
                 return
             if time.monotonic() > deadline:
                 if 0 < now.length == self.length:
-                    return
+                    return  # its writer broke: the third rule of `wal.sealed`
                 raise TransientError(
-                    f"WAL file {name} is not closed yet ({now.place.value}); it is tried again in the next round",
-                    file=name,
+                    f"WAL file {self._name} is not closed yet ({now.place.value}); it is tried again in the next round",
+                    file=self._name,
                 )
             time.sleep(0.5)
 
+    def _reader(self, now: WalFile, offset: int) -> WalReader:
+        chunks = self._file_system.read(now.path, offset)
+        if offset:
+            return WalReader.resume(chunks, self._name, offset, batch_bytes=self._batch_bytes)
+        return WalReader(chunks, self._name, batch_bytes=self._batch_bytes)
 
-def table_cells(file_system: FileSystem, root: str, file: WalFile, table: str) -> Iterator[pa.RecordBatch]:
-    """The cells of one table in a sealed file, markers left out (WAL_CELL_SCHEMA); what precedes damage."""
-    with suppress(DamagedInputError):
-        yield from cells_of(SealedWal(file_system, root, file), file.name, table)
+
+def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
+    left = reader.length - reader.end
+    reason = "the file ends inside an entry" if left else "the file ends without a trailer"
+    return UnfinishedInputError(
+        f"{name} is unfinished at byte {reader.end}: {reason}; all {reader.end} bytes before were read",
+        file=name,
+        offset=reader.end,
+        reason=reason,
+    )
 
 
 def entry_at(wal: Iterable[EntryBatch], offset: int) -> bytes:

@@ -17,6 +17,7 @@ import httpx
 from walferry.errors import TransientError, WalferryError
 from walferry.storage import PermissionDeniedError
 from walferry.wal.files import Place, WalFile, parse_wal_name
+from walferry.wal.sealed import listed_as_sealed
 
 TIMEOUT_SECONDS = 60.0
 ATTEMPTS = 4
@@ -34,18 +35,8 @@ class Listing:
     """of each file the time that the NameNode shows; of a closed file, when it was closed"""
 
     def sealed(self) -> set[str]:
-        """Files that nobody writes to any more: archived, or with a newer one in their group.
-
-        HBase closes the old file only after it has opened the new one: until then the NameNode shows length 0.
-        """
-        newest: dict[str, int] = {}
-        for file in self.files.values():
-            newest[file.group] = max(newest.get(file.group, 0), file.number)
-        return {
-            file.name
-            for file in self.files.values()
-            if file.place is Place.ARCHIVED or (file.number < newest[file.group] and file.length)
-        }
+        """Names of the files that are sealed, as far as a listing can tell."""
+        return listed_as_sealed(self.files.values())
 
 
 @dataclass(frozen=True)

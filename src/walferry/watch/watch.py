@@ -13,16 +13,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from walferry.errors import WalferryError
+from walferry.errors import GapError, WalferryError
 from walferry.formats.markers import Marker
-from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.replay.cut import as_listed, as_seen
+from walferry.run.fences import fences_of
 from walferry.run.progress import status
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
-from walferry.wal.files import Place, WalFile, find_wal
+from walferry.wal.fences import InGroup
+from walferry.wal.files import Place, WalFile
+from walferry.wal.open import Until, open_wal
 from walferry.watch.listing import Changes, KnownWal, compare, list_wals
 from walferry.watch.listing import Listing as Listing  # for the sensor, which knows this room only
 
@@ -117,17 +119,15 @@ def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> New
 def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
     """Whether a small log holds edits of user tables (not markers of flushes and openings alone, which an idle
     cluster writes, too); what cannot be read counts as if it did."""
-    files = file_system(cluster)
-    now = find_wal(files, cluster.address().root_path, file)
-    if now is None:
-        return False
     try:
-        for batch in WalReader(files.read(now.path), file.name):
+        for batch in open_wal(file_system(cluster), cluster.address().root_path, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
             for marker, cells, table in zip(batch.marker, batch.cell_count, batch.table, strict=True):
                 if user[table] and (marker in (Marker.BULK_LOAD, Marker.UNKNOWN) or (marker == Marker.NONE and cells)):
                     return True
-    except (WalferryError, FileNotFoundError):
+    except GapError:
+        return False  # it no longer exists
+    except WalferryError:
         return True
     return False
 
@@ -221,28 +221,25 @@ def _unapplied_seconds(run: RunRecord, backlog: Collection[WalFile], listing: Li
 
 def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: Listing) -> set[str]:
     """Names of files between the fences that the run has not applied: seen by it, by the watch, or listed now."""
-    start = {p.group: p.number for p in ledger.of(run.run_id).log.fence("start") or []}
-    if not start or ledger.of(run.run_id).phases.facts("drain") is not None:
+    fences = fences_of(ledger.of(run.run_id))
+    if not fences.start or ledger.of(run.run_id).phases.facts("drain") is not None:
         return set()
-    end = {p.group: p.number for p in ledger.of(run.run_id).log.fence("end") or []}
     applied = ledger.of(run.run_id).log.applied_files()
     # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
     seen = ledger.of(watch.run_id).log.files() if watch else []
     mine = ledger.of(run.run_id).log.files()
-    mine += [file for file in seen if file.group in start or file.first_seen_ms > run.created_ms]
-    known = {file.name: (file.group, file.number) for file in mine}
+    mine += [file for file in seen if file.group in fences.start or file.first_seen_ms > run.created_ms]
+    known: dict[str, InGroup] = {file.name: file for file in mine}
     # HBase deletes a server's last log, instead of archiving it, when it never held a byte.
     last: dict[str, int] = {}
-    for group, number in known.values():
-        last[group] = max(last.get(group, 0), number)
+    for known_file in known.values():
+        last[known_file.group] = max(last.get(known_file.group, 0), known_file.number)
     empty = {f.name for f in mine if f.state == "open" and not f.length and f.number == last[f.group]}
-    known |= {file.name: (file.group, file.number) for file in listing.files.values()}
+    known |= listing.files
     return {
         name
-        for name, (group, number) in known.items()
-        if start.get(group, 0) <= number < end.get(group, number + 1)
-        and name not in applied
-        and (name in listing.files or name not in empty)
+        for name, file in known.items()
+        if fences.holds(file) and name not in applied and (name in listing.files or name not in empty)
     }
 
 

@@ -169,8 +169,7 @@ def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
     run = start_run(table)
     edit(at_source, table, 1, 20)
     made = cut.cut_log(run)  # not recorded
-    start = {p.group: p.number for p in run.ledger.log.fence("start") or []}
-    lost = next(file for file in made.below() if file.number >= start[file.group])
+    lost = run.fences().within(made.below())[0]
     with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name):
         one_round(run, spark)
 

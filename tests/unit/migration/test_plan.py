@@ -8,11 +8,16 @@ from unit.formats.wal_builder import TRAILER, header
 from walferry.errors import UsageError
 from walferry.migration.plan import Finding, Plan, _codec, require
 from walferry.storage import Local
+from walferry.wal.files import WalFile, list_wals
+
+GROUP = "rs%2C1%2C2"
 
 
-def write(folder: Path, name: str, content: bytes) -> tuple[str, str]:
-    (folder / name).write_bytes(content)
-    return str(folder / name), name
+def logs(root: Path, *contents: bytes) -> list[WalFile]:
+    """Logs of one server, the oldest first."""
+    for number, content in enumerate(contents):
+        Local().write(f"{root}/WALs/rs,1,2/{GROUP}.{number}", [content])
+    return list_wals(Local(), str(root))
 
 
 def plan(*findings: Finding) -> Plan:
@@ -20,7 +25,7 @@ def plan(*findings: Finding) -> Plan:
 
 
 def test_a_plain_log_is_not_refused(tmp_path: Path) -> None:
-    assert list(_codec(Local(), [write(tmp_path, "a.1", header() + TRAILER)])) == []
+    assert list(_codec(Local(), str(tmp_path), logs(tmp_path, header() + TRAILER))) == []
 
 
 @pytest.mark.parametrize(
@@ -36,19 +41,17 @@ def test_a_plain_log_is_not_refused(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_read_is_refused_by_the_name_of_what_it_uses(
     fields: dict[str, object], tmp_path: Path
 ) -> None:
-    (found,) = _codec(Local(), [write(tmp_path, "a.1", header(**fields))])
+    (found,) = _codec(Local(), str(tmp_path), logs(tmp_path, header(**fields)))
     assert (found.level, found.subject) == ("refuse", "WAL codec")
-    assert "a.1" in found.message
+    assert f"{GROUP}.0" in found.message
 
 
 def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
-    old = write(tmp_path, "a.1", header(has_compression=True))
-    new = write(tmp_path, "a.2", header())
-    empty = write(tmp_path, "a.3", b"")
-    gone = (str(tmp_path / "a.4"), "a.4")
-    assert list(_codec(Local(), [old, new, empty, gone])) == []
-    assert len(list(_codec(Local(), [old, empty, gone]))) == 1
-    assert list(_codec(Local(), [])) == []
+    old, new, empty, gone = logs(tmp_path, header(has_compression=True), header(), b"", b"")
+    Path(gone.path).unlink()
+    assert list(_codec(Local(), str(tmp_path), [old, new, empty, gone])) == []
+    assert len(list(_codec(Local(), str(tmp_path), [old, empty, gone]))) == 1
+    assert list(_codec(Local(), str(tmp_path), [])) == []
 
 
 def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.errors import TransientError
+from walferry.errors import DamagedInputError, GapError, TransientError, UnreadableInputError
 from walferry.formats.cells import encode_cell
 from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
-from walferry.wal.files import list_wals
-from walferry.wal.open import SealedWal
+from walferry.wal.files import WalFile, list_wals
+from walferry.wal.open import Until, open_wal, open_wal_at
 
 SERVER = "rs,1,2"
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
@@ -31,7 +32,7 @@ def entries(files: Local, root: Path, content: bytes) -> int:
     """How many entries are read of a log in a living server's folder."""
     files.write(f"{root}/WALs/{SERVER}/rs%2C1%2C2.7", [content], overwrite=True)
     (file,) = list_wals(files, str(root))
-    wal = SealedWal(files, str(root), file)
+    wal = open_wal(files, str(root), file)
     read = sum(len(batch) for batch in wal)
     assert wal.length == len(content)
     return read
@@ -53,3 +54,98 @@ def test_a_file_that_is_still_written_to_is_left_for_the_next_round(tmp_path: Pa
 
 def test_a_file_that_was_given_up_by_its_writer_ends_where_the_name_node_says(tmp_path: Path) -> None:
     assert entries(Local(), tmp_path, header() + entry([CELL])) == 1
+
+
+# ------------------------------------------------------------------ other ways, and what can go wrong
+
+NAME = "rs%2C1%2C2.7"
+
+
+def live(root: Path, content: bytes) -> WalFile:
+    Local().write(f"{root}/WALs/{SERVER}/{NAME}", [content])
+    (file,) = list_wals(Local(), str(root))
+    return file
+
+
+class ArchivedMeanwhile(Local):
+    """A file system on which the log is archived after its first 300 bytes were read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        data = b"".join(super().read(path, offset, length))
+        if "/oldWALs/" in path:
+            yield data
+            return
+        yield data[:300]
+        archive = self._root / "oldWALs"
+        archive.mkdir()
+        Path(path).rename(archive / NAME)
+        raise FileNotFoundError(path)
+
+
+@pytest.mark.parametrize("until", Until)
+def test_a_file_that_is_archived_while_it_is_read_is_followed_and_no_entry_comes_twice(
+    until: Until, tmp_path: Path
+) -> None:
+    file = live(tmp_path, header() + b"".join(entry([CELL], i + 1) for i in range(20)) + TRAILER)
+    wal = open_wal(ArchivedMeanwhile(tmp_path), str(tmp_path), file, until, batch_bytes=64)
+    assert [number for batch in wal for number in batch.sequence_number] == list(range(1, 21))
+
+
+def test_what_is_in_a_file_now_is_read_without_waiting(tmp_path: Path) -> None:
+    file = live(tmp_path, header() + entry([CELL]) + entry([CELL], 2)[:-3])
+    wal = open_wal(Open(), str(tmp_path), file, Until.NOW)
+    assert sum(len(batch) for batch in wal) == 1
+    assert wal.unfinished is not None
+    assert wal.unfinished.reason == "the file ends inside an entry"
+
+
+@pytest.mark.parametrize("content", [b"", header()[:9]])
+def test_a_file_whose_writer_has_only_begun_holds_no_entry(content: bytes, tmp_path: Path) -> None:
+    wal = open_wal(Local(), str(tmp_path), live(tmp_path, content), Until.NOW)
+    assert list(wal) == []
+    assert wal.length == len(content)
+    assert wal.unfinished is not None
+    assert wal.unfinished.reason == "the file ends inside its header"
+    assert wal.header() is None
+
+
+def test_the_header_alone_is_read_however_the_rest_looks(tmp_path: Path) -> None:
+    file = live(tmp_path, header() + b"\xff" * 100)
+    known = open_wal(Local(), str(tmp_path), file).header()
+    assert known is not None
+    assert known.writer == "ProtobufLogWriter"
+    with pytest.raises(DamagedInputError):
+        list(open_wal(Local(), str(tmp_path), file))
+
+
+def test_a_file_of_a_kind_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    wal = open_wal(Local(), str(tmp_path), live(tmp_path, header(has_compression=True)))
+    with pytest.raises(UnreadableInputError, match="compressed WAL"):
+        wal.header()
+    with pytest.raises(UnreadableInputError, match="compressed WAL"):
+        list(wal)
+
+
+@pytest.mark.parametrize("until", Until)
+def test_a_file_that_no_longer_exists_is_a_gap(until: Until, tmp_path: Path) -> None:
+    file = live(tmp_path, header())
+    Path(file.path).unlink()
+    with pytest.raises(GapError, match=NAME):
+        list(open_wal(Local(), str(tmp_path), file, until))
+
+
+def test_a_file_given_by_its_path_may_be_anywhere_and_is_followed_into_the_archive(tmp_path: Path) -> None:
+    content = header() + entry([CELL]) + TRAILER
+    elsewhere = tmp_path / "some.wal"
+    elsewhere.write_bytes(content)
+    assert sum(len(batch) for batch in open_wal_at(Local(), str(elsewhere))) == 1
+    file = live(tmp_path, content)
+    (tmp_path / "oldWALs").mkdir()
+    Path(file.path).rename(tmp_path / "oldWALs" / NAME)
+    assert sum(len(batch) for batch in open_wal_at(Local(), file.path)) == 1
+    (tmp_path / "oldWALs" / NAME).unlink()
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        list(open_wal_at(Local(), file.path))

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from walferry.ledger import Gap, Ledger, Position, WalFile, WalRange
-from walferry.ledger.rows import RANGE_STATES, FenceKind
+from walferry.ledger import Gap, Ledger, WalFile, WalRange
+from walferry.ledger.rows import RANGE_STATES
+from walferry.run.fences import fences_of
 
 State = Literal["gap", "held", "seen", "sealed", "applied", "verified", "outside"]
 ORDER: tuple[State, ...] = ("gap", "held", "seen", "sealed", "applied", "verified", "outside")
@@ -17,7 +18,6 @@ ORDER: tuple[State, ...] = ("gap", "held", "seen", "sealed", "applied", "verifie
 Part = tuple[State, int, str]
 """a file of a lane: state, bytes, name"""
 
-FENCES: tuple[FenceKind, FenceKind] = ("start", "end")
 PER_PAGE = 20
 MOST_BLOCKS = 120
 
@@ -50,7 +50,7 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
     """What the ledger's view `gaps` lists, told apart; `drained`: all had to be applied by now."""
     known = {file.name: file for file in files}
     reached = ledger.of(run_id).log.reached()
-    ends = {position.file: position.offset for position in ledger.of(run_id).log.fence("end") or []}
+    fences = fences_of(ledger.of(run_id))
     held = {(hold.file, hold.table) for hold in ledger.of(run_id).quarantine.holds()}
     holes = []
     for gap in ledger.of(run_id).log.gaps():
@@ -61,7 +61,7 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
             kind = "held"
         elif file is None or file.state == "missing" or drained:
             kind = "gap"
-        elif file.number < reached.get((group, gap.table), 0) or gap.end < ends.get(gap.file, file.length):
+        elif file.number < reached.get((group, gap.table), 0) or gap.end < fences.bytes_before_end(file):
             kind = "gap"  # something behind it is applied
         holes.append(Hole(gap, group, kind))
     return holes
@@ -90,19 +90,16 @@ def draw_lanes(
     ranges: dict[str, list[WalRange]] = defaultdict(list)
     for item in ledger.of(run_id).log.ranges(groups=shown):
         ranges[item.file].append(item)
-    fences: list[dict[str, Position]] = [
-        {p.group: p for p in ledger.of(run_id).log.fence(kind) or []} for kind in FENCES
-    ]
+    fences = fences_of(ledger.of(run_id))
     lanes = []
     for group in shown:
-        start, end = (fence.get(group) for fence in fences)
         by_file: dict[str, list[Hole]] = {file.name: [] for file in by_group[group]}
         for hole in troubles[group]:
             by_file.setdefault(hole.gap.file, []).append(hole)
         parts: list[Part] = []
         for file in by_group[group]:
             found = by_file.pop(file.name)
-            inside = bool(found) or between(file, start, end)
+            inside = bool(found) or fences.holds(file)
             state = file_state(file, ranges[file.name], found, tables) if inside else "outside"
             parts.append((state, file.length, file.name))
         parts += [("gap", 0, name) for name in by_file]  # no listing ever showed them
@@ -118,13 +115,6 @@ def draw_lanes(
             }
         )
     return {"total": len(order), "page": page, "size": PER_PAGE, "rows": lanes}
-
-
-def between(file: WalFile, start: Position | None, end: Position | None) -> bool:
-    """Whether some of the file lies between the fences of its group; a fence that is not set shuts nothing out."""
-    if start and file.number < start.number:
-        return False
-    return not end or (file.number, 0) < (end.number, end.offset)
 
 
 def file_state(file: WalFile, ranges: Collection[WalRange], holes: Iterable[Hole], tables: int) -> State:

@@ -1,0 +1,69 @@
+"""Fences: the positions in the log between which everything is a run's, one for each WAL group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+
+class InGroup(Protocol):
+    """A file by its place in the log: its WAL group, and the number that orders the files of a group."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+
+class Listed(InGroup, Protocol):
+    """One whose length is known, in bytes."""
+
+    @property
+    def length(self) -> int: ...
+
+
+File = TypeVar("File", bound=InGroup)
+
+
+@dataclass(frozen=True)
+class Fences:
+    """Where a run's part of the log begins and ends.
+
+    `start` and `end` map each WAL group to (number of a file, byte in it), the first position that is the run's and
+    the first that is no longer. A fence that is not set names no group. A group that the start fence does not name
+    began after it, so all of its files are the run's. A group that the end fence does not name had ended before it,
+    when the run knows files of the group (`known`), and began after it otherwise.
+    """
+
+    start: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    end: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+
+    def starts_by(self, file: InGroup) -> bool:
+        """Whether the file is at or after the start fence."""
+        return file.number >= self.start.get(file.group, (0, 0))[0]
+
+    def is_past_end(self, file: InGroup) -> bool:
+        """Whether the whole file is past the end fence; never while that is not set."""
+        if not self.end:
+            return False
+        if file.group in self.end:
+            return (file.number, 0) >= self.end[file.group]
+        return file.group not in self.known
+
+    def holds(self, file: InGroup) -> bool:
+        """Whether some of the file is between the fences."""
+        return self.starts_by(file) and not self.is_past_end(file)
+
+    def bytes_before_end(self, file: Listed) -> int:
+        """How many of the file's bytes are before the end fence."""
+        if self.is_past_end(file):
+            return 0
+        number, offset = self.end.get(file.group, (file.number + 1, 0))
+        return offset if number == file.number else file.length
+
+    def within(self, files: Iterable[File]) -> list[File]:
+        """Those of the files that are between the fences, at least in part."""
+        return [file for file in files if self.holds(file)]
