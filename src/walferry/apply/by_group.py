@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, refuse, unreadable_markers
 from walferry.apply.route import Route
-from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
+from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import gather, index_cells
 from walferry.formats.markers import Marker
@@ -103,14 +103,14 @@ class _Lanes:
     """Sends the entries of one group over a few connections; a region always takes the same lane."""
 
     def __init__(self, task: GroupTask) -> None:
-        self._pipe = task.route
+        self._route = task.route
         self._held: dict[str, tuple[int, int]] = dict.fromkeys(task.held, (-1, 0))
         self._withheld: dict[tuple[str, str], Withheld] = {}
         self._refusals: list[Refusal] = []
         self._error: BaseException | None = None
         self._queues: list[queue.Queue[_Request | None]] = [queue.Queue(maxsize=2) for _ in range(LANES)]
         self._threads = [
-            threading.Thread(target=self._run, args=(lane, self._pipe.sender()), daemon=True) for lane in self._queues
+            threading.Thread(target=self._run, args=(lane, self._route.writer()), daemon=True) for lane in self._queues
         ]
 
     def __enter__(self) -> _Lanes:
@@ -173,7 +173,7 @@ class _Lanes:
         if len(passing.picked) == 0:
             return
         try:
-            for runs, cells in requests(passing.batch, passing.picked, self._pipe.tables):
+            for runs, cells in requests(passing.batch, passing.picked, self._route.tables, self._route.limits):
                 sender.send(runs, cells)
         except RefusedError as error:
             if len(passing.picked) > 1:
@@ -213,7 +213,7 @@ def lanes_of(batch: EntryBatch) -> np.ndarray:
 
 
 def requests(
-    batch: EntryBatch, picked: np.ndarray, tables: Mapping[str, str]
+    batch: EntryBatch, picked: np.ndarray, tables: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut entries (positions in file order) into requests of bounded size.
 
@@ -227,15 +227,15 @@ def requests(
         mutations = np.cumsum(batch.mutation_count[picked[begin:]])
         clusters = batch.clusters[picked[begin:]]
         limit = min(
-            int(np.searchsorted(size, MAX_BYTES, side="right")),
-            int(np.searchsorted(mutations, MAX_MUTATIONS, side="right")),
+            int(np.searchsorted(size, limits.bytes, side="right")),
+            int(np.searchsorted(mutations, limits.mutations, side="right")),
             int(np.argmax(clusters != clusters[0])) if (clusters != clusters[0]).any() else len(clusters),
         )
-        if limit == 0 and mutations[0] > MAX_MUTATIONS:
-            yield from _split_entry(batch, int(picked[begin]), tables)
+        if limit == 0:
+            yield from _split_entry(batch, int(picked[begin]), tables, limits)
             begin += 1
             continue
-        chosen = picked[begin : begin + max(limit, 1)]
+        chosen = picked[begin : begin + limit]
         chosen = chosen[np.argsort(batch.table[chosen], kind="stable")]
         cells = gather(batch.buffer, batch.cells_start[chosen], batch.end[chosen])
         borders = np.flatnonzero(np.diff(batch.table[chosen], prepend=-1))
@@ -248,16 +248,13 @@ def requests(
 
 
 def _split_entry(
-    batch: EntryBatch, entry: int, tables: Mapping[str, str]
+    batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
-    """An entry of more mutations than a request may hold goes in several; each cell is at most one mutation."""
+    """An entry that is more than a request may hold goes in several, one after the other, cut between cells."""
     start, end = int(batch.cells_start[entry]), int(batch.end[entry])
-    positions = index_cells(batch.buffer, start, end).position
-    for begin in range(0, len(positions), MAX_MUTATIONS):
-        part = positions[begin : begin + MAX_MUTATIONS]
-        behind = begin + MAX_MUTATIONS
-        stop = int(positions[behind]) if behind < len(positions) else end
-        yield [_run(batch, entry, len(part), tables)], batch.buffer[int(part[0]) : stop].data
+    borders = np.append(index_cells(batch.buffer, start, end).position, end)
+    for begin, stop in limits.cut(borders, 0, len(borders) - 1):
+        yield [_run(batch, entry, stop - begin, tables)], batch.buffer[int(borders[begin]) : int(borders[stop])].data
 
 
 def _run(batch: EntryBatch, entry: int, cells: int, tables: Mapping[str, str]) -> CellRun:

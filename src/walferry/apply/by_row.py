@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from walferry.apply.index import FileIndex, index_file
 from walferry.apply.outcomes import Refusal
 from walferry.apply.route import Route
-from walferry.apply.writer import MAX_BYTES, MAX_MUTATIONS, CellRun, RefusedError, Writer
+from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.markers import Marker
@@ -303,14 +303,14 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     refusals: list[Refusal] = []
     outcome: RowsApplied | WalferryError
     try:
-        sender = route.sender()
+        sender = route.writer()
         for batch in batches:
             if batch.num_rows and batch["table"][0].as_py() is None:
                 raise pickle.loads(batch["cell"][0].as_py())
             if "outranked" in batch.schema.names:
                 before, batch = batch.num_rows, batch.filter(pc.invert(batch["outranked"]))
                 outranked += before - batch.num_rows
-            for part in _same_origin(_without(batch, {refusal.region for refusal in refusals})):
+            for part in _same_origin(_without(batch, {refusal.region for refusal in refusals}), route.limits):
                 sent += part.num_rows
                 refusals += _send_part(route, sender, part)
         outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals), outranked)
@@ -362,19 +362,15 @@ def _without(batch: pa.RecordBatch, regions: Collection[str | None]) -> pa.Recor
     return batch.filter(pc.invert(refused))
 
 
-def _same_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _same_origin(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Cut a sorted batch where the table or the list of clusters changes, and at the size of a request."""
     table = batch["table"].dictionary_encode().indices.to_numpy()
     clusters = batch["clusters"].dictionary_encode().indices.to_numpy()
     changes = np.flatnonzero((np.diff(table) != 0) | (np.diff(clusters) != 0)) + 1
-    borders = [0, *changes.tolist(), batch.num_rows]
-    offsets = _offsets(batch["cell"])
-    for start, stop in pairwise(borders):
-        while start < stop:
-            fitting = int(np.searchsorted(offsets, offsets[start] + MAX_BYTES, side="right")) - 1
-            end = max(start + 1, min(stop, start + MAX_MUTATIONS, fitting))
-            yield batch.slice(start, end - start)
-            start = end
+    borders = _offsets(batch["cell"])
+    for start, stop in pairwise([0, *changes.tolist(), batch.num_rows]):
+        for begin, end in limits.cut(borders, start, stop):
+            yield batch.slice(begin, end - begin)
 
 
 def _offsets(array: pa.Array) -> np.ndarray:

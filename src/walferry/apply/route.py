@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from pyspark import TaskContext
 
@@ -14,12 +13,10 @@ from walferry.apply.thrift_writer import ThriftWriter
 from walferry.apply.writer import Limits, Writer
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.way import Way
 from walferry.spark.clients import shared_client, shared_files
 from walferry.wal.files import WalFile
 from walferry.wal.open import Wal, open_wal
-
-Way = Literal["rpc", "thrift"]
-"""how edits reach the target"""
 
 
 @dataclass(frozen=True)
@@ -37,19 +34,29 @@ class Route:
     guard: Callable[[Collection[str]], None]
     """raises unless the leases of these target tables are still held; called before every request"""
     limits: Limits = field(default_factory=Limits)
-    way: Way = "rpc"
+    way: Way = Way.RPC
 
-    def sender(self) -> Writer:
-        """A sender of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
+    def writer(self) -> Writer:
+        """A writer of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
             time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
-        if self.way == "thrift":
-            return ThriftWriter(self.target, self.guard, self.limits)
-        least, most = self.source_id
-        source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
-        return RpcWriter(shared_client(self.target), source_id, self.guard, self.limits)
+        return WRITERS[self.way](self)
 
     def open(self, file: WalFile) -> Wal:
         """A file of the source, to be read to its true end in this process."""
         return open_wal(shared_files(self.source), self.root, file)
+
+
+def _rpc_writer(route: Route) -> Writer:
+    least, most = route.source_id
+    source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
+    return RpcWriter(shared_client(route.target), source_id, route.guard, route.limits)
+
+
+def _thrift_writer(route: Route) -> Writer:
+    return ThriftWriter(route.target, route.guard, route.limits)
+
+
+WRITERS: Mapping[Way, Callable[[Route], Writer]] = {Way.RPC: _rpc_writer, Way.THRIFT: _thrift_writer}
+"""the writer of each way"""

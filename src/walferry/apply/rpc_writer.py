@@ -1,8 +1,7 @@
 """Send WAL cells to the target by AdminService.ReplicateWALEntry, in order, one request at a time.
 
-What keeps a row's edits in order (R4): a sender has one request under way, a row always goes through the same
-sender, and a request holds at most 5,000 mutations, since the receiving server applies larger ones in concurrent
-chunks of that size (`hbase.rpc.rows.warning.threshold`).
+What keeps a row's edits in order (R4): a writer has one request under way, a row always goes through the same
+writer, and a request holds no more mutations than the receiving server applies one after the other (`Limits`).
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from walferry.errors import TransientError
 from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError
+from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError, RequestTooBigError
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,22 @@ class RpcWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
-        Transient failures are repeated with the same content; after an unknown outcome it waits first.
-        Raises RefusedError when the target will never take them, TransientError when attempts run out.
+        Transient failures are repeated with the same content; after an unknown outcome it waits first. What is over
+        the server's own limit for a request is halved, down to single cells. Raises RefusedError when the target will
+        never take the cells, TransientError when attempts run out.
         """
         _refuse_swallowed(cells)
+        try:
+            self._send(runs, cells)
+        except RequestTooBigError as error:
+            if sum(run.cells for run in runs) == 1:
+                message = f"one cell alone is more than the target takes in a request: {error}"
+                raise RefusedError(message, reason=str(error)) from error
+            log.info("a request of %d bytes is too big for the target, it goes in two: %s", len(cells), error)
+            for part, part_cells in _halves(runs, cells):
+                self.send(part, part_cells)
+
+    def _send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         entries = [(self._key(run), run.cells) for run in runs]
         for attempt in range(1, self.limits.attempts + 1):
             self.guard({run.table for run in runs})
@@ -51,7 +62,7 @@ class RpcWriter:
                 server = random.choice(self.client.servers())  # any region server takes any table's entries
                 self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds)
                 return
-            except (AccessDeniedError, ReadOnlyTableError):
+            except (AccessDeniedError, ReadOnlyTableError, RequestTooBigError):
                 raise
             except RemoteError as error:
                 raise RefusedError(f"the target refuses the edits: {error}", reason=str(error)) from error
@@ -74,6 +85,25 @@ class RpcWriter:
             cluster_ids=[self.source_id],
         )
         return bytes(key.SerializeToString()) + run.clusters
+
+
+def _halves(runs: Sequence[CellRun], cells: memoryview | bytes) -> Iterator[tuple[list[CellRun], memoryview | bytes]]:
+    """The same cells in two requests, one to follow the other."""
+    borders = index_cells(np.frombuffer(cells, np.uint8)).position
+    middle = len(borders) // 2
+    first: list[CellRun] = []
+    second: list[CellRun] = []
+    begin = 0
+    for run in runs:
+        before = min(max(middle - begin, 0), run.cells)
+        if before:
+            first.append(replace(run, cells=before))
+        if before < run.cells:
+            second.append(replace(run, cells=run.cells - before))
+        begin += run.cells
+    view = memoryview(cells)
+    yield first, view[: int(borders[middle])]
+    yield second, view[int(borders[middle]) :]
 
 
 def _refuse_swallowed(cells: memoryview | bytes) -> None:

@@ -71,7 +71,7 @@ def calls(index: CellIndex) -> Iterator[Call]:
 
 @dataclass
 class ThriftWriter:
-    """Sends runs of cells one call after the other; `guard` is asked before each, as `Sender` does."""
+    """Sends runs of cells one call after the other; `guard` is asked before each, as by `RpcWriter`."""
 
     target: ClusterAddress
     guard: Callable[[Collection[str]], None]

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from walferry.errors import WalferryError
 
-MAX_MUTATIONS = 5_000
-
-
-MAX_BYTES = 4 << 20
+Positions = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a request may take, and how often it is repeated before the run gives up."""
+    """How large a request may be, how long it may take, and how often it is repeated before the run gives up."""
 
+    mutations: int = 5_000
+    """in one request: the receiving server applies more in chunks that run concurrently
+    (`hbase.rpc.rows.warning.threshold`), and would mix up the order of a row's edits"""
+    bytes: int = 4 << 20
+    """of cells in one request; a cell that is larger goes alone"""
     request_seconds: float = 30.0
     attempts: int = 6
     settle_seconds: float = 10.0
     """Pause after a request whose outcome is unknown: by then the receiving server has ended it
     (`replication.sink.client.ops.timeout`), so that it cannot overtake what is sent next."""
+
+    def cut(self, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Cut the cells from number `begin` to before `end` into requests: first number, number after the last.
+
+        `borders` says where each cell begins, and as its last item where the last cell ends. A cell is at most one
+        mutation.
+        """
+        while begin < end:
+            fitting = int(np.searchsorted(borders, borders[begin] + self.bytes, side="right")) - 1
+            stop = max(begin + 1, min(end, begin + self.mutations, fitting))
+            yield begin, stop
+            begin = stop
 
 
 @dataclass(frozen=True)

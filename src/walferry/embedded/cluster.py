@@ -270,7 +270,9 @@ class Cluster:
             "hbase.master.info.port": "-1",
             "hbase.master.hostname": HOST,
             "hbase.regionserver.port": str(self.ports.region_servers[0]),
-            "hbase.regionserver.info.port": "-1",
+            # Its web pages tell its settings to a plan.
+            "hbase.regionserver.info.port": "0",
+            "hbase.regionserver.info.bindAddress": HOST,
             "hbase.unsafe.regionserver.hostname": HOST,
             # Do not wait 4.5 s for more region servers once all of ours are there.
             "hbase.master.wait.on.regionservers.mintostart": str(len(self.ports.region_servers)),

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, mutate, replicate, scan
+from walferry.hbase import admin, mutate, replicate, scan, settings
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
 from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
@@ -67,6 +67,7 @@ class HBaseClient:
     scan_raw = scan.scan_raw
     scan = scan.scan
     replicate = replicate.replicate
+    settings = settings.settings
 
     def __init__(
         self, address: ClusterAddress, *, timeout_s: float = 60, authenticate: Authenticate | None = None

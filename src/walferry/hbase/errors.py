@@ -90,6 +90,10 @@ class SnapshotInProgressError(RemoteTransientError):
     """A snapshot of that table is being taken right now."""
 
 
+class RequestTooBigError(RemoteError):
+    """The request has more bytes than the server takes (`hbase.ipc.max.request.size`); it was not carried out."""
+
+
 class AccessDeniedError(RemoteError):
     """The user lacks a permission on the cluster."""
 
@@ -111,7 +115,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "CallDroppedException": ServerBusyError,
     "ServerTooBusyException": ServerBusyError,
     "RpcThrottlingException": ServerBusyError,
-    "RequestTooBigException": RemoteError,
+    "RequestTooBigException": RequestTooBigError,
     "UnsupportedOperationException": RemoteError,  # a method that this version does not know
     "UnknownScannerException": ScannerLostError,
     "OutOfOrderScannerNextException": ScannerLostError,
@@ -132,6 +136,8 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
 # What HBase says in words only, in exceptions of a general class.
 _REASONS: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "is read only": ReadOnlyTableError,
+    # What a client that does not tell its version gets instead of RequestTooBigException (NettyRpcFrameDecoder).
+    "is greater than max allowed": RequestTooBigError,
     "because we are already running": SnapshotInProgressError,
     "doesn't exist, can't take snapshot": TableNotFoundError,
 }

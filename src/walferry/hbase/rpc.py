@@ -10,6 +10,7 @@ big-endian, "delimited" = protobuf varint length + message:
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import select
 import socket
@@ -24,7 +25,7 @@ from google.protobuf.message import DecodeError, Message
 
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Authenticate, Simple
-from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, remote_error
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, remote_error
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
@@ -87,7 +88,13 @@ class RpcConnection:
                 frame = encode_request(self._call_id, method, request, blocks, int(timeout_s * 1000))
                 sent = True
                 _limit(sock, deadline)
-                sock.sendall(frame)
+                try:
+                    sock.sendall(frame)
+                except ConnectionError as broken:
+                    # A server that refuses a request for its length says so and closes before it has read it all.
+                    with contextlib.suppress(OSError, DecodeError):
+                        self._answer(sock, method, response_type, deadline)
+                    raise broken
                 return self._answer(sock, method, response_type, deadline)
             except TimeoutError as error:
                 self.close()
@@ -102,8 +109,8 @@ class RpcConnection:
                     f"the connection to {self.server} failed at {self.service}.{method}: {error}",
                     **self._facts(method, sent),
                 ) from error
-            except ConnectionFailedError:
-                self.close()
+            except (ConnectionFailedError, RequestTooBigError):
+                self.close()  # after the latter the server closes its side, too
                 raise
 
     def close(self) -> None:

@@ -9,10 +9,12 @@ from typing import Literal
 
 import requests
 
+from walferry.apply.sink import CHUNK, TIMEOUT, SinkSettings, sink_settings
 from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
+from walferry.hbase.way import Way
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
@@ -22,6 +24,8 @@ from walferry.wal.open import open_wal
 log = logging.getLogger(__name__)
 
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not tell its own
+MOST_TIMEOUT_SECONDS = 60.0
+"""above that a target's own time-out for a request makes replay wait too long, and its lease with it"""
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 
@@ -91,8 +95,10 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
             )
         findings += _protection(source)
-        if spec.apply == "thrift":
+        if spec.way is Way.THRIFT:
             findings += _thrift(target)
+        else:
+            findings += _sink(sink_settings(target))
         wals = list_wals(source_files, source_root)
         findings += _codec(source_files, source_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
@@ -142,6 +148,34 @@ def _thrift(target: HBaseClient) -> Iterator[Finding]:
         connect(target.address).close()
     except TransientError as error:
         yield Finding("refuse", "target", f"{error}; is it up?")
+
+
+def _sink(settings: SinkSettings | None) -> Iterator[Finding]:
+    """The two settings of the target that a row's order rests on; requests are made to suit them."""
+    usual = SinkSettings()
+    if settings is None:
+        yield Finding(
+            "warn", "target", f"{CHUNK} and {TIMEOUT} could not be found out: its region servers' web pages (/conf) do "
+            f"not answer. Order rests on the first being {usual.mutations} or more and the second "
+            f"{usual.timeout_seconds * 1000:.0f} ms or less, HBase's defaults; look them up in its hbase-site",
+        )  # fmt: skip
+        return
+    if settings.mutations < usual.mutations:
+        yield Finding(
+            "warn", "target", f"{CHUNK} is {settings.mutations}: requests are cut to as many mutations, which makes "
+            "replay slower",
+        )  # fmt: skip
+    if settings.timeout_seconds > MOST_TIMEOUT_SECONDS:
+        yield Finding(
+            "refuse", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request nothing "
+            f"may follow for as long. Set it to {MOST_TIMEOUT_SECONDS:.0f} s or less, {usual.timeout_seconds:.0f} s is "
+            "HBase's default",
+        )  # fmt: skip
+    elif settings.timeout_seconds > usual.timeout_seconds:
+        yield Finding(
+            "warn", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request replay "
+            "waits as long",
+        )  # fmt: skip
 
 
 def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:

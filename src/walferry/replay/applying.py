@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from walferry.apply.route import Route
-from walferry.apply.writer import Limits
+from walferry.apply.sink import limits_of, sink_settings
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.replay import lease
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client
@@ -24,9 +23,8 @@ LEASE_WAIT_SECONDS = 90.0
 
 @contextmanager
 def applying(run: Run) -> Iterator[Route]:
-    """Hold the leases of all target tables, and make the pipe that the executors use under them."""
-    thrift = run.spec.apply == "thrift"
-    limits = Limits(request_seconds=THRIFT_SECONDS) if thrift else Limits()
+    """Hold the leases of all target tables, and make the route that the executors use under them."""
+    limits = limits_of(run.spec.way, sink_settings(run.target))
     target = run.spec.target.address()
     with lease.hold(
         run.target.zk,
@@ -48,7 +46,7 @@ def applying(run: Run) -> Iterator[Route]:
             tables={pair.source: pair.target for pair in run.tables},
             guard=partial(guard, target, dict(fences)),
             limits=limits,
-            way="thrift" if thrift else "rpc",
+            way=run.spec.way,
         )
         for table, fence in fences.items():
             run.ledger.leases.release(names[table], fence.number)

@@ -24,6 +24,7 @@ from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
+from walferry.hbase.way import Way
 from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.ledger.database import now_ms
 from walferry.replay import window_log
@@ -199,7 +200,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         _require_one_history([*indexes, *beside], plan)
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
-            route = replace(route, way="rpc")
+            route = replace(route, way=Way.RPC)
         left_out = [item for item in released if item.resolution in LEAVING_OUT]
         task = RowTask(
             route,

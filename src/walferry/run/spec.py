@@ -24,6 +24,7 @@ from pydantic import (
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.way import Way
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -125,7 +126,7 @@ class Spec(BaseModel):
     source: Cluster | str = "hbase_source"
     target: Cluster | str = "hbase_target"
     tables: list[Annotated[TablePair, BeforeValidator(_table_pair)]] = Field(min_length=1)
-    apply: Literal["auto", "rpc", "bulk", "thrift"] = "auto"
+    apply: Literal["auto", "bulk"] | Way = "auto"
     protect: Literal["peer", "stage"] = "peer"
     write_stop: Literal["confirm", "readonly"] = "confirm"
     max_lag: int = Field(default=30, ge=1, description="seconds")
@@ -167,9 +168,14 @@ class ResolvedSpec(Spec):
 
     @model_validator(mode="after")
     def _thrift_has_an_address(self) -> ResolvedSpec:
-        if self.apply == "thrift" and self.target.thrift is None:
+        if self.way is Way.THRIFT and self.target.thrift is None:
             raise ValueError("apply: thrift needs the address of the target's Thrift server (thrift: host:port)")
         return self
+
+    @property
+    def way(self) -> Way:
+        """How edits reach the target."""
+        return self.apply if isinstance(self.apply, Way) else Way.RPC
 
     def as_recorded(self) -> dict[str, Any]:
         """The plain values that the ledger keeps, and that read back as the same spec."""

@@ -14,7 +14,7 @@ from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.apply.by_group import LANES, GroupTask, _Lanes, _Request, lanes_of, requests
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
-from walferry.apply.writer import MAX_MUTATIONS
+from walferry.apply.writer import Limits
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
@@ -27,6 +27,9 @@ ENTRIES = st.lists(
     min_size=1,
     max_size=8,
 )
+
+
+LIMITS = Limits()
 
 
 def batch_of(entries: list[tuple[int, str, int]]) -> tuple[EntryBatch, dict[tuple[str, int], list[bytes]]]:
@@ -47,8 +50,8 @@ def batch_of(entries: list[tuple[int, str, int]]) -> tuple[EntryBatch, dict[tupl
 def test_requests_keep_order_lose_nothing_and_stay_within_the_limits(entries: list[tuple[int, str, int]]) -> None:
     batch, expected = batch_of(entries)
     found: dict[tuple[str, bytes], bytes] = defaultdict(bytes)
-    for runs, cells in requests(batch, np.arange(len(batch)), TABLES):
-        assert sum(run.cells for run in runs) <= MAX_MUTATIONS
+    for runs, cells in requests(batch, np.arange(len(batch)), TABLES, LIMITS):
+        assert sum(run.cells for run in runs) <= LIMITS.mutations
         assert len({run.clusters for run in runs}) == 1
         content, at = bytes(cells), 0
         for run in runs:
@@ -80,7 +83,7 @@ def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_
     def refused(file: str, start: int) -> Refusal:
         return Refusal(file, start, start + 1, "t1", REGION.decode(), 1, "refused", b"")
 
-    route = SimpleNamespace(sender=lambda: None, tables=TABLES)
+    route = SimpleNamespace(writer=lambda: None, tables=TABLES)
     lanes = _Lanes(GroupTask(cast(Route, route), ()))
     batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
     second = int(batch.start[1])
@@ -93,3 +96,32 @@ def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_
     assert [len(picked) for picked in passing] == [2, 1, 0, 0]
     empty = FileReport("b", 9, True, (), (), ())
     assert lanes.amend(empty).withheld == (Withheld("b", "t1", REGION.decode(), second),)
+
+
+def sizes_of(entries: list[list[bytes]], limits: Limits) -> list[tuple[int, int]]:
+    """Of each request the cells and the bytes; the bytes are checked to be all, in order."""
+    content = header() + b"".join(entry(cells, n + 1) for n, cells in enumerate(entries)) + TRAILER
+    (batch,) = WalReader([content], "file")
+    made = list(requests(batch, np.arange(len(batch)), {"t1": "t1"}, limits))
+    assert b"".join(bytes(cells) for _, cells in made) == b"".join(cell for cells in entries for cell in cells)
+    assert all({run.sequence_number for run in runs} for runs, _ in made)
+    return [(sum(run.cells for run in runs), len(cells)) for runs, cells in made]
+
+
+def test_an_entry_with_more_bytes_than_a_request_may_have_goes_in_several_and_no_cell_is_cut() -> None:
+    cells = [encode_cell(b"r", b"f", b"q%02d" % i, 1, 4, bytes(1000)) for i in range(10)]
+    size = len(cells[0])
+    assert sizes_of([cells[:1], cells, cells[:1]], Limits(bytes=3 * size)) == [
+        (1, size), (3, 3 * size), (3, 3 * size), (3, 3 * size), (1, size), (1, size),
+    ]  # fmt: skip
+
+
+def test_a_cell_with_more_bytes_than_a_request_may_have_goes_alone() -> None:
+    small, large = (encode_cell(b"r", b"f", b"q", 1, 4, bytes(n)) for n in (10, 5000))
+    found = sizes_of([[small, small, large, small]], Limits(bytes=1000))
+    assert [count for count, _ in found] == [2, 1, 1]
+
+
+def test_an_entry_with_more_mutations_than_the_target_takes_in_order_goes_in_several() -> None:
+    cells = [encode_cell(b"%02d" % i, b"f", b"q", 1, 4) for i in range(10)]
+    assert [count for count, _ in sizes_of([cells], Limits(mutations=4))] == [4, 4, 2]

@@ -15,7 +15,7 @@ from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, RemoteError, RequestTimeoutError
+from walferry.hbase.errors import AccessDeniedError, RemoteError, RequestTimeoutError, RequestTooBigError
 from walferry.replay.lease import LeaseLostError
 
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
@@ -95,6 +95,52 @@ def test_what_the_target_will_never_take_is_not_repeated(
     with pytest.raises(expected):
         send(target, monkeypatch)
     assert target.log.count("sent b'cells'") == 1
+
+
+@dataclass
+class Small:
+    """A target that takes requests of so many bytes at most."""
+
+    most_bytes: int
+    taken: list[tuple[list[tuple[int, int]], bytes]] = field(default_factory=list)
+    refused: int = 0
+
+    def servers(self) -> list[str]:
+        return ["rs"]
+
+    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float) -> None:
+        if len(cells) > self.most_bytes:
+            self.refused += 1
+            raise RequestTooBigError("RPC data length is greater than max allowed")
+        keys = [pb.WALKey.FromString(key) for key, _ in entries]
+        counts = [count for _, count in entries]
+        self.taken.append(([(key.log_sequence_number, n) for key, n in zip(keys, counts, strict=True)], bytes(cells)))
+
+
+def send_to(target: Small, cells: list[bytes]) -> None:
+    """Send the cells as those of two entries, the second with three cells."""
+    first = CellRun("ns:t", b"", b"region", 5, 6, len(cells) - 3)
+    second = CellRun("ns:t", b"", b"region", 6, 6, 3)
+    writer = RpcWriter(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), lambda _: None, LIMITS)
+    writer.send([first, second], b"".join(cells))
+
+
+def test_a_request_that_is_too_big_for_the_target_is_halved_and_keeps_its_order() -> None:
+    cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(100)) for i in range(8)]
+    target = Small(3 * len(cells[0]))
+    send_to(target, cells)
+    assert b"".join(content for _, content in target.taken) == b"".join(cells)
+    assert [entries for entries, _ in target.taken] == [[(5, 2)], [(5, 2)], [(5, 1), (6, 1)], [(6, 2)]]
+    assert target.refused == 3
+
+
+def test_a_single_cell_that_is_too_big_for_the_target_is_refused_not_repeated() -> None:
+    cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(n)) for i, n in enumerate((9, 900, 9, 9))]
+    target = Small(100)
+    with pytest.raises(RefusedError, match="one cell alone"):
+        send_to(target, cells)
+    assert target.taken[0][1] == cells[0]
+    assert target.refused == 3
 
 
 @pytest.mark.parametrize("name", [b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER"])

@@ -1,0 +1,41 @@
+"""What a region server was configured with, as its own web server tells: `/conf` (ConfServlet)."""
+
+from __future__ import annotations
+
+import requests
+
+from walferry.errors import TransientError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
+from walferry.hbase.zookeeper import Server
+
+TIMEOUT_S = 5.0
+
+
+def settings(client: Calls, server: Server) -> dict[str, str] | None:
+    """All settings of a region server by name, HBase's defaults among them.
+
+    None where that cannot be found out: the server has no web pages (`hbase.regionserver.info.port`), they are out of
+    reach, serve TLS only, or want somebody to log in.
+    """
+    try:
+        port = _web_port(client, server)
+        if port is None:
+            return None
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy of this machine has nothing to do with the cluster
+            url = f"http://{server.host}:{port}/conf"
+            answer = session.get(url, params={"format": "json"}, timeout=TIMEOUT_S, allow_redirects=False)
+        properties = answer.json()["properties"] if answer.status_code == 200 else None
+        return None if properties is None else {item["key"]: item["value"] for item in properties}
+    except (requests.RequestException, TransientError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _web_port(client: Calls, server: Server) -> int | None:
+    request = pb.GetServerInfoRequest()
+    answer, _ = client.pool.call(
+        server.address, "AdminService", "GetServerInfo", request, pb.GetServerInfoResponse, timeout_s=TIMEOUT_S
+    )
+    port = answer.server_info.webui_port
+    return port if 0 < port < 1 << 16 else None  # -1 as an unsigned number: the server has none

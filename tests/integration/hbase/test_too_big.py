@@ -1,0 +1,85 @@
+"""A target with a low limit for requests: what is too big goes in parts, and its settings are told as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.apply.by_group import requests
+from walferry.apply.rpc_writer import RpcWriter
+from walferry.apply.sink import CHUNK, TIMEOUT, SinkSettings, sink_settings
+from walferry.apply.writer import CellRun, Limits, RefusedError
+from walferry.embedded.cluster import Cluster
+from walferry.formats.cells import CellType, encode_cell
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.wal import WalReader
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import RequestTooBigError
+
+pytestmark = pytest.mark.cluster
+
+MOST_BYTES = 300_000
+SITE = {
+    "hbase.ipc.max.request.size": str(MOST_BYTES),
+    CHUNK: "4321",
+    TIMEOUT: "12000",
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseClient]:
+    """A cluster whose servers take requests of up to MOST_BYTES, with the table `t`."""
+    folder: Path = tmp_path_factory.mktemp("small")
+    with Cluster.start(folder, thrift=False, hbase_site=SITE) as cluster, HBaseClient(cluster.address) as client:
+        client.create_table("t", {"f": {"VERSIONS": "3"}})
+        yield client
+
+
+def writer(client: HBaseClient) -> RpcWriter:
+    limits = Limits(attempts=2, settle_seconds=0.1)
+    return RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), lambda _: None, limits)
+
+
+def cells_of(prefix: bytes, count: int, size: int) -> list[bytes]:
+    return [encode_cell(b"%s%03d" % (prefix, i), b"f", b"q", 7, CellType.PUT, bytes(size)) for i in range(count)]
+
+
+@pytest.mark.parametrize("size", [1_000_000, 40_000_000], ids=["that is read at once", "that the server stops reading"])
+def test_a_request_over_the_limit_is_refused_as_such_and_the_next_one_goes(small: HBaseClient, size: int) -> None:
+    server = small.servers()[0]
+    key = pb.WALKey(encoded_region_name=b"x", table_name=b"t", log_sequence_number=1, write_time=1).SerializeToString()
+    for _ in range(3):
+        (cell,) = cells_of(b"large", 1, size)
+        with pytest.raises(RequestTooBigError, match="greater than max allowed"):
+            small.replicate(server, [(key, 1)], cell)
+        (cell,) = cells_of(b"after", 1, 10)
+        small.replicate(server, [(key, 1)], cell)
+    assert b"".join(small.scan_raw("t", b"after", b"afters")) == cell
+
+
+def test_what_is_over_the_limit_arrives_in_parts_and_only_a_cell_that_is_cannot(small: HBaseClient) -> None:
+    cells = cells_of(b"part", 40, 50_000)
+    run = CellRun("t", b"", b"region", 5, 6, len(cells))
+    writer(small).send([run], b"".join(cells))
+    assert b"".join(small.scan_raw("t", b"part", b"paru")) == b"".join(cells)
+    (cell,) = cells_of(b"whole", 1, MOST_BYTES)
+    with pytest.raises(RefusedError, match="one cell alone"):
+        writer(small).send([CellRun("t", b"", b"region", 5, 6, 1)], cell)
+    assert list(small.scan_raw("t", b"whole", b"whole~")) == []
+
+
+def test_an_entry_of_59_mib_arrives_though_no_request_is_that_large(small: HBaseClient) -> None:
+    cells = cells_of(b"wide", 59, 1 << 20)
+    content = header() + entry(cells, table_name=b"t") + TRAILER
+    (batch,) = WalReader([content], "file", batch_bytes=len(content))
+    sizes = [len(block) for _, block in requests(batch, np.arange(1), {"t": "t"}, Limits())]
+    assert max(sizes) <= Limits().bytes
+    assert len(sizes) == 20
+
+
+def test_a_region_server_tells_its_settings(small: HBaseClient) -> None:
+    assert sink_settings(small) == SinkSettings(4321, 12.0)
