@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {"errors", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "refusals": set(),
     "formats": {"errors"},
     "storage": {"errors"},
-    "ledger": {"errors"},
+    "ledger": {"errors", "refusals"},
     "hbase": {"errors", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
@@ -31,8 +32,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
     "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "process", "pipeline"},
     # ledger: the board
-    "airflow": {"__init__", "errors", "hbase", "ledger", "run", "replay", "watch", "migration", "checks", "process"}
-    | {"pipeline"},
+    "airflow": {
+        "__init__",
+        "errors",
+        "refusals",
+        "hbase",
+        "ledger",
+        "run",
+        "replay",
+        "watch",
+        "migration",
+        "checks",
+        "process",
+    }
+    | {"process", "pipeline"},
     # the last three: the demo
     "embedded": {"errors", "formats", "storage", "hbase", "ledger", "run", "migration"},
     "__init__": set(),
@@ -40,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Of each room and each module beside the rooms: what of walferry it may import."""
 WHAT = {
     "errors": "the family of errors: each carries its facts and an exit code; what may pass is a TransientError",
+    "refusals": "the kinds of refusal and what stands for any table or region: words of appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
     "messages, numba kernels. No I/O, no clock",
     "storage": "one small file-system interface; WebHDFS and local",

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, refuse, unreadable_markers
+from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.route import Route
 from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import gather, index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out
 from walferry.wal.files import WalFile
 
@@ -75,8 +76,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
     except DamagedInputError as error:
-        damage = Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b"")
-        return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage), ())
+        return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
     return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), ())
 
 
@@ -127,7 +127,7 @@ class _Lanes:
     def hold(self, number: int, refusal: Refusal) -> None:
         """Let the refused region wait from the refused entry on; file `number` of the task holds it."""
         place = (number, refusal.start)
-        if refusal.region is None or self._held.get(refusal.region, place) < place:
+        if refusal.region == ANY_REGION or self._held.get(refusal.region, place) < place:
             return
         # The reader may have met a later place before a lane met this one.
         self._held[refusal.region] = place

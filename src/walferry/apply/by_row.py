@@ -28,14 +28,13 @@ from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, progress
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
 LEAST_SENDERS = 4
 """partitions of the shuffle, each with one request under way; more where there are more cores"""
-EVERY_REGION = "*"
-"""in `RowTask.from_offset`: all regions that have no offset of their own"""
 
 
 def index_files(spark: SparkSession, route: Route, files: Sequence[WalFile]) -> list[FileIndex]:
@@ -44,7 +43,7 @@ def index_files(spark: SparkSession, route: Route, files: Sequence[WalFile]) -> 
 
 
 @dataclass(frozen=True)
-class Span:
+class WriteTimes:
     """Write times from `start_ms` (included) to `end_ms` (excluded)."""
 
     start_ms: int
@@ -60,7 +59,7 @@ class Span:
 class Settled:
     """Edits that the target has already: those of a span, except in `held` regions."""
 
-    span: Span
+    span: WriteTimes
     held: frozenset[str] = frozenset()
 
 
@@ -71,14 +70,15 @@ class RowTask:
     route: Route
     files: tuple[WalFile, ...]
     from_offset: Mapping[tuple[str, str], int] | None = None
-    """(file, region) to the offset from which its entries count; None: everything counts"""
+    """(file, region) to the offset from which its entries count, ANY_REGION for regions without one of their own; None:
+    everything counts"""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries that stay out: quarantined ones"""
     cut_off: Mapping[str, int] = field(default_factory=dict)
     """file to the offset of damage that was accepted: nothing is read from there on"""
     held: frozenset[str] = frozenset()
     """regions that stay out"""
-    window: Span | None = None
+    window: WriteTimes | None = None
     """only what was written in it is applied; None: everything"""
     settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
     """with a window: by file and source table, which edits outside of it the target has already"""
@@ -231,7 +231,7 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
         chosen &= task.window.holds(batch.write_time) | settled
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
-        others = task.from_offset.get((file, EVERY_REGION), never)
+        others = task.from_offset.get((file, ANY_REGION), never)
         first = np.array([task.from_offset.get((file, name.decode()), others) for name in batch.regions] or [never])
         chosen &= offsets >= first[batch.region]
     for name, offset in task.skipped:
@@ -343,7 +343,7 @@ def _send_part(route: Route, sender: Writer, part: pa.RecordBatch) -> Iterator[R
             return
         yield Refusal(
             first["file"], first["offset"], first["offset"], first["table"], first["region"],
-            first["sequence_number"], str(error), first["cell"], first["write_time"],
+            first["sequence_number"], str(error), first["cell"], write_time=first["write_time"],
         )  # fmt: skip
 
 
@@ -354,11 +354,11 @@ def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
     return replace(refusal, end=refusal.start + len(data), data=data)
 
 
-def _without(batch: pa.RecordBatch, regions: Collection[str | None]) -> pa.RecordBatch:
+def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
     """Leave out the cells of refused regions: those are applied as a whole later."""
     if not regions:
         return batch
-    refused = pc.is_in(batch["region"], pa.array(sorted(filter(None, regions))))
+    refused = pc.is_in(batch["region"], pa.array(sorted(regions)))
     return batch.filter(pc.invert(refused))
 
 

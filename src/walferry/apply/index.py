@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from walferry.apply.outcomes import FileReport, Refusal, Tally, unreadable_markers
+from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, unreadable_markers
 from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
@@ -56,7 +56,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str]) -> FileIndex:
             opened = (batch.marker == Marker.REGION_OPEN) | (batch.marker == Marker.REGION_CLOSE)
             events += [_event(file, batch, int(i)) for i in np.flatnonzero(selected & opened)]
     except DamagedInputError as error:
-        refusals.append(Refusal(file.name, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""))
+        refusals.append(damage(error))
         complete = False
     report = FileReport(file.name, wal.length if complete else file.length, complete, tally.rows(), tuple(refusals), ())
     return FileIndex(file.group, report, frozenset(regions), tuple(events))

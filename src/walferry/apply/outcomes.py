@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-
-NOT_IN_THE_LOG = "not in the log: "
-"""how the reason begins for which a marker edit is refused"""
+from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 
 
 @dataclass(frozen=True)
@@ -27,16 +26,17 @@ class TableTally:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Bytes that could not be applied: region None means any region the file may hold."""
+    """Bytes that could not be applied. Damage is of ANY_TABLE and ANY_REGION, a broken lineage of ANY_REGION."""
 
     file: str
     start: int
     end: int
     table: str
-    region: str | None
+    region: str
     sequence_number: int
     reason: str
     data: bytes
+    kind: RefusalKind = RefusalKind.REFUSED
     write_time: int = 0
     """ms; 0 for damage, which has none"""
 
@@ -98,7 +98,7 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
             continue
         kind = Marker(int(batch.marker[i]))
         what = "a bulk load, whose cells" if kind is Marker.BULK_LOAD else "an unknown kind of marker, whose data"
-        reason = f"{NOT_IN_THE_LOG}{what} the log does not hold"
+        reason = f"{what} the log does not hold"
         found.append(
             Refusal(
                 file,
@@ -109,10 +109,17 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
                 int(batch.sequence_number[i]),
                 reason,
                 batch.buffer[batch.start[i] : batch.end[i]].tobytes(),
+                RefusalKind.NOT_IN_LOG,
                 int(batch.write_time[i]),
             )
         )
     return found
+
+
+def damage(error: DamagedInputError) -> Refusal:
+    """Describe the place in a file from which on nothing can be read."""
+    file, offset = str(error.facts["file"]), int(error.facts["offset"])
+    return Refusal(file, offset, -1, ANY_TABLE, ANY_REGION, 0, str(error), b"", RefusalKind.DAMAGE)
 
 
 def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
@@ -126,5 +133,5 @@ def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
         int(batch.sequence_number[entry]),
         reason,
         batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(),
-        int(batch.write_time[entry]),
+        write_time=int(batch.write_time[entry]),
     )

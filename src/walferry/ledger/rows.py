@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+from walferry.refusals import RefusalKind
+
 RunState = Literal["running", "done", "failed", "aborted"]
 RunKind = Literal["migration", "copy", "standby", "comparison", "window", "drain", "watch"]
 PhaseState = Literal["running", "done", "failed"]
@@ -161,7 +163,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class QuarantineItem:
-    """Bytes that could not be applied, and why. `table` and `region` are "" when they cannot be decoded."""
+    """Bytes that could not be applied, and why. ANY_TABLE and ANY_REGION where these cannot be decoded."""
 
     file: str
     start: int = field(metadata={"column": "start_offset"})
@@ -171,6 +173,7 @@ class QuarantineItem:
     sequence_number: int
     reason: str
     data: bytes
+    kind: RefusalKind = RefusalKind.REFUSED
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ class Quarantined:
     released_by: str | None
     recorded_ms: int
     released_ms: int | None
+    kind: RefusalKind = RefusalKind.REFUSED
 
 
 @dataclass(frozen=True)
@@ -307,6 +311,8 @@ def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
         value = columns[spec.metadata.get("column", spec.name)]
         if spec.type == "bytes":
             value = bytes.fromhex(value)
+        elif spec.type == "RefusalKind":
+            value = RefusalKind(value)
         elif str(spec.type).startswith("dict"):
             value = json.loads(value)
         values[spec.name] = value

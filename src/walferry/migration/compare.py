@@ -25,7 +25,7 @@ from walferry.formats.cells import CellType, cells_to_arrow, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import Difference, RangeComparison
-from walferry.migration.digest import Span, SpanDigest, differing_rows, digest_spans
+from walferry.migration.digest import RangeDigest, RowRange, differing_rows, digest_ranges
 from walferry.replay.cut import as_listed
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, list_wals
@@ -75,7 +75,7 @@ def compare(run: Run, spark: SparkSession, table: str) -> TableComparison:
         now_ms = started_ms + HORIZON_MS * 4**attempt
         before = _names(run, table)
         spans = _spans(run, table, now_ms)
-        digests = digest_spans(spark, [span for both in spans.values() for span in both])
+        digests = digest_ranges(spark, [span for both in spans.values() for span in both])
         if time.time_ns() // 1_000_000 > now_ms:
             log.warning("comparing %s took longer than the moment it was fixed at; comparing again", table)
             continue
@@ -133,22 +133,22 @@ def _names(run: Run, table: str) -> list[str]:
     return [region.encoded for region in run.source.regions(table)]
 
 
-def _spans(run: Run, table: str, now_ms: int) -> dict[bytes, tuple[Span, Span]]:
+def _spans(run: Run, table: str, now_ms: int) -> dict[bytes, tuple[RowRange, RowRange]]:
     """Both sides of every region of the source, by start row."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
     source, target = run.spec.source.address(), run.spec.target.address()
     return {
         region.start: (
-            Span("source", source, pair.source, region.encoded, region.start, region.end, rules, now_ms),
-            Span("target", target, pair.target, region.encoded, region.start, region.end, rules, now_ms),
+            RowRange("source", source, pair.source, region.encoded, region.start, region.end, rules, now_ms),
+            RowRange("target", target, pair.target, region.encoded, region.start, region.end, rules, now_ms),
         )
         for region in run.source.regions(table)
     }
 
 
-def _ranges(table: str, digests: Sequence[SpanDigest]) -> list[RangeComparison]:
-    sides: dict[bytes, dict[str, SpanDigest]] = defaultdict(dict)
+def _ranges(table: str, digests: Sequence[RangeDigest]) -> list[RangeComparison]:
+    sides: dict[bytes, dict[str, RangeDigest]] = defaultdict(dict)
     for digest in digests:
         sides[digest.start][digest.side] = digest
     return [

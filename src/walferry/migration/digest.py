@@ -18,7 +18,7 @@ from walferry.spark.fan_out import fan_out
 
 
 @dataclass(frozen=True)
-class Span:
+class RowRange:
     """A row range of one table on one side, read raw and resolved at one fixed moment."""
 
     side: str
@@ -33,7 +33,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class SpanDigest:
+class RangeDigest:
     """What is visible in a span, and how many cells were dropped for which reason."""
 
     side: str
@@ -44,12 +44,12 @@ class SpanDigest:
     dropped: dict[str, int]
 
 
-def digest_spans(spark: SparkSession, spans: Sequence[Span]) -> list[SpanDigest]:
+def digest_ranges(spark: SparkSession, spans: Sequence[RowRange]) -> list[RangeDigest]:
     """Digest every span in a task of its own."""
-    return fan_out(spark, lambda span: [digest_span(span)], spans, what="read both sides")
+    return fan_out(spark, lambda span: [digest_range(span)], spans, what="read both sides")
 
 
-def digest_span(span: Span) -> SpanDigest:
+def digest_range(span: RowRange) -> RangeDigest:
     """Read one span and digest what is visible of it. Memory: one block and the widest row."""
     total = Digest(0, 0, 0)
     dropped = np.zeros(len(Fate), np.int64)
@@ -57,17 +57,17 @@ def digest_span(span: Span) -> SpanDigest:
         total += digest(cells, fates == Fate.VISIBLE)
         dropped += np.bincount(fates, minlength=len(Fate))
     counts = {fate.name.lower(): int(dropped[fate]) for fate in Fate if fate is not Fate.VISIBLE}
-    return SpanDigest(span.side, span.region, span.start, span.stop, total, counts)
+    return RangeDigest(span.side, span.region, span.start, span.stop, total, counts)
 
 
-def resolved(client: HBaseClient, span: Span) -> Iterator[tuple[CellIndex, np.ndarray]]:
+def resolved(client: HBaseClient, span: RowRange) -> Iterator[tuple[CellIndex, np.ndarray]]:
     """Blocks of whole rows of a span, each cell with its fate."""
     for block in client.scan_raw(span.table, span.start, span.stop):
         cells = index_cells(np.frombuffer(block, np.uint8))
         yield cells, resolve(cells, span.rules, span.now_ms)
 
 
-def differing_rows(spark: SparkSession, spans: Sequence[Span], limit: int) -> tuple[int, list[bytes]]:
+def differing_rows(spark: SparkSession, spans: Sequence[RowRange], limit: int) -> tuple[int, list[bytes]]:
     """Rows that are not alike on both sides of the given spans: how many, and the first `limit` in row order."""
     frozen = list(spans)
 

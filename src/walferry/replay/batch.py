@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from walferry.apply.by_group import GroupTask, apply_groups
-from walferry.apply.by_row import EVERY_REGION, RowTask, apply_by_row, index_files
+from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.outcomes import FileReport, Withheld
 from walferry.apply.route import Route
 from walferry.ledger import Round
 from walferry.ledger.database import now_ms
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.cut import (
     regions_of,
 )
@@ -42,7 +43,7 @@ class Batch:
 def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
     """Apply a batch and record it as a round; what is held, or refused, waits in the quarantine."""
     held = held_regions(run)
-    stopped = {table for table, regions in held.items() if EVERY_REGION in regions}
+    stopped = {table for table, regions in held.items() if ANY_REGION in regions}
     reports = [untouched(file, stopped) for file in batch.files if stopped]
     moved = {pair.source for pair in run.tables} - batch.calm - stopped
     if moved and batch.files:
@@ -101,8 +102,8 @@ def _apply_moved(
     refusals = find_breaks([event for index in indexes for event in index.events])
     damaged = any(not index.report.complete for index in indexes)
     waiting = {table: set(held.get(table, ())) for table in route.tables}
-    for refusal in (refusal for index in indexes for refusal in index.report.refusals if refusal.region):
-        waiting[refusal.table].add(refusal.region or EVERY_REGION)
+    for refusal in (r for index in indexes for r in index.report.refusals if r.kind is not RefusalKind.DAMAGE):
+        waiting[refusal.table].add(refusal.region)
     broken = {refusal.table for refusal in refusals} | _tables_with_reshaped_holds(run, waiting)
     sound = _narrow(route, set(route.tables) - broken)
     if sound.tables and not damaged:
@@ -110,7 +111,7 @@ def _apply_moved(
         done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=held_now))
         refusals += done.refusals
         for refusal in done.refusals:
-            waiting[refusal.table].add(refusal.region or EVERY_REGION)
+            waiting[refusal.table].add(refusal.region)
         broken |= _tables_with_reshaped_holds(run, waiting)
     reports = []
     for index in indexes:

@@ -14,27 +14,35 @@ from walferry.apply.index import RegionEvent
 from walferry.apply.outcomes import Refusal
 from walferry.formats.markers import Marker
 from walferry.hbase.errors import TableNotFoundError
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
 
-LINEAGE = "lineage: "
 FIRST_SEQUENCE = 3
 """sequence number of the first opening of a region that was just created; the daughters of an empty region that was
 split at once begin at 6, behind their parent's opening and closing"""
 
 
 def find_breaks(events: Sequence[RegionEvent]) -> list[Refusal]:
-    """One refusal (region None: the whole table) for every table in which these events show a region created anew."""
+    """One refusal (of ANY_REGION) for every table in which these events show a region created anew."""
     breaks: dict[str, Refusal] = {}
     for event in events:
         if event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE and event.table not in breaks:
             message = (
-                f"{LINEAGE}region {event.region} was created anew: {event.table} was truncated, or dropped and "
+                f"region {event.region} was created anew: {event.table} was truncated, or dropped and "
                 "created again, at the source"
             )
             breaks[event.table] = Refusal(
-                event.file, event.offset, event.offset, event.table, None, event.sequence_number, message, b""
+                event.file,
+                event.offset,
+                event.offset,
+                event.table,
+                ANY_REGION,
+                event.sequence_number,
+                message,
+                b"",
+                RefusalKind.LINEAGE,
             )
     return list(breaks.values())
 

@@ -1,6 +1,6 @@
 """What could not be applied (R5): put away with its bytes, its regions held back, and the operator's ways out of it.
 
-A hold says that nothing of a region (or of a whole table, region "*") is applied from an offset of a file on. As
+A hold says that nothing of a region (or of a whole table, ANY_REGION) is applied from an offset of a file on. As
 long as a file has holds, its bytes are no coverage, and the gate to cutover is shut.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_row import EVERY_REGION, RowTask, apply_by_row
-from walferry.apply.outcomes import NOT_IN_THE_LOG, FileReport, Refusal, TableTally
+from walferry.apply.by_row import RowTask, apply_by_row
+from walferry.apply.outcomes import FileReport, Refusal, TableTally, damage
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.writer import RefusedError
@@ -23,8 +23,8 @@ from walferry.errors import DamagedInputError, UsageError
 from walferry.hbase.way import Way
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
 from walferry.ledger.rows import RangeState, Resolution
+from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.cut import as_listed
-from walferry.replay.lineage import LINEAGE
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, find_wal
 
@@ -35,7 +35,7 @@ LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
 
 
 def held_regions(run: Run) -> dict[str, set[str]]:
-    """Of each source table the encoded regions that wait; "*" stands for all of them."""
+    """Of each source table the encoded regions that wait, ANY_REGION for all of them."""
     held: dict[str, set[str]] = defaultdict(set)
     for hold in run.ledger.quarantine.holds():
         held[hold.table].add(hold.region)
@@ -80,8 +80,8 @@ def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRan
 def item_of(refusal: Refusal) -> QuarantineItem:
     """A refusal as the ledger's quarantine takes it."""
     return QuarantineItem(
-        refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region or "",
-        refusal.sequence_number, refusal.reason, refusal.data,
+        refusal.file, refusal.start, max(refusal.start, refusal.end), refusal.table, refusal.region,
+        refusal.sequence_number, refusal.reason, refusal.data, refusal.kind,
     )  # fmt: skip
 
 
@@ -89,25 +89,25 @@ def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> 
     behind: dict[tuple[str, str], int] = {}
     for hold in run.ledger.quarantine.holds():
         behind[hold.table, hold.region] = hold.quarantine_id
-        behind.setdefault((hold.table, EVERY_REGION), hold.quarantine_id)
+        behind.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
     for refusal, number in ids.items():
-        tables = [pair.source for pair in run.tables] if refusal.table == "*" else [refusal.table]
+        tables = [pair.source for pair in run.tables] if refusal.table == ANY_TABLE else [refusal.table]
         for table in tables:
-            behind.setdefault((table, refusal.region or EVERY_REGION), number)
-            behind.setdefault((table, EVERY_REGION), number)
+            behind.setdefault((table, refusal.region), number)
+            behind.setdefault((table, ANY_REGION), number)
     # From the start of each file: what of a held region was applied already is applied once more, which changes
     # nothing, and a batch that is repeated after a kill may hold earlier files than the first attempt did.
     holds = {}
     for report in reports:
         waiting = [(item.table, item.region) for item in report.withheld]
         if not report.complete:
-            waiting += [(tally.table, EVERY_REGION) for tally in report.tallies]
+            waiting += [(tally.table, ANY_REGION) for tally in report.tallies]
         for table, region in waiting:
-            number = behind.get((table, region)) or behind[table, EVERY_REGION]
+            number = behind.get((table, region)) or behind[table, ANY_REGION]
             holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
     for refusal, number in ids.items():  # each item has a hold of its own, also where an earlier one holds already
-        region = refusal.region or EVERY_REGION
-        for table in [pair.source for pair in run.tables] if refusal.table == "*" else [refusal.table]:
+        region = refusal.region
+        for table in [pair.source for pair in run.tables] if refusal.table == ANY_TABLE else [refusal.table]:
             holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
     return list(holds.values())
 
@@ -131,12 +131,12 @@ def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
     """Raise UsageError for an item that is not of this run, for a broken lineage, which no release can mend, and for
     `retry` of a marker that stands for data which the log does not hold."""
     item = find_item(run.ledger, quarantine_id)
-    if resolution in ("retry", "rpc") and item.reason.startswith(NOT_IN_THE_LOG):
+    if resolution in ("retry", "rpc") and item.kind is RefusalKind.NOT_IN_LOG:
         raise UsageError(
             f"quarantine {quarantine_id}: {item.reason}; there is nothing to try again. Release it by reread",
             quarantine=quarantine_id,
         )
-    if item.reason.startswith(LINEAGE):
+    if item.kind is RefusalKind.LINEAGE:
         raise UsageError(
             f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
             "belong to the copied one. Abort this run and migrate the table into a fresh target table",
@@ -165,7 +165,7 @@ def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
     holds = run.ledger.quarantine.holds()
     waiting = [hold for hold in holds if items[hold.quarantine_id].state == "held"]
     stuck = {hold.quarantine_id for hold in holds for other in waiting
-             if hold.table == other.table and EVERY_REGION in (hold.region, other.region)}  # fmt: skip
+             if hold.table == other.table and ANY_REGION in (hold.region, other.region)}  # fmt: skip
     ready = {hold.quarantine_id for hold in holds} - {hold.quarantine_id for hold in waiting} - stuck
     if not ready:
         return
@@ -188,7 +188,7 @@ def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold]) -> Non
         Hold(hold.file, hold.table, region, 0, number)
         for hold in released
         for region, number in behind.items()
-        if hold.region in (region, EVERY_REGION)
+        if hold.region in (region, ANY_REGION)
     ]
     run.ledger.quarantine.hold(holds)
 
@@ -213,27 +213,26 @@ def _apply_table(
         narrow,
         files,
         from_offset={(hold.file, hold.region): hold.from_offset for hold in released},
-        skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
-        cut_off={item.file: item.start for item in left_out if item.table == "*"},
+        skipped=frozenset((item.file, item.start) for item in left_out if item.kind is not RefusalKind.DAMAGE),
+        cut_off={item.file: item.start for item in left_out if item.kind is RefusalKind.DAMAGE},
         held=frozenset(hold.region for hold in still),
     )
     try:
         refusals = apply_by_row(spark, task).refusals
     except DamagedInputError as error:
-        damaged = str(error.facts["file"])
-        refusals = (Refusal(damaged, int(error.facts["offset"]), -1, "*", None, 0, str(error), b""),)
+        refusals = (damage(error),)
     if refusals:
         _hold_again(run, released, refusals[0])
         return
     # Behind the log, for of two puts with one timestamp the later one wins: an edit that precedes the entry would
     # take its place. Regions that were read again earlier are among those whose log was just applied once more.
     for item in left_out:
-        if item.resolution == "reread" and item.table in (table, "*"):
+        if item.resolution == "reread" and item.table in (table, ANY_TABLE):
             try:
                 recopy_rows(spark, narrow, table, borders_of(run, table, item.region))
             except RefusedError as error:
                 reason = f"the rows read again are refused: {error}"
-                again = Refusal(item.file, item.start, item.end, table, item.region or None, 0, reason, item.data)
+                again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
                 _hold_again(run, released, again)
                 return
     _mark_applied(run, table, {hold.file for hold in released} - {hold.file for hold in still})
@@ -279,6 +278,7 @@ def describe(item: Quarantined) -> dict[str, Any]:
     """An item as `walferry quarantine` shows it, without its bytes."""
     return {
         "id": item.quarantine_id, "state": item.state, "table": item.table, "region": item.region,
+        "kind": item.kind,
         "file": item.file, "start": item.start, "end": item.end, "bytes": len(item.data), "reason": item.reason,
         "resolution": item.resolution, "released_by": item.released_by, "release_reason": item.release_reason,
     }  # fmt: skip

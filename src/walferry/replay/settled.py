@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from walferry.apply.by_row import EVERY_REGION, Settled, Span
+from walferry.apply.by_row import Settled, WriteTimes
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import RunLedger, RunRecord
+from walferry.refusals import ANY_REGION
 from walferry.replay import window_log
 from walferry.replay.cut import as_listed
 from walferry.replay.window_log import covering, window_of
@@ -16,7 +17,7 @@ from walferry.run.run import Run
 from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
 from walferry.wal.files import WalFile
 
-ALWAYS = Span(0, 1 << 62)
+ALWAYS = WriteTimes(0, 1 << 62)
 Part = tuple[str, str, Settled]
 """a file, a source table, and which of the table's edits in the file the target has"""
 
@@ -156,7 +157,7 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
 def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
     """By the ranges that a run recorded as applied; of a file in which it holds regions back, the other regions."""
     own = ResolvedSpec.model_validate(other.spec).window
-    span = ALWAYS if own is None else Span(own.start_ms, own.end_ms)
+    span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for hold in theirs.quarantine.holds():
         held[hold.file, hold.table].add(hold.region)
@@ -169,7 +170,7 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
         regions = held.get((r.file, r.table), set())
         if r.state in ("applied", "verified"):
             yield r.file, r.table, Settled(span)
-        elif regions and EVERY_REGION not in regions:
+        elif regions and ANY_REGION not in regions:
             yield r.file, r.table, Settled(span, frozenset(regions))
 
 
@@ -189,4 +190,4 @@ def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int
     for file in files:
         before = file.number < start.get(file.group, 0)
         for table in tables:
-            yield file.name, table, Settled(ALWAYS if before else Span(0, until_ms))
+            yield file.name, table, Settled(ALWAYS if before else WriteTimes(0, until_ms))

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_row import RowTask, Span, apply_by_row, index_files
+from walferry.apply.by_row import RowTask, WriteTimes, apply_by_row, index_files
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
@@ -27,6 +27,7 @@ from walferry.errors import GapError, TransientError, UnfinishedInputError, Usag
 from walferry.hbase.way import Way
 from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.ledger.database import now_ms
+from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying
 from walferry.replay.cut import await_archive, cut_log, record_seen
@@ -119,7 +120,7 @@ def plan_window(run: Run) -> WindowPlan:
             (item.file, item.start)
             for other in runs
             for item in ledger.of(other.run_id).quarantine.items()
-            if item.table != "*" and (item.state == "held" or item.resolution == "accept")
+            if item.kind is not RefusalKind.DAMAGE and (item.state == "held" or item.resolution == "accept")
         ),
     )
 
@@ -205,14 +206,14 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         task = RowTask(
             route,
             tuple(files),
-            skipped=frozenset((item.file, item.start) for item in left_out if item.table != "*"),
+            skipped=frozenset((item.file, item.start) for item in left_out if item.kind is not RefusalKind.DAMAGE),
             absent_at_target=plan.absent_at_target,
-            cut_off={item.file: item.start for item in left_out if item.table == "*"},
-            window=Span(window.start_ms, window.end_ms),
+            cut_off={item.file: item.start for item in left_out if item.kind is RefusalKind.DAMAGE},
+            window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
         refusals = [r for index in indexes for r in index.report.refusals if _concerns(r, task)]
-        damaged = any(refusal.table == "*" for refusal in refusals)
+        damaged = any(refusal.kind is RefusalKind.DAMAGE for refusal in refusals)
         if damaged:
             cells = outranked = 0
         else:
@@ -268,7 +269,7 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None
 
 def _concerns(refusal: Refusal, task: RowTask) -> bool:
     """Whether an unreadable edit belongs to the window and was not released."""
-    if refusal.table == "*":
+    if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
     assert task.window is not None
     inside = task.window.start_ms <= refusal.write_time < task.window.end_ms
@@ -279,7 +280,7 @@ def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quar
     """Copy the present rows of the regions whose items were released so."""
     for item in released:
         if item.resolution == "reread":
-            for table in [pair.source for pair in run.tables] if item.table == "*" else [item.table]:
+            for table in [pair.source for pair in run.tables] if item.table == ANY_TABLE else [item.table]:
                 recopy_rows(spark, route, table, borders_of(run, table, item.region))
 
 

@@ -11,6 +11,7 @@ from walferry.checks import gates
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.refusals import RefusalKind
 from walferry.replay import quarantine
 from walferry.replay.follower import replay
 from walferry.run.run import Run
@@ -35,7 +36,7 @@ def test_a_truncated_table_stops_and_the_other_goes_on(
 
     (item,) = run.ledger.quarantine.items()
     assert item.table == truncated
-    assert item.reason.startswith("lineage: ")
+    assert item.kind is RefusalKind.LINEAGE
     here, there = sides(run)
     of_other = {key for key in here if key.startswith(other)}
     assert of_other
@@ -68,7 +69,7 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
     replay(run, spark, until=lambda: True)
     (item,) = run.ledger.quarantine.items()
     assert item.table == dropped
-    assert item.reason.startswith("lineage: ")
+    assert item.kind is RefusalKind.LINEAGE
     here, there = sides(run)
     assert {key for key in here if key.startswith(dropped)} == {f"{dropped} b'c' b'f:q'"}
     assert {key for key in there if key.startswith(dropped)} == {f"{dropped} b'a' b'f:q'", f"{dropped} b'b' b'f:q'"}

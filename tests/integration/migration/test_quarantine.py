@@ -14,6 +14,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.refusals import RefusalKind
 from walferry.replay import cut, quarantine
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
@@ -146,7 +147,8 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
     (item,) = run.ledger.quarantine.items()
     home = next(region for region in at_source.regions(table) if region.holds(b"a"))
     assert (item.table, item.region) == (table, home.encoded)
-    assert item.reason.startswith("not in the log: a bulk load")
+    assert item.kind is RefusalKind.NOT_IN_LOG
+    assert item.reason.startswith("a bulk load")
     with pytest.raises(UsageError, match="nothing to try again"):
         quarantine.release(run, item.quarantine_id, "retry", "the obvious first attempt")
     here, there = sides(run)

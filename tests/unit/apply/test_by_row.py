@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Settled, Span, _chosen
+from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen
 from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -22,7 +22,7 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
 
     def chosen(*absent: int) -> list[int]:
         task = RowTask(
-            PIPE, (), window=Span(10, 20), settled={("file", "t1"): (Settled(Span(20, 30)),)},
+            PIPE, (), window=WriteTimes(10, 20), settled={("file", "t1"): (Settled(WriteTimes(20, 30)),)},
             absent_at_target=frozenset(("file", offset) for offset in absent),
         )  # fmt: skip
         return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
@@ -37,7 +37,7 @@ def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_tar
     (batch,) = WalReader([content], "file")
 
     def chosen(file: str, held: frozenset[str] = frozenset()) -> list[int]:
-        task = RowTask(PIPE, (), window=Span(10, 20), settled={(file, "t1"): (Settled(Span(0, 99), held),)})
+        task = RowTask(PIPE, (), window=WriteTimes(10, 20), settled={(file, "t1"): (Settled(WriteTimes(0, 99), held),)})
         return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
 
     assert chosen("file") == [15, 25]

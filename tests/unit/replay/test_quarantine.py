@@ -11,8 +11,9 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.outcomes import FileReport, Refusal, TableTally, Withheld
 from walferry.errors import UsageError
-from walferry.ledger import Hold, Ledger, SeenFile
-from walferry.replay.quarantine import record, release
+from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
+from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
+from walferry.replay.quarantine import _hold_again, check_release, record, release
 from walferry.run.run import Run
 
 TABLE, OTHER = "shop:orders", "shop:users"
@@ -31,7 +32,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 def report() -> FileReport:
     """A file of which one edit of one table was refused."""
-    refusal = Refusal(FILE, 20, 30, TABLE, "r1", 4, "no such family", b"edit", 1)
+    refusal = Refusal(FILE, 20, 30, TABLE, "r1", 4, "no such family", b"edit", write_time=1)
     tallies = tuple(TableTally(table, 2, 3, 1, 2) for table in (TABLE, OTHER))
     return FileReport(FILE, 100, True, tallies, (refusal,), (Withheld(FILE, TABLE, "r1", 20),))
 
@@ -68,12 +69,12 @@ def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_ran
 
 
 def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
-    damage = Refusal(FILE, 20, -1, "*", None, 0, "damaged", b"")
+    damage = Refusal(FILE, 20, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
     record(run, [FileReport(FILE, 100, False, tallies, (damage,), ())])
     assert {(hold.table, hold.region) for hold in run.ledger.quarantine.holds()} == {
-        (TABLE, "*"),
-        (OTHER, "*"),
+        (TABLE, ANY_REGION),
+        (OTHER, ANY_REGION),
     }
     assert applied(run) == []
     assert [r.state for r in run.ledger.log.ranges()] == ["sealed", "sealed"]
@@ -87,3 +88,33 @@ def test_an_item_is_released_only_by_the_name_of_its_own_run(run: Run) -> None:
         release(other, item.quarantine_id, "accept", "a mistake")
     assert run.ledger.quarantine.items() == [item]
     assert release(run, item.quarantine_id, "accept", "known").state == "released"
+
+
+def refused(run: Run, kind: RefusalKind, reason: str = "whatever it says") -> int:
+    """The id of an item of that kind, of one region."""
+    item = QuarantineItem(FILE, 20, 30, TABLE, "r1", 4, reason, b"edit", kind)
+    (number,) = run.ledger.quarantine.put([item])
+    run.ledger.quarantine.hold([Hold(FILE, TABLE, "r1", 0, number)])
+    return number
+
+
+def test_the_kind_of_a_refusal_decides_which_ways_out_there_are(run: Run) -> None:
+    marker = refused(run, RefusalKind.NOT_IN_LOG)
+    for resolution in ("retry", "rpc"):
+        with pytest.raises(UsageError, match="nothing to try again"):
+            check_release(run, marker, resolution)
+    check_release(run, marker, "reread")
+    plain = refused(run, RefusalKind.REFUSED, "not in the log: lineage: as the target says")
+    check_release(run, plain, "retry")
+    check_release(run, plain, "accept")
+
+
+def test_a_broken_lineage_that_is_refused_once_more_is_still_one(run: Run) -> None:
+    broken = refused(run, RefusalKind.LINEAGE)
+    refusal = Refusal(FILE, 20, 30, TABLE, ANY_REGION, 4, "truncated", b"", RefusalKind.LINEAGE)
+    _hold_again(run, run.ledger.quarantine.holds(), refusal)
+    again = run.ledger.quarantine.items()[-1]
+    assert again.quarantine_id != broken
+    assert again.kind is RefusalKind.LINEAGE
+    with pytest.raises(UsageError, match="began a new history"):
+        check_release(run, again.quarantine_id, "accept")

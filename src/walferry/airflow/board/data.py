@@ -28,6 +28,7 @@ from walferry.ledger import (
 from walferry.ledger.rows import RANGE_STATES, RunKind, to_json
 from walferry.migration.compare import UNEXPLAINED, equal
 from walferry.migration.report import summary
+from walferry.refusals import ANY_REGION
 from walferry.run.phases import phases_of, steps
 from walferry.run.progress import status
 
@@ -334,7 +335,7 @@ def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list
             "resolution": item.resolution, "released_by": item.released_by,
             "release_reason": item.release_reason, "released_ms": item.released_ms,
             "holds": [
-                f"all of {table}" if region == "*" else f"{region} of {table}"
+                f"all of {table}" if region == ANY_REGION else f"{region} of {table}"
                 for table, region in sorted(behind[item.quarantine_id])
             ][:20],
         }

@@ -1,0 +1,50 @@
+"""A ledger from before the kinds of refusal were recorded gets them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from walferry.ledger import Ledger
+from walferry.ledger.database import sql_directory
+from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
+
+BEFORE = 4
+"""the schema that brought the column"""
+
+
+def test_the_kind_and_region_of_older_items_are_known_from_their_reason(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with sqlite3.connect(path) as connection:
+        for file in sorted(sql_directory().glob("[0-9]*.sql")):
+            version, _, rest = file.name.partition("_")
+            if int(version) < BEFORE and (rest.count(".") == 1 or ".sqlite." in rest):
+                connection.executescript(file.read_text(encoding="utf-8"))
+                if rest.count(".") == 1:
+                    connection.execute("INSERT INTO schema_versions VALUES (?, ?, 0)", (int(version), file.stem))
+        connection.execute(
+            "INSERT INTO runs (run_id, name, owner, spec, state, paused, outcome, created_ms) "
+            "VALUES ('move-1', 'move', 'me', '{}', 'running', FALSE, '', 0)"
+        )
+        items = [
+            ("t", "r1", "no such family"),
+            ("t", "r1", "again, after the release of 1: not in the log: a bulk load"),
+            ("t", "", "lineage: region r2 was created anew"),
+            ("*", "", "rs.1 is damaged at byte 7"),
+        ]
+        for number, (table, region, reason) in enumerate(items, 1):
+            connection.execute(
+                "INSERT INTO quarantine (quarantine_id, run_id, file, start_offset, end_offset, table_name, region, "
+                "sequence_number, reason, data, state, recorded_ms) VALUES (?, 'move-1', 'f', 1, 2, ?, ?, 3, ?, '', "
+                "'held', 0)",
+                (number, table, region, reason),
+            )
+    connection.close()
+    with Ledger.open(f"sqlite:///{path}", actor="test") as ledger:
+        found = [(item.table, item.region, item.kind) for item in ledger.of("move-1").quarantine.items()]
+    assert found == [
+        ("t", "r1", RefusalKind.REFUSED),
+        ("t", "r1", RefusalKind.NOT_IN_LOG),
+        ("t", ANY_REGION, RefusalKind.LINEAGE),
+        (ANY_TABLE, ANY_REGION, RefusalKind.DAMAGE),
+    ]
