@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 unfinished input, 4 damaged input, 5 si
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import sys
@@ -165,6 +166,17 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
+class _Prompt(logging.Handler):
+    """Shows the open question again after each line of the log, so that it is always the last one."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def emit(self, record: logging.LogRecord | None) -> None:
+        print(f"{self.question} [y/N]: ", end="", file=sys.stderr, flush=True)
+
+
 def _ask(question: str, at_work: Callable[[], None]) -> bool:
     """Ask at the terminal and call `at_work` each second until there is an answer. UsageError where nobody can answer.
 
@@ -172,16 +184,21 @@ def _ask(question: str, at_work: Callable[[], None]) -> bool:
     """
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
-    while True:
-        print(f"{question} [y/N]: ", end="", file=sys.stderr, flush=True)
-        while not select.select([sys.stdin], [], [], 1.0)[0]:
-            at_work()
-        answer = sys.stdin.readline().strip().lower()
-        if answer in ("y", "yes"):
-            return True
-        if answer in ("", "n", "no"):
-            return False
-        print("answer y or n", file=sys.stderr)
+    prompt = _Prompt(question)
+    logging.getLogger().addHandler(prompt)
+    try:
+        while True:
+            prompt.emit(None)
+            while not select.select([sys.stdin], [], [], 1.0)[0]:
+                at_work()
+            answer = sys.stdin.readline().strip().lower()
+            if answer in ("y", "yes"):
+                return True
+            if answer in ("", "n", "no"):
+                return False
+            print("answer y or n", file=sys.stderr)
+    finally:
+        logging.getLogger().removeHandler(prompt)
 
 
 @app.command()

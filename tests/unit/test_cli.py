@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import filled
+from walferry import cli
 from walferry.cli import main
+from walferry.errors import GapError
 from walferry.ledger import Ledger
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
@@ -249,3 +253,38 @@ def test_a_migration_with_a_time_window_is_refused(command: str, tmp_path: Path)
     window = "{from: '2026-11-21T00:00', to: '2026-11-21T01:00'}"
     text = f"name: move\nsource: {UNREACHABLE}\ntarget: {UNREACHABLE}\ntables: [t]\nwindow: {window}\n"
     assert "window: a migration has none" in refused(walferry(tmp_path, command, spec(tmp_path, text)), 2)
+
+
+def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = os.openpty()
+    os.write(here, b"perhaps\n")
+    with os.fdopen(there) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        looks: list[int] = []
+
+        def at_work() -> None:
+            looks.append(len(looks))
+            logging.getLogger("walferry").warning("round %d", len(looks))
+            if len(looks) == 2:
+                os.write(here, b"y\n")
+
+        assert cli._ask("Cut over?", at_work)
+    os.close(here)
+    lines = capsys.readouterr().err.split("Cut over? [y/N]: ")
+    assert lines[1] == "answer y or n\n"
+    assert len(lines) == 1 + 2 + 2  # asked, asked again after "perhaps", and after each line of the log
+
+
+def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = os.openpty()
+
+    def at_work() -> None:
+        raise GapError("a file is gone", file="f")
+
+    with os.fdopen(there) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with pytest.raises(GapError):
+            cli._ask("Cut over?", at_work)
+    os.close(here)
