@@ -74,7 +74,7 @@ class WalWatchSensor(BaseSensorOperator):
             facts = measure(ledger, run, self.source, cluster, listing, float(self.cleaner_ttl))
             for one in facts:
                 alert(ledger, run, self.source, one)
-            changes = follow.record(ledger, run.run_id, listing)
+            changes = follow.record(ledger, run.run_id, follow.look_into_open(ledger, run.run_id, listing, cluster))
             moved, grown = moved + len(changes.moved), grown + len(changes.grown)
             since = max(_last_announced(context, wal_asset(self.source)), follow.announced_ms(ledger, run))
             news = follow.news(ledger, run, cluster, since)

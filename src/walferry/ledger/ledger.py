@@ -222,14 +222,16 @@ class Ledger:
             return fetch(connection, Lease, leases, *conditions, order=(leases.c.resource, leases.c.fencing_number))
 
     def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[WalFile]:
-        """Files seen by any of the runs whose numbers (ms of their creation) lie in [first, end), each name once."""
+        """Files seen by any of the runs whose numbers (ms of their creation) lie in [first, end), each name once, as
+        long as any of them knows it."""
         wal_files = self._store.table("wal_files")
         known: dict[str, WalFile] = {}
         with self._store.database.read() as connection:
             for run_id in run_ids:
                 of_run = (wal_files.c.run_id == run_id, wal_files.c.number >= first, wal_files.c.number < end)
                 for file in fetch(connection, WalFile, wal_files, *of_run):
-                    known.setdefault(file.name, file)
+                    if file.name not in known or known[file.name].length < file.length:
+                        known[file.name] = file
         return sorted(known.values(), key=lambda file: (file.group, file.number))
 
     def audit(self, actor: str, action: str, run_id: str | None, inputs: Mapping[str, Any], outcome: str = "") -> str:

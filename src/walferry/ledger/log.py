@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
@@ -113,6 +113,14 @@ class Log:
                 state: FileState = "missing"
                 connection.execute(update(wal_files).where(*same).values(state=state))
                 self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[0].path})
+
+    def read_to_end(self, lengths: Mapping[str, int]) -> None:
+        """Record the true lengths of files, in bytes, which whoever read them to their ends knows."""
+        wal_files = self._store.table("wal_files")
+        with self._store.database.write() as connection:
+            for name, length in lengths.items():
+                same = (wal_files.c.run_id == self._run_id, wal_files.c.name == name)
+                connection.execute(update(wal_files).where(*same).values(length=length))
 
     def set_ranges(self, ranges: Sequence[WalRange]) -> None:
         """Record ranges by (file, start, table). A state moves forward only, and an end only before it is applied.
@@ -285,8 +293,11 @@ def _merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
         state: FileState = "sealed" if seen.sealed else "open"
         sealed_ms = at if seen.sealed else None
         return WalFile(seen.name, seen.group, seen.server, seen.number, seen.path, seen.length, state, at, sealed_ms)
-    if seen.length < known.length or (_was_sealed(known) and not seen.sealed):  # an older look at it
-        seen = replace(seen, path=known.path, length=max(seen.length, known.length), sealed=_was_sealed(known))
+    if _was_sealed(known) and not seen.sealed:  # an older look at it
+        seen = replace(seen, path=known.path, sealed=True)
+    if seen.length < known.length:  # an older look, too, or a listing that tells less than was read
+        path = seen.path if seen.sealed and not _was_sealed(known) else known.path
+        seen = replace(seen, path=path, length=known.length)
     return replace(
         known,
         path=seen.path,

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from walferry.errors import GapError
 from walferry.ledger import WalRange
 from walferry.replay.cut import (
-    Cut,
     as_listed,
     as_seen,
 )
 from walferry.replay.protect import queued_files, require_peer
 from walferry.run.run import Run
-from walferry.wal.files import list_wals, parse_wal_name
+from walferry.wal.fences import InGroup
+from walferry.wal.files import WalFile, list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
 
 
-def check_complete(run: Run, cut: Cut) -> None:
-    """Raise GapError when a file that must be there is not (R1).
+def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
+    """Raise GapError when a file that must be there is not (R1), by a listing of the source's files.
 
-    Two lists that are made independently of each other have to agree with what is on the file system: the files
-    that the ledger saw earlier and has not applied, and the queue in which HBase keeps every WAL for the peer.
+    Two lists that are made independently of each other have to agree with it: the files that the ledger saw earlier and
+    has not applied, and the queue in which HBase keeps every WAL for the peer. `to_end_fence`: what is past the end
+    fence does not count.
     Raises PeerChangedError when that peer is not there any more, or enabled: then nothing keeps the WALs.
     """
     require_peer(run)
-    present = {file.name for file in cut.files}
+    present = {file.name for file in listed}
     applied = run.ledger.log.applied_files()
     known = {file.name for file in run.ledger.log.files()}
-    expected = known - applied
     fences = run.fences()
-    for name in queued_files(run) - applied:
-        parsed = parse_wal_name(name)
-        if parsed is not None and fences.starts_by(parsed):
-            expected.add(name)
+    places: dict[str, InGroup] = {file.name: file for file in run.ledger.log.files()}
+    places |= {name: place for name in queued_files(run) if (place := parse_wal_name(name)) is not None}
+    inside = fences.holds if to_end_fence else fences.starts_by
+    expected = {name for name, place in places.items() if name not in applied and inside(place)}
     # The queue may be newer than the listing: look again before crying wolf.
     missing = expected - present
     if missing:

@@ -16,7 +16,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.open import bytes_held
 from walferry.wal.sealed import is_sealed
 
 log = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ def start_fence(run: Run) -> dict[str, Any]:
             # A kill came behind the fence and before this phase was done: regions may have moved since.
             before = dict.fromkeys(before, NOT_KNOWN)
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
+        record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
         return {"groups": len(positions), "before": before, "at_ms": cut.started_ms}
 
     return run.once("fence", work)
@@ -246,8 +248,18 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
 
 
 def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
-    """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more."""
-    run.ledger.log.see_files([as_seen(file, file.name in sealed) for file in files])
+    """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
+
+    Of the others a listing does not tell whether they hold anything: that is looked up, once they do no more. When such
+    a log is gone with its server one day, the ledger knows whether it ever held an entry.
+    """
+    known = {file.name: file.length for file in run.ledger.log.files()}
+    seen = []
+    for file in files:
+        if file.name not in sealed and not file.length and not known.get(file.name):
+            file = replace(file, length=bytes_held(run.source_files, run.source_root, file))
+        seen.append(as_seen(file, file.name in sealed))
+    run.ledger.log.see_files(seen)
 
 
 def as_seen(file: WalFile, sealed: bool) -> SeenFile:

@@ -59,6 +59,7 @@ def record(run: Run, reports: Sequence[FileReport]) -> None:
         log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
     holds = _holds(run, reports, dict(zip(refusals, ids, strict=True)))
     run.ledger.quarantine.hold(holds)
+    run.ledger.log.read_to_end({report.file: report.length for report in reports if report.complete})
     waiting = {(hold.file, hold.table) for hold in holds}
     run.ledger.log.set_ranges(
         [

@@ -44,7 +44,7 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     window = _window(run)
     cut = _settled_cut(run, window)
     below = see(run, cut)
-    check_complete(run, cut)
+    check_complete(run, cut.files)
     pending = _pending(run, below)
     calm = frozenset(table for table, before in window.items() if before == cut.after.get(table))
     if len(calm) == len(window) and (first := _first(pending)) != pending:
@@ -61,7 +61,9 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
         with applying(run) as route:
             started_ms = now_ms()
             apply_released(run, spark, route)
-            below = run.fences().within(await_archive(run))
+            listed = await_archive(run)
+            check_complete(run, listed, to_end_fence=True)
+            below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
             window = _window(run)
             now = {table: fingerprint(run.source, table) for table in window}

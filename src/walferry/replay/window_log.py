@@ -46,13 +46,17 @@ def missing_ranges(
     than the server did. Without a record nothing tells of the logs of a server that has died since.
     """
     present = {file.name for file in files}
-    # A log that never held a byte is deleted when its server dies; an open one is listed with length 0 as well. The
-    # cleaner takes a server's oldest logs first: where one of them is left, it was not the cleaner.
+    # A server's last log is deleted when the server dies, if it never held a byte. The cleaner takes a server's oldest
+    # logs first: where one of them is left, it was not the cleaner.
     left = {file.group for file in files}
+    last: dict[str, int] = {}
+    for file in (*known, *files):
+        last[file.group] = max(last.get(file.group, 0), file.number)
     gone = [
         file
         for file in covering({f.name: f for f in (*known, *files)}.values(), start_ms, end_ms)
-        if file.name not in present and (file.length or file.server in alive or file.group not in left)
+        if file.name not in present
+        and (file.length or file.server in alive or file.group not in left or file.number < last[file.group])
     ]
     missing = [f"{file.name} (last seen at {file.path})" for file in gone]
     told = {file.server for file in gone}

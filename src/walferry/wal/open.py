@@ -11,7 +11,7 @@ from posixpath import basename
 import numpy as np
 import pyarrow as pa
 
-from walferry.errors import GapError, TransientError, UnfinishedInputError
+from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError, UnreadableInputError
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import Ending, EntryBatch, WalHeader, WalReader
@@ -73,6 +73,21 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
         return moved
 
     return Wal(files, name or path, locate, Until.NOW, batch_bytes)
+
+
+def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
+    """How many bytes of a file hold entries for certain: 0 when it has none now. Reads no more than its beginning.
+
+    The NameNode lists an open file with length 0, whatever it holds. What cannot be read counts as held.
+    """
+    try:
+        for batch in open_wal(files, root, file, Until.NOW, batch_bytes=_HEADER_BYTES):
+            return batch.base + int(batch.end[-1])
+    except (DamagedInputError, UnreadableInputError):
+        return 1
+    except GapError:
+        pass  # it was deleted since it was listed
+    return 0
 
 
 class Wal:

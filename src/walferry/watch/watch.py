@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from walferry.errors import GapError, WalferryError
@@ -24,7 +24,7 @@ from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.wal.fences import InGroup
 from walferry.wal.files import Place, WalFile
-from walferry.wal.open import Until, open_wal
+from walferry.wal.open import Until, bytes_held, open_wal
 from walferry.watch.listing import Changes, KnownWal, compare, list_wals
 from walferry.watch.listing import Listing as Listing  # for the sensor, which knows this room only
 
@@ -74,6 +74,22 @@ def list_now(cluster: Cluster) -> Listing:
 async def changes_since(known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str) -> Changes:
     """What a fresh listing shows that is not in `known`; blocks no thread. Errors as `wal.watch.list_wals`."""
     return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root))
+
+
+def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Cluster) -> Listing:
+    """The listing with what open logs hold at least, which are listed with length 0 whatever is in them.
+
+    Looks into those that are not known to hold an entry, so that one that is gone later is not taken for an empty one.
+    """
+    known = known_wals(ledger, run_id)
+    newest = {file.group: file for file in sorted(listing.files.values(), key=lambda file: file.number)}
+    files, root = file_system(cluster), cluster.address().root_path
+    looked = {
+        file.name: replace(file, length=bytes_held(files, root, file))
+        for file in newest.values()
+        if file.place is Place.LIVE and not file.length and not (file.name in known and known[file.name].length)
+    }
+    return replace(listing, files=listing.files | looked)
 
 
 def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
@@ -230,11 +246,13 @@ def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: L
     mine = ledger.of(run.run_id).log.files()
     mine += [file for file in seen if file.group in fences.start or file.first_seen_ms > run.created_ms]
     known: dict[str, InGroup] = {file.name: file for file in mine}
-    # HBase deletes a server's last log, instead of archiving it, when it never held a byte.
+    # HBase deletes a dead server's last log, instead of archiving it, when it never held a byte.
     last: dict[str, int] = {}
-    for known_file in known.values():
+    for known_file in (*known.values(), *listing.files.values()):
         last[known_file.group] = max(last.get(known_file.group, 0), known_file.number)
-    empty = {f.name for f in mine if f.state == "open" and not f.length and f.number == last[f.group]}
+    alive = {file.server for file in listing.files.values() if file.place is Place.LIVE}
+    held = {file.name for file in mine if file.state != "open" or file.length}
+    empty = {f.name for f in mine if f.name not in held and f.number == last[f.group] and f.server not in alive}
     known |= listing.files
     return {
         name

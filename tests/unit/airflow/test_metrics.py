@@ -16,8 +16,9 @@ from walferry.airflow.metrics import emit
 from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
+from walferry.watch import watch as watching
 from walferry.watch.listing import Listing
-from walferry.watch.watch import RunFacts, record, run_facts, runs_on, watch_run
+from walferry.watch.watch import RunFacts, look_into_open, record, run_facts, runs_on, watch_run
 
 FACTS = RunFacts(
     run_id="move-1",
@@ -157,6 +158,38 @@ def test_a_file_that_only_the_watch_saw_is_missed_too(ledger: Ledger, run: RunRe
 def test_a_log_that_never_held_a_byte_may_go_with_its_server(ledger: Ledger, run: RunRecord) -> None:
     ledger.of(run.run_id).log.see_files([SeenFile(name(4), GROUP, SERVER, 4, "/4", 0, sealed=False)])
     assert measured(ledger, run, listing(3)).lost == ()
+
+
+def test_a_log_that_the_run_or_the_watch_saw_holding_something_is_missed_when_it_goes(
+    ledger: Ledger, run: RunRecord
+) -> None:
+    watch = watch_run(ledger, "hbase_source", CLUSTER)
+    for run_id, length in ((run.run_id, 0), (watch.run_id, 300)):
+        ledger.of(run_id).log.see_files([SeenFile(name(4), GROUP, SERVER, 4, "/4", length, sealed=False)])
+    assert measured(ledger, run, listing(3), watch=watch).lost == (name(4),)
+
+
+def test_a_log_of_a_living_server_is_missed_though_it_may_have_been_empty(ledger: Ledger, run: RunRecord) -> None:
+    ledger.of(run.run_id).log.see_files([SeenFile(name(4), GROUP, SERVER, 4, "/4", 0, sealed=False)])
+    assert measured(ledger, run, listing(3, place=Place.LIVE)).lost == (name(4),)
+
+
+def test_an_open_log_is_looked_into_for_a_listing_does_not_tell_what_it_holds(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = watch_run(ledger, "hbase_source", CLUSTER)
+    looks: list[str] = []
+
+    def held(files: object, root: str, file: WalFile) -> int:
+        looks.append(file.name)
+        return 300
+
+    monkeypatch.setattr(watching, "bytes_held", held)
+    for _ in range(2):
+        seen = listing(3, 4, place=Place.LIVE, length=0)
+        record(ledger, watch.run_id, look_into_open(ledger, watch.run_id, seen, CLUSTER))
+    assert looks == [name(4)], "only the one that is written to, and once it holds something no more"
+    assert {file.name: file.length for file in ledger.of(watch.run_id).log.files()} == {name(3): 0, name(4): 300}
 
 
 def test_lag_and_rate_come_from_the_rounds(ledger: Ledger, run: RunRecord) -> None:

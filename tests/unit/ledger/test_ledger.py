@@ -237,6 +237,17 @@ class TestFiles:
         assert (old.state, old.length, old.path) == ("sealed", 80, "/hbase/oldWALs/rs1.10")
         assert (new.state, new.length, new.sealed_ms) == ("open", 0, None)
 
+    def test_what_is_known_of_a_length_outlives_a_listing_that_tells_less(self, ledger: Ledger, run: RunRecord) -> None:
+        log = ledger.of(run.run_id).log
+        log.see_files([opened("rs1.10", 50)])
+        log.see_files([sealed("rs1.10", 0)])
+        (file,) = log.files()
+        assert (file.state, file.length, file.path) == ("sealed", 50, "/hbase/oldWALs/rs1.10")
+        log.read_to_end({"rs1.10": 40})  # the server died, and with it what it had not acknowledged
+        log.set_ranges([span("rs1.10", 0, 40, "applied")])
+        assert [file.length for file in log.files()] == [40]
+        assert log.gaps() == []
+
     def test_new_and_sealed_files_are_in_the_audit_trail_once(self, ledger: Ledger, run: RunRecord) -> None:
         for _ in range(2):
             ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
@@ -314,6 +325,17 @@ class TestGaps:
         ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
         ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 30, "applied"), span("rs1.10", 30, 80, "sealed")])
         assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 30, 80, TABLE, "not applied")]
+
+    def test_a_closed_file_without_a_byte_needs_a_range_of_every_table_too(self, ledger: Ledger) -> None:
+        run = ledger.open_run("both", "me", {"tables": ["shop:orders", "users"]}, "me")
+        log = ledger.of(run.run_id).log
+        log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
+        log.see_files([sealed("rs1.10", 0), sealed("rs1.11", 0)])
+        assert log.gaps() == [Gap("rs1.10", 0, 0, table, "not read") for table in (TABLE, "users")]
+        log.set_ranges([span("rs1.10", 0, 0, "applied"), span("rs1.10", 0, 0, "sealed", "users")])
+        assert log.gaps() == [Gap("rs1.10", 0, 0, "users", "not read")]
+        log.mark_applied(["rs1.10"])
+        assert log.gaps() == []
 
     def test_each_table_of_the_spec_is_asked_for(self, ledger: Ledger) -> None:
         tables = [{"source": "default:users", "target": "new:users"}, "shop:orders"]

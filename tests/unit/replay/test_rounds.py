@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
+from unit.formats.wal_builder import entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.errors import GapError
+from walferry.formats.cells import encode_cell
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, SeenFile, WalRange
 from walferry.ledger.rows import RangeState
+from walferry.replay import rounds
 from walferry.replay.completeness import check_complete
-from walferry.replay.cut import Cut, as_listed
+from walferry.replay.cut import as_listed, record_seen
 from walferry.replay.protect import PeerChangedError
 from walferry.replay.rounds import _pending
 from walferry.run.run import Run
 from walferry.storage import Local
-from walferry.wal.files import list_wals
+from walferry.wal.files import WalFile, list_wals
 
 TABLE = "shop:orders"
 SERVER = Server("rs", 1, 2)
@@ -82,8 +88,8 @@ def see(run: Run, number: int, *, length: int = 10, sealed: bool = True) -> str:
     return name
 
 
-def cut(run: Run) -> Cut:
-    return Cut(1, {}, {}, list_wals(run.source_files, run.source_root), {})
+def listed(run: Run) -> list[WalFile]:
+    return list_wals(run.source_files, run.source_root)
 
 
 def test_a_file_that_the_ledger_saw_is_missed_though_the_peer_has_let_go_of_it(run: Run) -> None:
@@ -91,7 +97,7 @@ def test_a_file_that_the_ledger_saw_is_missed_though_the_peer_has_let_go_of_it(r
     see(run, 10)
     lost = see(run, 11)
     with pytest.raises(GapError, match=lost) as gap:
-        check_complete(run, cut(run))
+        check_complete(run, listed(run))
     assert gap.value.files == [lost]
     assert [file.name for file in run.ledger.log.files() if file.state == "missing"] == [lost]
 
@@ -100,7 +106,7 @@ def test_a_file_that_only_the_queue_of_the_peer_names_is_missed_too(run: Run, so
     write(run, 10)
     source.queue = [f"{GROUP}.9", f"{GROUP}.10", f"{GROUP}.11"]  # the first is in the snapshot
     with pytest.raises(GapError) as gap:
-        check_complete(run, cut(run))
+        check_complete(run, listed(run))
     assert gap.value.files == [f"{GROUP}.11"]
 
 
@@ -109,7 +115,7 @@ def test_a_file_that_was_applied_may_go(run: Run, source: Source) -> None:
     applied = see(run, 10)
     run.ledger.log.set_ranges([WalRange(applied, 0, 10, TABLE, 0, 0, None, None, "applied")])
     source.queue = [applied]
-    check_complete(run, cut(run))
+    check_complete(run, listed(run))
 
 
 def test_a_file_that_only_one_of_two_tables_has_is_still_missed(tmp_path: Path, run: Run) -> None:
@@ -124,17 +130,17 @@ def test_a_file_that_only_one_of_two_tables_has_is_still_missed(tmp_path: Path, 
     states: dict[str, RangeState] = {TABLE: "applied", "shop:carts": "sealed"}
     run.ledger.log.set_ranges([WalRange(lost, 0, 10, t, 0, 0, None, None, s) for t, s in states.items()])
     with pytest.raises(GapError, match=lost):
-        check_complete(run, cut(run))
+        check_complete(run, listed(run))
     run.ledger.log.set_ranges([WalRange(lost, 0, 10, "shop:carts", 0, 0, None, None, "applied")])
-    check_complete(run, cut(run))
+    check_complete(run, listed(run))
 
 
 def test_a_file_that_came_behind_the_listing_is_not_missed(run: Run, source: Source) -> None:
     write(run, 10)
-    made = cut(run)
+    before = listed(run)
     write(run, 11)
     source.queue = [f"{GROUP}.11"]
-    check_complete(run, made)
+    check_complete(run, before)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +157,14 @@ def test_only_the_last_open_file_of_a_dead_server_may_be_gone_as_empty(
         see(run, 11)
     source.alive = alive
     with pytest.raises(GapError) as gap:
-        check_complete(run, cut(run))
+        check_complete(run, listed(run))
     assert gap.value.files == [lost]
 
 
 def test_an_empty_file_that_went_with_its_server_leaves_no_gap(run: Run, source: Source) -> None:
     see(run, 10, length=0, sealed=False)
     source.alive = []
-    check_complete(run, cut(run))
+    check_complete(run, listed(run))
     assert run.ledger.log.gaps() == []
 
 
@@ -168,7 +174,7 @@ def test_nothing_is_applied_while_no_peer_keeps_the_log(
 ) -> None:
     source.peer = peer
     with pytest.raises(PeerChangedError, match=f"was {what} at the source"):
-        check_complete(run, cut(run))
+        check_complete(run, listed(run))
 
 
 def test_a_file_is_read_again_until_each_of_its_tables_is_applied_or_waits(tmp_path: Path) -> None:
@@ -189,3 +195,44 @@ def test_a_file_is_read_again_until_each_of_its_tables_is_applied_or_waits(tmp_p
             ledger.of(run.run_id).log.set_ranges([WalRange(file, 0, 10, table, 0, 0, None, None, state)])  # type: ignore[arg-type]
         listed = [as_listed(file) for file in ledger.of(run.run_id).log.files()]
         assert [file.name for file in _pending(run, listed)] == [new, half, killed, unsent]
+
+
+def test_an_open_log_that_held_an_entry_when_it_was_seen_is_missed_when_it_goes_with_its_server(
+    run: Run, source: Source
+) -> None:
+    """The NameNode lists it with length 0, as it does one without a byte."""
+    place = f"{run.source_root}/WALs/{SERVER.name}/{GROUP}.10"
+    Local().write(place, [header() + entry([encode_cell(b"r", b"f", b"q", 1, 4)], 1)])
+    (file,) = listed(run)
+    record_seen(run, [replace(file, length=0)], sealed=())
+    record_seen(run, [replace(file, length=0)], sealed=())
+    Local().delete(place)
+    source.alive = []
+    with pytest.raises(GapError) as gap:
+        check_complete(run, listed(run))
+    assert gap.value.files == [file.name]
+
+
+def test_before_the_end_fence_nothing_may_be_missing_and_what_is_past_it_may(run: Run, source: Source) -> None:
+    write(run, 10)
+    lost, past = see(run, 11), see(run, 12)
+    source.queue = [f"{GROUP}.13"]
+    run.ledger.log.set_fence("end", [Position(GROUP, past, 12, 0)])
+    with pytest.raises(GapError) as gap:
+        check_complete(run, listed(run), to_end_fence=True)
+    assert gap.value.files == [lost]
+    write(run, 11)
+    check_complete(run, listed(run), to_end_fence=True)
+    with pytest.raises(GapError):
+        check_complete(run, listed(run))
+
+
+def test_the_drain_does_not_begin_while_a_file_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = see(run, 10)
+    monkeypatch.setattr(rounds, "applying", lambda run: nullcontext())
+    monkeypatch.setattr(rounds, "apply_released", lambda *_: None)
+    monkeypatch.setattr(rounds, "apply_batch", lambda *_: pytest.fail("something was applied"))
+    monkeypatch.setattr(run, "once", lambda phase, work: work())
+    run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.11", 11, 0)])
+    with pytest.raises(GapError, match=lost):
+        rounds.drain(run, cast(SparkSession, None))

@@ -43,6 +43,12 @@ def test_an_empty_log_of_a_dead_server_is_not_missed_and_one_of_a_living_server_
     assert len(missing_ranges([log(HOUR), log(3 * HOUR)], {SERVER}, [empty], 2 * HOUR, 3 * HOUR)) == 1
 
 
+def test_a_log_that_another_one_of_its_server_followed_was_not_empty() -> None:
+    empty = log(2 * HOUR, length=0)
+    assert len(missing_ranges([log(HOUR), log(3 * HOUR)], (), [empty], 2 * HOUR, 3 * HOUR)) == 1
+    assert len(missing_ranges([log(HOUR)], (), [empty, log(3 * HOUR, length=0)], 2 * HOUR, 2 * HOUR + 1)) == 1
+
+
 def test_an_open_log_of_a_dead_server_of_which_nothing_is_left_is_missing() -> None:
     """The cleaner may have taken it with the others, filled and archived since it was seen."""
     assert len(missing_ranges([log(HOUR, server="other,1,1")], (), [log(2 * HOUR, length=0)], 2 * HOUR, 3 * HOUR)) == 1

@@ -13,8 +13,8 @@ from walferry.errors import DamagedInputError, GapError, TransientError, Unreada
 from walferry.formats.cells import encode_cell
 from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
-from walferry.wal.files import WalFile, list_wals
-from walferry.wal.open import Until, open_wal, open_wal_at
+from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.open import Until, bytes_held, open_wal, open_wal_at
 
 SERVER = "rs,1,2"
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
@@ -149,3 +149,24 @@ def test_a_file_given_by_its_path_may_be_anywhere_and_is_followed_into_the_archi
     (tmp_path / "oldWALs" / NAME).unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
         list(open_wal_at(Local(), file.path))
+
+
+def test_what_an_open_file_holds_is_told_though_it_is_listed_without_a_byte(tmp_path: Path) -> None:
+    files = Open()
+
+    def held(content: bytes) -> int:
+        files.write(f"{tmp_path}/WALs/{SERVER}/rs%2C1%2C2.7", [content], overwrite=True)
+        (file,) = list_wals(files, str(tmp_path))
+        return bytes_held(files, str(tmp_path), replace(file, length=0))
+
+    whole = header() + entry([CELL], 1)
+    assert held(b"") == held(header()[:9]) == held(header()) == 0
+    assert held(whole) == held(whole + b"half") == len(whole)
+    assert held(header() + entry([CELL] * 500, 1)) > 4096
+    assert held(header() + b"\x7f" * 200) > 0, "what cannot be read counts as held"
+
+
+def test_a_file_that_was_deleted_since_it_was_listed_holds_nothing(tmp_path: Path) -> None:
+    Local().mkdirs(f"{tmp_path}/WALs/{SERVER}")
+    gone = WalFile("rs%2C1%2C2.7", "rs%2C1%2C2", SERVER, 7, "/gone", Place.LIVE, 0)
+    assert bytes_held(Local(), str(tmp_path), gone) == 0
