@@ -20,7 +20,7 @@ from walferry.errors import UsageError, WalferryError
 HOST = "127.0.0.1"
 BOOT_DEADLINE_S = 120.0
 _DEPLOY = "org.apache.spark.deploy"
-# An app's folder at a worker holds the unpacked environment, which is large.
+# An app's folder at a worker holds the packed environment, which is large.
 _CLEANUP = {"enabled": "true", "interval": 30, "appDataTtl": 120}
 _FORGET_APPS = " ".join(f"-Dspark.worker.cleanup.{key}={value}" for key, value in _CLEANUP.items())
 
@@ -114,6 +114,7 @@ class SparkCluster:
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_WORKER_OPTS": _FORGET_APPS,
+            "WALFERRY_ENVIRONMENTS": str(self.directory / "environments"),
             # The workers have the packed environment only, as on machines of their own.
             "PATH": os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != _scripts()),
             "PYTHONPATH": "",

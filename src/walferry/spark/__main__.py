@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -21,26 +22,46 @@ from walferry.errors import UsageError
 PYTHON = Path(sys.executable).resolve()
 NOT_RUN = {".h", ".c", ".pxd", ".pyx", ".pyi"}
 
+ENVIRONMENTS = "WALFERRY_ENVIRONMENTS"
+"""variable of the workers: folder of the unpacked packages, by default `walferry-<uid>` of the temporary files"""
+
 _LAUNCHER = """#!/bin/sh
 bin="${0%%/*}"
-[ -x "$bin/python3" ] || "%s" -I "$bin/settle.py" || exit 1
-exec "$bin/python3" "$@"
+[ -e "$bin/home" ] || "%s" -I "$bin/settle.py" || exit 1
+read -r home < "$bin/home"
+exec "$home/bin/python3" "$@"
 """
-"""`bin/python` of the unpacked environment"""
+"""`bin/python` of the archive"""
 
 _SETTLE = """
-import json, os, sys
+import fcntl, json, os, sys, tempfile, zipfile
 
-# Spark unpacks without the files' times, by which Python and numba know that what they compiled is still good.
+# Half a gigabyte: the executors of a machine, of this app and of later ones, share what the first of them unpacks.
 bin = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(bin)
-with open(os.path.join(bin, "times.json")) as times:
-    for path, ns in json.load(times).items():
-        os.utime(os.path.join(top, path), ns=(ns, ns))
-# Python finds pyvenv.cfg from the link's own place. The link comes last: it says that all is done.
-link = os.path.join(bin, f"python3.{os.getpid()}")
-os.symlink(sys.executable, link)
-os.replace(link, os.path.join(bin, "python3"))
+(packages,) = [name for name in os.listdir(top) if name.startswith("packages-")]
+root = os.environ.get("%s") or os.path.join(tempfile.gettempdir(), f"walferry-{os.getuid()}")
+os.makedirs(root, mode=0o700, exist_ok=True)
+if os.stat(root).st_uid != os.getuid():
+    sys.exit(f"{root} belongs to another user: name another folder in $%s")
+home = os.path.join(root, packages.removesuffix(".zip"))
+with open(home + ".lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not os.path.isdir(home):
+        unfinished = tempfile.mkdtemp(dir=root)
+        with zipfile.ZipFile(os.path.join(top, packages)) as archive:
+            archive.extractall(unfinished)
+        # A zip file keeps no exact times, by which Python and numba know that what they compiled is still good.
+        with open(os.path.join(unfinished, "times.json")) as times:
+            for path, ns in json.load(times).items():
+                os.utime(os.path.join(unfinished, path), ns=(ns, ns))
+        os.mkdir(os.path.join(unfinished, "bin"))
+        os.symlink(sys.executable, os.path.join(unfinished, "bin", "python3"))
+        os.rename(unfinished, home)
+written = os.path.join(bin, f"home.{os.getpid()}")
+with open(written, "w") as file:
+    print(home, file=file)
+os.replace(written, os.path.join(bin, "home"))  # the last step: it says that all is done
 """
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -68,27 +89,43 @@ def pack_command(
 def pack(file: Path, python: Path = PYTHON) -> None:
     """Write the archive. Python itself is not in it: each worker needs the same version, at the path `python`.
 
-    Left out is PySpark, which the workers have, and whatever only drivers need. It is a zip file: of a tar file Spark
-    keeps neither what is executable nor links. UsageError for a file of another name.
+    Left out is PySpark, which the workers have, and whatever only drivers need. The packages are one file in it, which
+    `bin/python` unpacks once a machine: Spark would do it for the driver and each executor of every app. It is a zip
+    file: of a tar file Spark keeps neither what is executable nor links. UsageError for a file of another name.
     """
     if file.suffix != ".zip":
         raise UsageError(f"{file}: name it *.zip; of other archives Spark does not keep what is executable")
-    packages = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    times: dict[str, int] = {}
     unfinished = file.with_name(f".{file.name}")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
+    packages = file.with_name(f".{file.stem}-packages.zip")
+    try:
+        _pack_packages(packages, python)
+        with packages.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()[:16]
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
+            archive.write(packages, f"packages-{digest}.zip")
+            archive.writestr("bin/settle.py", _SETTLE % (ENVIRONMENTS, ENVIRONMENTS))
+            launcher = zipfile.ZipInfo("bin/python")
+            launcher.create_system, launcher.external_attr = 3, 0o100755 << 16  # made on Unix: rwxr-xr-x
+            archive.writestr(launcher, _LAUNCHER % python)
+        unfinished.replace(file)
+    finally:
+        packages.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+
+def _pack_packages(file: Path, python: Path) -> None:
+    folder = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    times: dict[str, int] = {}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
         for path, inside in contents():
-            name = f"{packages}/{inside}"
+            name = f"{folder}/{inside}"
             archive.write(path, name)
             if path.suffix == ".py":
                 times[name] = path.stat().st_mtime_ns
-        archive.writestr("pyvenv.cfg", f"home = {python.parent}\ninclude-system-site-packages = false\n")
-        archive.writestr("bin/times.json", json.dumps(times))
-        archive.writestr("bin/settle.py", _SETTLE)
-        launcher = zipfile.ZipInfo("bin/python")
-        launcher.create_system, launcher.external_attr = 3, 0o100755 << 16  # made on Unix: rwxr-xr-x
-        archive.writestr(launcher, _LAUNCHER % python)
-    unfinished.replace(file)
+        configuration = f"home = {python.parent}\ninclude-system-site-packages = false\n"
+        # ZipInfo: no time of today, so that equal packages have one digest.
+        archive.writestr(zipfile.ZipInfo("pyvenv.cfg"), configuration)
+        archive.writestr(zipfile.ZipInfo("times.json"), json.dumps(times))
 
 
 def contents() -> Iterator[tuple[Path, str]]:

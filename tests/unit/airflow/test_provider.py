@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
-import time
-import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 from walferry.airflow import CONNECTION_TYPE, get_provider_info
 from walferry.airflow.hook import HBaseHook, examine
 from walferry.errors import TransientError, UsageError
+from walferry.hbase import zookeeper
 from walferry.run.spec import Cluster
 from walferry.spark.__main__ import dependencies, pack
 
@@ -65,11 +63,10 @@ def test_a_refused_port_is_told_in_one_line_of_the_test(monkeypatch: pytest.Monk
     }
     del fields["extra"]["zookeeper"]
     monkeypatch.setenv("AIRFLOW_CONN_TRIED", json.dumps(fields))
-    began = time.monotonic()
+    monkeypatch.setattr(zookeeper, "CONNECT_TIMEOUT_S", 0.5)
     reached, message = HBaseHook("tried").test_connection()
     assert not reached
-    assert message == "ZooKeeper at 127.0.0.1:1 does not answer within 10 s; is it up?"
-    assert time.monotonic() - began < 15
+    assert message == "ZooKeeper at 127.0.0.1:1 does not answer within 0.5 s; is it up?"
 
 
 def test_a_connection_without_a_required_field_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,33 +81,6 @@ def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
     too_late = pytest.raises(TransientError, match=r"^ZooKeeper at .* did not answer within 1 s")
     with socket.create_server(("127.0.0.1", 0)) as silent, too_late:
         examine(cluster(silent.getsockname()[1]), 1)
-
-
-def test_the_packed_environment_runs_anywhere_with_numbas_kernels_compiled(tmp_path: Path) -> None:
-    pack(tmp_path / "environment.zip")
-    with zipfile.ZipFile(tmp_path / "environment.zip") as archive:  # as Spark does: permissions, but no times
-        archive.extractall(tmp_path / "environment")
-        mode = archive.getinfo("bin/python").external_attr >> 16
-    (tmp_path / "environment" / "bin" / "python").chmod(mode)
-    script = """
-import happybase, pyarrow
-from walferry.formats.proto import hbase_pb2
-from walferry.formats import __main__, _wal_kernels
-
-__main__.main()
-import walferry
-print(walferry.__file__)
-print(sum(_wal_kernels.scan_entries.stats.cache_misses.values()))
-"""
-    answer = subprocess.run(
-        [str(tmp_path / "environment" / "bin" / "python"), "-c", script],
-        capture_output=True, text=True, check=True, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    for path in tmp_path.iterdir():  # half a gigabyte each
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    place, misses = answer.stdout.splitlines()
-    assert place.startswith(str(tmp_path / "environment"))
-    assert misses == "0"
 
 
 def test_drivers_packages_stay_out_of_the_packed_environment() -> None:
