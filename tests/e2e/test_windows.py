@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
 import time
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+from e2e.conftest import WINDOWED
 from e2e.readers import content
 from walferry.embedded.environment import Environment
-from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, delete_column, put
 from walferry.ledger import Ledger
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 
 DAG = "hbase_wal_replay"
 DAG_VARIABLE = "walferry_replay"
-TABLE = "windowed"
-
-
-def edit(client: HBaseClient, seed: int) -> None:
-    """Puts and deletes of few cells at few timestamps, so that their order decides."""
-    chance = random.Random(seed)
-    for number in range(60):
-        row, timestamp = b"%d" % chance.randrange(9), chance.randint(1, 3)
-        if chance.random() < 0.15:
-            client.mutate(TABLE, [delete_column(row, b"f", b"q", timestamp)])
-        else:
-            client.mutate(TABLE, [put(row, [Cell(row, b"f", b"q", b"%d-%d" % (seed, number), timestamp)])])
 
 
 def backfilled(airflow: httpx.Client) -> list[str]:
@@ -47,7 +34,7 @@ def backfill(environment: Environment, airflow: httpx.Client, first: datetime, l
     """
     environment.airflow.command(
         "backfill", "create", "--dag-id", DAG, "--from-date", first.isoformat(), "--to-date", last.isoformat(),
-        "--dag-run-conf", json.dumps({"tables": [TABLE]}), "--run-backwards",
+        "--dag-run-conf", json.dumps({"tables": [WINDOWED]}), "--run-backwards",
     )  # fmt: skip
     environment.airflow.unpause(DAG)
     deadline = time.monotonic() + 400
@@ -58,25 +45,21 @@ def backfill(environment: Environment, airflow: httpx.Client, first: datetime, l
 
 
 @pytest.mark.timeout(900)
-def test_windows_that_are_backfilled_backwards_end_as_the_source(environment: Environment) -> None:
+def test_windows_that_are_backfilled_backwards_end_as_the_source(
+    environment: Environment, two_windows: Future[datetime]
+) -> None:
     source, target = environment.source.address, environment.target.address
-    with HBaseClient(source) as here, HBaseClient(target) as there, environment.airflow.client() as airflow:
-        for client in (here, there):
-            client.create_table(TABLE, {"f": {"VERSIONS": "9"}})
-        border = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
-        time.sleep(max(0.0, (border - datetime.now(UTC)).total_seconds() - 5))
-        edit(here, 1)  # at the end of one window
-        time.sleep(max(0.0, (border - datetime.now(UTC)).total_seconds() + 1))
-        edit(here, 2)  # at the beginning of the next
-        time.sleep(max(0.0, (border - datetime.now(UTC)).total_seconds() + 61))
-        environment.airflow.command("variables", "set", DAG_VARIABLE, json.dumps({"tables": [TABLE]}))
+    border = two_windows.result()
+    time.sleep(max(0.0, (border - datetime.now(UTC)).total_seconds() + 61))  # unless this test runs alone: over
+    with environment.airflow.client() as airflow:
+        environment.airflow.command("variables", "set", DAG_VARIABLE, json.dumps({"tables": [WINDOWED]}))
         try:
             backfill(environment, airflow, border - timedelta(minutes=1), border)
         finally:
             airflow.patch(f"/api/v2/dags/{DAG}", json={"is_paused": True}).raise_for_status()
-        expected = content(source, TABLE)
+        expected = content(source, WINDOWED)
         assert len(expected) > 4
-        assert content(target, TABLE) == expected
+        assert content(target, WINDOWED) == expected
         with Ledger.open(environment.ledger) as ledger:
             windows = [run for run in ledger.runs() if run.name.startswith("replay_") and run.state == "done"]
             facts = [ledger.of(run.run_id).phases.facts("replay_window") for run in windows]

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+import walferry
 from walferry.embedded import jars
 from walferry.run.spec import cluster_from_connection
 
@@ -107,7 +108,7 @@ def test_foreign_images_are_pinned_to_a_version() -> None:
 def test_own_images_carry_the_version_of_the_package_and_are_stages_of_the_dockerfile() -> None:
     for service in SERVICES.values():
         if "build" in service:
-            assert service["image"] == f"walferry-{service['build']['target']}:{PROJECT['version']}"
+            assert service["image"] == f"walferry-{service['build']['target']}:{walferry.__version__}"
             assert (
                 DOCKER / service["build"]["context"] / service["build"]["dockerfile"]
             ).resolve() == DOCKER / "Dockerfile"

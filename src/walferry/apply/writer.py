@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,9 +24,9 @@ class Limits:
     (`hbase.rpc.rows.warning.threshold`), and would mix up the order of a row's edits"""
     bytes: int = 4 << 20
     """of cells in one request; a cell that is larger goes alone"""
-    request_seconds: float = 30.0
+    request_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_REQUEST_SECONDS", "30")))
     attempts: int = 6
-    settle_seconds: float = 10.0
+    settle_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_SETTLE_SECONDS", "10")))
     """Pause after a request whose outcome is unknown: by then the receiving server has ended it
     (`replication.sink.client.ops.timeout`), so that it cannot overtake what is sent next."""
 

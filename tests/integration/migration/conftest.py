@@ -15,18 +15,9 @@ from walferry.migration import copy
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, protect
 from walferry.run.run import Run
-from walferry.spark.session import open_session
 
 StartRun = Callable[..., Run]
 Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """One Spark session for all tests."""
-    session = open_session("tests")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def run_of(spec: ResolvedSpec, folder: Path, kind: RunKind = "migration") -> Ite
 
 def spark() -> SparkSession:
     """The Spark session that all tests share."""
-    return open_session("tests of walferry")
+    return open_session("tests")
 
 
 def skip(run: Run, *phases: str) -> None:

@@ -11,6 +11,7 @@ from integration.migration.moves import fill, make_spec, unique
 from walferry.embedded.cluster import Cluster
 from walferry.embedded.processes import free_ports
 from walferry.errors import UsageError, WalferryError
+from walferry.hbase import zookeeper
 from walferry.hbase.client import HBaseClient
 from walferry.migration.plan import Plan, make_plan, require
 from walferry.run.spec import ResolvedSpec
@@ -116,8 +117,9 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
 )
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_wrong_address_is_named_within_a_minute(
-    side: str, key: str, value: str, message: str, source: Cluster, target: Cluster
+    side: str, key: str, value: str, message: str, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(zookeeper, "CONNECT_TIMEOUT_S", 1.0)  # the real one: hbase/test_client.py
     (port,) = free_ports(1)
     spec = make_spec(source, target, ["any"])
     wrong = getattr(spec, side).model_copy(update={key: value.format(port=port)})

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -131,8 +131,12 @@ def test_an_exception_of_the_server_is_raised_as_the_class_it_names() -> None:
         read_request(peer)
         peer.sendall(frame(delimited(pb.ResponseHeader(call_id=1, exception=failure))))
 
-    with server(serve) as address, pytest.raises(TableNotFoundError) as raised:
-        RpcConnection(address, "MasterService").call("GetTableState", VERSION, pb.GetClusterStatusResponse)
+    with (
+        server(serve) as address,
+        closing(RpcConnection(address, "MasterService")) as connection,
+        pytest.raises(TableNotFoundError) as raised,
+    ):
+        connection.call("GetTableState", VERSION, pb.GetClusterStatusResponse)
     assert raised.value.exception_class == NOT_FOUND
     assert raised.value.server == address
     assert raised.value.method == "MasterService.GetTableState"

@@ -13,12 +13,6 @@ from pyspark.sql import SparkSession
 from walferry.errors import GapError
 from walferry.spark import fan_out as items
 from walferry.spark.fan_out import fan_out
-from walferry.spark.session import open_session
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    return open_session("items")
 
 
 def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spark: SparkSession) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,17 +19,6 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = FIXTURES / "closed.wal"
 KILLED = FIXTURES / "killed.wal"
 NAME = "127.0.0.1%2C16020%2C1700000000000.1700000000001"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[1]").appName("wal source").config("spark.ui.enabled", "false")
-    session = (
-        builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def load(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
