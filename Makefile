@@ -1,16 +1,22 @@
-# `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS, WALFERRY_CACHE (downloaded jars).
+# `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
+# the unit tests reach), WALFERRY_CACHE (downloaded jars).
 PYTHON ?= python3
 PYTEST_ARGS ?=
+COVERAGE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.8
 PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check jars demo test up down lint lock
+# Unit tests have no server to share: on all cores.
+UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
+  $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
+
+.PHONY: help setup check jars demo test test-unit test-integration test-e2e up down lint lock
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: check $(BIN)/.walferry jars ## Virtual environment from the lock, jars into the cache folder; quick when nothing changed
 
@@ -18,7 +24,17 @@ demo: setup ## Move two live tables between two real clusters, and prove it
 	$(BIN)/python -m walferry.embedded demo
 
 test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(UNIT_TESTS)
+	$(BIN)/pytest tests/integration tests/e2e $(PYTEST_ARGS)
+
+test-unit: setup ## What needs no server: half a minute
+	$(UNIT_TESTS)
+
+test-integration: setup ## On two real clusters
+	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+
+test-e2e: setup ## In a real Airflow between two real clusters, with a Spark cluster
+	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
 
 up: setup ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json)
 	$(BIN)/python -m walferry.embedded up
@@ -31,9 +47,10 @@ lint: setup ## ruff and mypy, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-lock: $(BIN)/.lock-installed ## Resolve pyproject.toml anew into requirements.lock
+UPGRADE ?=
+lock: $(BIN)/.lock-installed ## Add what is new in pyproject.toml to requirements.lock; UPGRADE=1: newest versions of all
 	$(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --extra dev \
-	  --no-header --no-annotate --upgrade -o requirements.lock pyproject.toml
+	  --no-header --no-annotate $(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
 
 # What cannot be installed by us, each with one line that says what to do.
 check:
