@@ -123,6 +123,7 @@ def lay_out(directory: Path, host: str, region_servers: int) -> HostCluster:
         "hbase.zookeeper.property.clientPortAddress": EVERYWHERE,
         "hbase.master.hostname": host,
         "hbase.unsafe.regionserver.hostname": host,
+        "hbase.regionserver.info.bindAddress": EVERYWHERE,
     }
     return HostCluster(directory, taken, hbase_site=hbase_site, hdfs_site=hdfs_site, host=host)
 

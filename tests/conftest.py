@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +16,15 @@ SETTLE_SECONDS = 4
 QUICK = {
     "WALFERRY_REQUEST_SECONDS": "8",
     "WALFERRY_SETTLE_SECONDS": str(SETTLE_SECONDS),
-    "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "8",
+    "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "10",
 }
 """how long requests and sessions of a killed process are waited out, here and in every process that a test starts"""
-
-
-def pytest_configure() -> None:
-    os.environ.update(QUICK)
+QUICK_SITE = {
+    # A server ends a request before its sender takes it for ended.
+    "replication.sink.client.ops.timeout": str(SETTLE_SECONDS * 1000),
+    # Procedures of the master (open, close, snapshot) wait this long for others to go along in one request.
+    "hbase.procedure.remote.dispatcher.delay.msec": "10",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,14 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """What `make up` boots, laid out in a folder of the tests' own: `clusters` starts one part, `environment` all."""
     laid_out = Environment.lay_out(tmp_path_factory.mktemp("servers"), Settings())
-    # A server ends a request before its sender takes it for ended.
     for cluster in (laid_out.source, laid_out.target):
-        timeout = {"replication.sink.client.ops.timeout": str(SETTLE_SECONDS * 1000)}
-        cluster.hbase_site = {**cluster.hbase_site, **timeout}
-    return laid_out
+        cluster.hbase_site = {**cluster.hbase_site, **QUICK_SITE}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK.items():
+            patch.setenv(name, value)
+        yield laid_out
 
 
 @pytest.fixture(scope="session")
