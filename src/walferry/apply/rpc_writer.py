@@ -19,7 +19,13 @@ from walferry.errors import TransientError
 from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, ReadOnlyTableError, RemoteError, RequestTooBigError
+from walferry.hbase.errors import (
+    AccessDeniedError,
+    CallQueueFullError,
+    ReadOnlyTableError,
+    RemoteError,
+    RequestTooBigError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +46,16 @@ class RpcWriter:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
         Transient failures are repeated with the same content; after an unknown outcome it waits first. What is over
-        the server's own limit for a request is halved, down to single cells. Raises RefusedError when the target will
+        the server's own limits is halved, down to single cells. Raises RefusedError when the target will
         never take the cells, TransientError when attempts run out.
         """
         _refuse_swallowed(cells)
         try:
             self._send(runs, cells)
-        except RequestTooBigError as error:
+        except (RequestTooBigError, CallQueueFullError) as error:
             if sum(run.cells for run in runs) == 1:
+                if isinstance(error, CallQueueFullError):
+                    raise  # others may fill the queue
                 message = f"one cell alone is more than the target takes in a request: {error}"
                 raise RefusedError(message, reason=str(error)) from error
             log.info("a request of %d bytes is too big for the target, it goes in two: %s", len(cells), error)

@@ -90,6 +90,11 @@ class SnapshotInProgressError(RemoteTransientError):
     """A snapshot of that table is being taken right now."""
 
 
+class CallQueueFullError(ServerBusyError):
+    """The request does not fit beside those that wait (`hbase.ipc.server.max.callqueue.size`, bytes): a large one may
+    never fit."""
+
+
 class RequestTooBigError(RemoteError):
     """The request has more bytes than the server takes (`hbase.ipc.max.request.size`); it was not carried out."""
 
@@ -111,7 +116,7 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "PleaseHoldException": ServerGoneError,
     "NotAllMetaRegionsOnlineException": ServerGoneError,
     "RegionTooBusyException": ServerBusyError,
-    "CallQueueTooBigException": ServerBusyError,
+    "CallQueueTooBigException": CallQueueFullError,
     "CallDroppedException": ServerBusyError,
     "ServerTooBusyException": ServerBusyError,
     "RpcThrottlingException": ServerBusyError,

@@ -19,14 +19,15 @@ from walferry.apply.outcomes import FileReport, Refusal, TableTally, damage
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.writer import RefusedError
-from walferry.errors import DamagedInputError, UsageError
+from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.way import Way
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.cut import as_listed
 from walferry.run.run import Run
-from walferry.wal.files import WalFile, find_wal
+from walferry.wal.files import WalFile
+from walferry.wal.open import open_wal
 
 log = logging.getLogger(__name__)
 
@@ -255,8 +256,10 @@ def _mark_applied(run: Run, table: str, files: Collection[str]) -> None:
 
 def _length(run: Run, file: WalFile) -> int:
     """The length of a file that nobody writes to any more."""
-    now = find_wal(run.source_files, run.source_root, file)
-    return file.length if now is None else now.length
+    try:
+        return open_wal(run.source_files, run.source_root, file).locate().length
+    except GapError:
+        return file.length
 
 
 def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal) -> None:

@@ -103,7 +103,8 @@ class Wal:
     ) -> None:
         self._file_system = file_system
         self._name = name
-        self._locate = locate
+        self.locate = locate
+        """where the file is now"""
         self._until = until
         self._batch_bytes = batch_bytes
         self.length = 0
@@ -114,7 +115,7 @@ class Wal:
     def header(self) -> WalHeader | None:
         """Who wrote the file and how; None when its header is not complete yet."""
         while True:
-            path = self._locate().path
+            path = self.locate().path
             try:
                 chunks = self._file_system.read(path, 0, _HEADER_BYTES)
                 return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES).header
@@ -127,7 +128,7 @@ class Wal:
         deadline = time.monotonic() + CLOSE_SECONDS
         reached = 0  # end of the last entry given out
         while True:
-            now = self._locate()
+            now = self.locate()
             ending = Ending.UNFINISHED
             try:
                 reader = self._reader(now, reached)

@@ -18,13 +18,14 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import WalReader
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import RequestTooBigError
+from walferry.hbase.errors import CallQueueFullError, RequestTooBigError
 
 pytestmark = pytest.mark.cluster
 
-MOST_BYTES = 300_000
+MOST_BYTES, MOST_QUEUED_BYTES = 300_000, 200_000
 SITE = {
     "hbase.ipc.max.request.size": str(MOST_BYTES),
+    "hbase.ipc.server.max.callqueue.size": str(MOST_QUEUED_BYTES),
     CHUNK: "4321",
     TIMEOUT: "12000",
 }
@@ -32,7 +33,7 @@ SITE = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseClient]:
-    """A cluster whose servers take requests of up to MOST_BYTES, with the table `t`."""
+    """A cluster whose servers take requests of up to MOST_BYTES and queue MOST_QUEUED_BYTES, with the table `t`."""
     folder: Path = tmp_path_factory.mktemp("small")
     with Cluster.start(folder, thrift=False, hbase_site=SITE) as cluster, HBaseClient(cluster.address) as client:
         client.create_table("t", {"f": {"VERSIONS": "3"}})
@@ -72,13 +73,25 @@ def test_what_is_over_the_limit_arrives_in_parts_and_only_a_cell_that_is_cannot(
     assert list(small.scan_raw("t", b"whole", b"whole~")) == []
 
 
-def test_an_entry_of_59_mib_arrives_though_no_request_is_that_large(small: HBaseClient) -> None:
+def test_a_request_that_does_not_fit_into_the_servers_queue_is_told_as_that(small: HBaseClient) -> None:
+    (cell,) = cells_of(b"queue", 1, MOST_QUEUED_BYTES)
+    with pytest.raises(CallQueueFullError):
+        writer(small).send([CellRun("t", b"", b"region", 5, 6, 1)], cell)
+
+
+def test_an_entry_of_59_mib_arrives_in_requests_that_the_target_takes(target: Cluster) -> None:
     cells = cells_of(b"wide", 59, 1 << 20)
-    content = header() + entry(cells, table_name=b"t") + TRAILER
-    (batch,) = WalReader([content], "file", batch_bytes=len(content))
-    sizes = [len(block) for _, block in requests(batch, np.arange(1), {"t": "t"}, Limits())]
-    assert max(sizes) <= Limits().bytes
-    assert len(sizes) == 20
+    content = header() + entry(cells, table_name=b"wide") + TRAILER
+    (batch,) = WalReader([content], "file", batch_bytes=2 * len(content))
+    made = list(requests(batch, np.arange(1), {"wide": "wide"}, Limits()))
+    assert max(len(block) for _, block in made) <= Limits().bytes
+    with HBaseClient(target.address) as client:
+        client.create_table("wide", {"f": {}})
+        for runs, block in made:
+            writer(client).send(runs, block)
+        assert b"".join(client.scan_raw("wide")) == b"".join(cells)
+        client.disable_table("wide")
+        client.delete_table("wide")
 
 
 def test_a_region_server_tells_its_settings(small: HBaseClient) -> None:

@@ -15,7 +15,13 @@ from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.errors import AccessDeniedError, RemoteError, RequestTimeoutError, RequestTooBigError
+from walferry.hbase.errors import (
+    AccessDeniedError,
+    CallQueueFullError,
+    RemoteError,
+    RequestTimeoutError,
+    RequestTooBigError,
+)
 from walferry.replay.lease import LeaseLostError
 
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
@@ -104,6 +110,7 @@ class Small:
     most_bytes: int
     taken: list[tuple[list[tuple[int, int]], bytes]] = field(default_factory=list)
     refused: int = 0
+    error: type[Exception] = RequestTooBigError
 
     def servers(self) -> list[str]:
         return ["rs"]
@@ -111,7 +118,7 @@ class Small:
     def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float) -> None:
         if len(cells) > self.most_bytes:
             self.refused += 1
-            raise RequestTooBigError("RPC data length is greater than max allowed")
+            raise self.error("no request of that size")
         keys = [pb.WALKey.FromString(key) for key, _ in entries]
         counts = [count for _, count in entries]
         self.taken.append(([(key.log_sequence_number, n) for key, n in zip(keys, counts, strict=True)], bytes(cells)))
@@ -141,6 +148,21 @@ def test_a_single_cell_that_is_too_big_for_the_target_is_refused_not_repeated() 
         send_to(target, cells)
     assert target.taken[0][1] == cells[0]
     assert target.refused == 3
+
+
+def test_a_request_that_never_fits_into_the_targets_queue_is_halved_once_attempts_run_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(100)) for i in range(4)]
+    target = Small(3 * len(cells[0]), error=CallQueueFullError)
+    send_to(target, cells)
+    assert b"".join(content for _, content in target.taken) == b"".join(cells)
+    assert target.refused == LIMITS.attempts
+    full = Small(10, error=CallQueueFullError)
+    with pytest.raises(CallQueueFullError):
+        send_to(full, cells)
+    assert full.taken == []
 
 
 @pytest.mark.parametrize("name", [b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER"])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, TableNotFoundError
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, TableNotFoundError
 from walferry.hbase.rpc import ConnectionPool, RpcConnection, decode_delimited, encode_request
 
 VERSION_REQUEST = "0000001e1a08111a10476574436c7573746572537461747573200138e0d403020800"
@@ -221,6 +221,23 @@ def test_a_connection_that_breaks_behind_the_request_leaves_the_outcome_open() -
     with server(serve) as address, pytest.raises(ConnectionFailedError) as raised:
         RpcConnection(address, "MasterService").call("Snapshot", VERSION, pb.GetClusterStatusResponse)
     assert raised.value.sent is True
+
+
+def test_a_refusal_that_comes_before_the_request_was_read_is_not_lost() -> None:
+    """A region server answers a request that is too big after its header, and closes (NettyRpcFrameDecoder)."""
+
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        peer.recv(1000)
+        words = "RPC data length of 30000000 received from 127.0.0.1 is greater than max allowed 300000."
+        refusal = pb.ExceptionResponse(exception_class_name="DoNotRetryIOException", stack_trace=words)
+        peer.sendall(frame(delimited(pb.ResponseHeader(call_id=1, exception=refusal))))
+
+    with server(serve) as address:
+        connection = RpcConnection(address, "AdminService")
+        with pytest.raises(RequestTooBigError, match="greater than max allowed"):
+            connection.call("ReplicateWALEntry", VERSION, pb.GetClusterStatusResponse, bytes(30_000_000), timeout_s=10)
+        assert connection._socket is None  # so that the next call does not meet the server's closed end
 
 
 @pytest.mark.parametrize(
