@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import select
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from walferry.errors import SidesDifferError, UsageError, WalferryError
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, user_name
 from walferry.process import DEFAULT_REPORTS, REPORTS_VARIABLE, set_up_logging
 from walferry.run.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
 
@@ -140,18 +139,19 @@ def _phases() -> tuple[str, ...]:
 
 
 def _owner() -> str:
-    return f"cli {os.environ.get('USER') or os.getuid()}"
+    return f"cli {user_name()}"
 
 
 def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
     from walferry.pipeline import Means, migrate, write_report
+    from walferry.run.heartbeat import beating
     from walferry.run.run import Run
     from walferry.spark.session import open_session
 
     def ask(question: str, at_work: Callable[[], None]) -> bool:
         return yes or _ask(question, at_work)
 
-    with Run(book, run_id) as run:
+    with Run(book, run_id) as run, beating(run.ledger, "", run.actor):
         try:
             migrate(run, ask, Means(cache(partial(open_session, f"walferry {run_id}")), reports / "data_docs"))
         except BaseException as error:
@@ -203,9 +203,9 @@ def _ask(question: str, at_work: Callable[[], None]) -> bool:
 
 @app.command()
 def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """Say where a run stands: phase, percent, edits applied, backlog, lag, ETA."""
-    from walferry.run.progress import status as facts_of
-    from walferry.run.progress import status_line
+    """Say where a run stands: its state with cause and next step, phase, edits applied, backlog, lag, ETA."""
+    from walferry.run.status import status as facts_of
+    from walferry.run.status import status_line
 
     with _existing(ledger) as book:
         facts = facts_of(book.of(book.find(name).run_id))
@@ -213,8 +213,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         _print_json(facts)
     else:
         print(f"{facts['run']}: {status_line(facts)}")
-        if facts["error"]:
-            print(f"last error: {facts['error']}")
+        print(f"{facts['state']}: {facts['cause']}")
+        print(f"next step: {facts['next_step']}")
 
 
 @app.command()
@@ -326,9 +326,8 @@ def replay(
 
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.migration import cutover
     from walferry.replay.follower import replay as follow
-    from walferry.run.progress import unapplied
+    from walferry.run.progress import caught_up, unapplied
     from walferry.run.run import Run
     from walferry.spark.session import open_session
 
@@ -345,7 +344,7 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
                 )
             return
         with Run(book, record.run_id) as run:
-            follow(run, open_session(record.run_id), until=lambda: cutover.caught_up(run))
+            follow(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
         rounds = book.of(record.run_id).rounds.all()
     if as_json:
         _print_json({"run": record.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})

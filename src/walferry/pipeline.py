@@ -18,6 +18,7 @@ from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, protect, rounds, window
 from walferry.run.phases import phase_of, steps
+from walferry.run.progress import lag
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -159,8 +160,8 @@ def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
 
 
 def _cutover_question(run: Run) -> str:
-    lag = cutover.lag(run).seconds
-    return f"Lag {'not measured' if lag is None else f'{lag:.0f} s'}, quarantine empty. Cut over {run.run_id}?"
+    seconds = lag(run.ledger).seconds
+    return f"Lag {'not measured' if seconds is None else f'{seconds:.0f} s'}, quarantine empty. Cut over {run.run_id}?"
 
 
 def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> str:

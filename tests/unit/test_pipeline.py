@@ -109,8 +109,8 @@ def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_ph
     seen = []
 
     def ask(question: str, at_work: Callable[[], None]) -> bool:
-        at_work()
-        states = {p.phase: p.state for p in run.ledger.phases.all()}
+        while "replay" not in (states := {p.phase: p.state for p in run.ledger.phases.all()}):
+            at_work()
         seen.append((question.split("?")[0].split(". ")[-1], states["replay"], states.get("write_stop")))
         return True
 

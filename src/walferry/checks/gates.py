@@ -12,8 +12,9 @@ from walferry.checks.validation import require, validate
 from walferry.errors import GateShutError, SidesDifferError
 from walferry.migration.compare import UNEXPLAINED
 from walferry.migration.copy import check_rows
-from walferry.migration.cutover import caught_up, require_silence
+from walferry.migration.cutover import require_silence
 from walferry.replay.lineage import missing_tables
+from walferry.run.progress import caught_up
 from walferry.run.run import Run
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def before_cutover(run: Run) -> None:
     reasons = _faults(run)
     if run.ledger.record.paused:
         reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
-    if not caught_up(run):
+    if not caught_up(run.ledger):
         reasons.append(f"the lag is above {run.spec.max_lag} s")
     _require_open(reasons)
 

@@ -23,7 +23,7 @@ from walferry.embedded.writer import TABLES, read_count
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.report import summary
-from walferry.run.progress import status, status_line
+from walferry.run.status import status, status_line
 
 ROWS = 200_000
 CELLS_PER_SECOND = 2_000

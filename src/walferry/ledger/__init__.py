@@ -3,7 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
-from walferry.ledger.ledger import Ledger, RunLedger, source_tables
+from walferry.ledger.ledger import Ledger, RunLedger, source_tables, user_name
 from walferry.ledger.rows import (
     AuditHead,
     AuditLine,
@@ -47,4 +47,5 @@ __all__ = [
     "WalFile",
     "WalRange",
     "source_tables",
+    "user_name",
 ]

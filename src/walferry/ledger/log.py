@@ -238,6 +238,14 @@ class Log:
         with self._store.database.read() as connection:
             return {(group, table): number for group, table, number in connection.execute(query)}
 
+    def last_edit_ms(self) -> int | None:
+        """Write time of the newest edit of the run's tables that was read; None before the first."""
+        ranges = self._store.table("wal_ranges")
+        query = select(func.max(ranges.c.last_write_ms)).where(ranges.c.run_id == self._run_id)
+        with self._store.database.read() as connection:
+            newest: int | None = connection.execute(query).scalar_one()
+        return newest
+
     def coverage(self) -> list[Coverage]:
         """Bytes by state for each WAL group and table."""
         view = self._store.table("coverage")

@@ -28,6 +28,21 @@ class Notes:
             kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
         return None if kept is None else dict(json.loads(kept))
 
+    def named(self, name: str) -> dict[str, tuple[dict[str, Any], int]]:
+        """All notes of a name: of each subject what was kept last, and when (ms since 1970)."""
+        notes = self._store.table("notes")
+        query = select(notes.c.subject, notes.c.facts, notes.c.at_ms)
+        same = (notes.c.run_id == self._run_id, notes.c.name == name)
+        with self._store.database.read() as connection:
+            return {subject: (json.loads(facts), at) for subject, facts, at in connection.execute(query.where(*same))}
+
+    def drop(self, name: str, subject: str = "") -> None:
+        """Forget a value; nothing happens when there is none."""
+        notes = self._store.table("notes")
+        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        with self._store.database.write() as connection:
+            connection.execute(delete(notes).where(*same))
+
     def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
         """Keep a value in place of the one before."""
         notes = self._store.table("notes")

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,30 +20,6 @@ from walferry.wal.open import Until, open_wal
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Lag:
-    """How far the target is behind: seconds since the moment up to which everything is applied; None at first."""
-
-    seconds: float | None
-    longest: float | None
-
-
-def lag(run: Run) -> Lag:
-    """The lag now and the longest so far, from the rounds in the ledger."""
-    rounds = run.ledger.rounds.all()
-    if not rounds:
-        return Lag(None, None)
-    cuts = [round.covered_ms for round in rounds]
-    # Just before a round ended, the target was as old as the cut of the round before.
-    behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
-    now = time.time_ns() // 1_000_000 - cuts[-1]
-    return Lag(now / 1000, max([*behind, rounds[0].lag_ms]) / 1000)
-
-
-def caught_up(run: Run) -> bool:
-    """Whether the target is behind by no more than the spec allows, at this moment: a replay that stands falls back."""
-    seconds = lag(run).seconds
-    return seconds is not None and seconds <= run.spec.max_lag
 
 
 Answer = str | Callable[[], str]

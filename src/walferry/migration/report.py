@@ -1,9 +1,8 @@
-"""What a run did and what it found: for people, for `--json`, and for the status line."""
+"""What a run did and what it found: for people, and for `--json`."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,14 @@ from typing import Any
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
 from walferry.migration.compare import UNEXPLAINED, equal
+from walferry.run.progress import now_ms
+from walferry.run.status import status
+
+OF_STATUS = (
+    "run", "state", "colour", "cause", "next_step", "waits_for", "whom", "longest_lag_seconds", "write_stop_seconds",
+    "seconds_since_last_edit", "write_stop_over",
+)  # fmt: skip
+"""what the report tells as `walferry status` does"""
 
 
 def summary(ledger: RunLedger) -> dict[str, Any]:
@@ -41,29 +48,22 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         row["source_digest"], row["target_digest"] = f"{row['source_digest']:032x}", f"{row['target_digest']:032x}"
         row["differences"] = dict(classes.get(table, {}))
         row["dropped"] = dict(row["dropped"])
-    cuts = [r.covered_ms for r in rounds]
-    behind = [later.finished_ms - cut for cut, later in zip(cuts, rounds[1:], strict=False)]
     head = ledger.whole.audit_head()
-    stop = ledger.phases.facts("write_stop")
-    ended = [p.finished_ms for p in phases if p.phase == "check_drain" and p.finished_ms]
-    return {
-        "run": run.run_id,
-        "state": run.state,
+    now = status(ledger)
+    return {key: now[key] for key in OF_STATUS} | {
         "outcome": run.outcome,
         "tables": by_table,
         "unexplained": sum(c[UNEXPLAINED] for c in classes.values()),
         "phases": [
             {
                 "phase": p.phase, "subject": p.subject, "state": p.state, "attempts": p.attempts,
-                "seconds": round(((p.finished_ms or _now_ms()) - p.started_ms) / 1000, 1), "error": p.error,
+                "seconds": round(((p.finished_ms or now_ms()) - p.started_ms) / 1000, 1), "error": p.error,
             }
             for p in phases
         ],
         "rounds": len(rounds),
         "edits_applied": sum(r.cells for r in rounds),
         "log_bytes": sum(r.bytes for r in rounds),
-        "longest_lag_seconds": round(max([*behind, *(r.lag_ms for r in rounds[:1])], default=0) / 1000, 1),
-        "write_stop_seconds": round((ended[-1] - stop["at_ms"]) / 1000, 1) if stop and ended else None,
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
@@ -80,7 +80,10 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
 
 def render(facts: dict[str, Any]) -> str:
     """The report as text."""
-    lines = [f"Run {facts['run']}: {facts['state']}{': ' + facts['outcome'] if facts['outcome'] else ''}", ""]
+    lines = [f"Run {facts['run']}: {facts['state']}: {facts['cause']}"]
+    if facts["state"] != "done":
+        lines.append(f"Next step: {facts['next_step']}")
+    lines.append("")
     for table, row in facts["tables"].items():
         verdict = "equal" if row["equal_regions"] == row["regions"] else "differs"
         lines += [
@@ -93,17 +96,12 @@ def render(facts: dict[str, Any]) -> str:
     for p in facts["phases"]:
         name = f"{p['phase']} {p['subject']}".strip()
         lines.append(f"{name:<30} {p['state']:<9} {p['seconds']:>7}  {p['attempts']:>8}")
-    stop = facts["write_stop_seconds"]
+    longest = facts["longest_lag_seconds"]
     lines += [
         "",
         f"Log: {facts['log_bytes'] / 1e6:.1f} MB, {facts['edits_applied']} edits in {facts['rounds']} rounds; "
         f"gaps: {'not known yet' if facts['gaps'] is None else facts['gaps']}; quarantine: {facts['quarantine']}",
-        f"Longest lag: {facts['longest_lag_seconds']} s; "
-        + (
-            "writes have not been stopped yet"
-            if stop is None
-            else f"writes were stopped for {stop} s until the last check"
-        ),
+        f"Longest lag: {'N/A' if longest is None else f'{longest:.1f} s'}; {_write_stop(facts)}",
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]
@@ -111,6 +109,16 @@ def render(facts: dict[str, Any]) -> str:
     if facts["data_docs"]:
         lines.append(f"Data Docs: {facts['data_docs']}")
     return "\n".join(lines)
+
+
+def _write_stop(facts: dict[str, Any]) -> str:
+    if facts["write_stop_seconds"] is None:
+        return "writes have not been stopped"
+    quiet = facts["seconds_since_last_edit"]
+    edit = "" if quiet is None else f" ({quiet} s from the log's last edit)"
+    if facts["write_stop_over"]:
+        return f"writes were stopped for {facts['write_stop_seconds']} s until the last check{edit}"
+    return f"writes have been stopped for {facts['write_stop_seconds']} s so far{edit}"
 
 
 def write(ledger: RunLedger, folder: Path) -> Path:
@@ -139,7 +147,3 @@ def _noted_head(path: Path) -> AuditHead:
 
 def _counts(classes: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items())) or "none"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import socket
 from collections.abc import Callable
@@ -12,8 +11,9 @@ from typing import Any
 
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.ledger import Ledger, RunRecord
+from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.run.fences import fences_of
+from walferry.run.heartbeat import beating
 from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
@@ -40,7 +40,7 @@ class Run:
                 run=self.record.run_id,
             )
         self.spec = ResolvedSpec.model_validate(self.record.spec)
-        self.actor = actor or f"{getpass.getuser()}@{socket.gethostname()}"
+        self.actor = actor or f"{user_name()}@{socket.gethostname()}"
 
     def __enter__(self) -> Run:
         return self
@@ -123,7 +123,8 @@ class Run:
         attempt = self.ledger.phases.start(phase, subject)
         log.info("%s: started", label)
         try:
-            facts = work()
+            with beating(self.ledger, label, self.actor):
+                facts = work()
         except BaseException as error:
             self.ledger.phases.fail(phase, f"{type(error).__name__}: {error}", subject, attempt)
             raise

@@ -17,12 +17,12 @@ from walferry.errors import GapError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
+from walferry.ledger import WalFile as KnownFile
 from walferry.replay.cut import as_listed, as_seen
 from walferry.run.fences import fences_of
-from walferry.run.progress import status
+from walferry.run.progress import lag, max_lag, unapplied
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
-from walferry.wal.fences import InGroup
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, bytes_held, open_wal
 from walferry.watch.listing import Changes, KnownWal, compare, list_wals
@@ -197,68 +197,61 @@ def run_facts(
     """
     now = time.time()
     waiting = _waiting(ledger, run, watch, listing)
-    backlog = [listing.files[name] for name in waiting if name in listing.files]
+    backlog = [listing.files[name] for name in sorted(waiting & listing.files.keys())]
     rounds = [r for r in ledger.of(run.run_id).rounds.all() if r.finished_ms > (now - RATE_SECONDS) * 1000]
     since = min((r.started_ms for r in rounds), default=0)
     deadlines = [
         listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED
     ]
+    oldest = _oldest_waiting_ms(run, backlog, listing) if run.kind == "drain" else None
     held = tuple(item.quarantine_id for item in ledger.of(run.run_id).quarantine.items("held"))
     lost = tuple(sorted(waiting - listing.files.keys()))
     return RunFacts(
         run_id=run.run_id,
-        lag_seconds=_unapplied_seconds(run, backlog, listing) if run.kind == "drain" else _lag_seconds(ledger, run),
+        lag_seconds=lag(ledger.of(run.run_id), oldest).seconds,
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
         gaps=len(lost),
         quarantine=len(held),
         time_to_loss_seconds=max(0.0, min(deadlines) - now) if deadlines and not kept else None,
-        max_lag=int(run.spec.get("max_lag") or 0),
+        max_lag=max_lag(ledger.of(run.run_id)),
         lost=lost,
         held=held,
     )
 
 
-def _lag_seconds(ledger: Ledger, run: RunRecord) -> float | None:
-    seconds = status(ledger.of(run.run_id))["lag_seconds"]
-    return None if seconds is None else float(seconds)
-
-
-def _unapplied_seconds(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> float:
-    """For how long the oldest sealed edits wait; 0 when none do. A drain rests while nothing is sealed, so that the
-    time since its last round says nothing."""
+def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> int:
+    """Since when the oldest sealed edits wait; the present moment when none do."""
     cluster = Cluster.model_validate(run.spec["source"])
     closed = listing.sealed()
     for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
         if file.length > SMALL_BYTES or _holds_edits(cluster, file):
-            return max(0.0, time.time() - listing.modified_ms[file.name] / 1000)
-    return 0.0
+            return listing.modified_ms[file.name]
+    return time.time_ns() // 1_000_000
 
 
 def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: Listing) -> set[str]:
     """Names of files between the fences that the run has not applied: seen by it, by the watch, or listed now."""
-    fences = fences_of(ledger.of(run.run_id))
-    if not fences.start or ledger.of(run.run_id).phases.facts("drain") is not None:
+    mine = ledger.of(run.run_id)
+    start = fences_of(mine).start
+    if not start:
         return set()
-    applied = ledger.of(run.run_id).log.applied_files()
     # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
     seen = ledger.of(watch.run_id).log.files() if watch else []
-    mine = ledger.of(run.run_id).log.files()
-    mine += [file for file in seen if file.group in fences.start or file.first_seen_ms > run.created_ms]
-    known: dict[str, InGroup] = {file.name: file for file in mine}
+    known = [*mine.log.files(), *(file for file in seen if file.group in start or file.first_seen_ms > run.created_ms)]
+    listed = [
+        KnownFile(f.name, f.group, f.server, f.number, f.path, f.length, "open", 0, None)
+        for f in listing.files.values()
+    ]
     # HBase deletes a dead server's last log, instead of archiving it, when it never held a byte.
     last: dict[str, int] = {}
-    for known_file in (*known.values(), *listing.files.values()):
-        last[known_file.group] = max(last.get(known_file.group, 0), known_file.number)
+    for file in (*known, *listed):
+        last[file.group] = max(last.get(file.group, 0), file.number)
     alive = {file.server for file in listing.files.values() if file.place is Place.LIVE}
-    held = {file.name for file in mine if file.state != "open" or file.length}
-    empty = {f.name for f in mine if f.name not in held and f.number == last[f.group] and f.server not in alive}
-    known |= listing.files
-    return {
-        name
-        for name, file in known.items()
-        if fences.holds(file) and name not in applied and (name in listing.files or name not in empty)
-    }
+    held = {file.name for file in known if file.state != "open" or file.length}
+    empty = {f.name for f in known if f.name not in held and f.number == last[f.group] and f.server not in alive}
+    waiting = {file.name for file in unapplied(mine, [*known, *listed])}
+    return waiting & listing.files.keys() | waiting - empty
 
 
 def peers_that_keep(client: HBaseClient) -> set[str]:

@@ -14,6 +14,7 @@ from airflow.sdk.observability.metrics import stats_utils
 
 from walferry.airflow.metrics import emit
 from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
+from walferry.ledger.rows import RunKind
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
 from walferry.watch import watch as watching
@@ -94,8 +95,12 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.fixture
 def run(ledger: Ledger) -> RunRecord:
     """A run whose fence stands at file 2, with file 2 applied and file 3 sealed."""
+    return begun(ledger, "migration")
+
+
+def begun(ledger: Ledger, kind: RunKind) -> RunRecord:
     spec = {"source": CLUSTER.model_dump(), "tables": [{"source": "t", "target": "t"}], "max_lag": 30}
-    run = ledger.open_run("move", "me", spec, "me")
+    run = ledger.open_run("move", "me", spec, "me", kind)
     ledger.of(run.run_id).log.set_fence("start", [Position(GROUP, name(2), 2, 0)])
     ledger.of(run.run_id).log.see_files(
         [SeenFile(name(n), GROUP, SERVER, n, f"/{n}", 100, sealed=True) for n in (2, 3)]
@@ -211,8 +216,8 @@ def test_only_unfinished_runs_on_the_same_cluster_are_measured(ledger: Ledger, r
     assert runs_on(ledger, CLUSTER) == []
 
 
-def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger, run: RunRecord) -> None:
-    run = replace(run, kind="drain")
+def test_the_lag_of_a_drain_is_how_long_sealed_edits_wait(ledger: Ledger) -> None:
+    run = begun(ledger, "drain")
     rested = int((time.time() - 9000) * 1000)
     ledger.of(run.run_id).rounds.record(Round(1, rested, rested, 1, 100, 5, 1000, 0, 0))
     assert measured(ledger, run, listing(2)).lag_seconds == 0

@@ -8,7 +8,8 @@ import pytest
 from unit.migration.filled_ledger import FILE, GROUP, filled
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
-from walferry.run.progress import status, status_line
+from walferry.run.progress import now_ms
+from walferry.run.status import status, status_line
 
 
 @pytest.fixture
@@ -47,12 +48,29 @@ def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger) -> None
 def test_writes_were_stopped_until_the_last_check(book: Ledger) -> None:
     book.of("move-1").phases.start("write_stop")
     book.of("move-1").phases.finish("write_stop", {"at_ms": book.run("move-1").created_ms, "how": "confirm"})
-    assert summary(book.of("move-1"))["write_stop_seconds"] is None
+    assert "writes have been stopped for" in render(summary(book.of("move-1")))
     book.of("move-1").phases.start("check_drain")
     book.of("move-1").phases.finish("check_drain", {"data_docs": "docs/index.html"})
     facts = summary(book.of("move-1"))
     assert 0 <= facts["write_stop_seconds"] < 60
     assert facts["data_docs"] == "docs/index.html"
+    assert f"writes were stopped for {facts['write_stop_seconds']} s until the last check" in render(facts)
+
+
+def test_the_write_stop_counts_from_the_operators_word_and_tells_of_the_last_edit_too(book: Ledger) -> None:
+    """Not from the moment at which the answer was recorded, nor from the end fence."""
+    ledger = book.of("move-1")
+    assert "writes have not been stopped" in render(summary(ledger))
+    word = now_ms() - 98_000
+    ledger.log.see_files([SeenFile(f"{GROUP}.11", GROUP, "rs,1,2", 11, "/11", 400, sealed=True)])
+    edit = WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 1, 1, word - 5_000, word - 2_000, "applied")
+    ledger.log.set_ranges([edit])
+    ledger.phases.start("write_stop")
+    ledger.phases.finish("write_stop", {"at_ms": word, "how": "confirm"})
+    facts = summary(ledger)
+    assert facts["write_stop_seconds"] == pytest.approx(98, abs=5)
+    assert facts["seconds_since_last_edit"] == pytest.approx(100, abs=5)
+    assert not facts["write_stop_over"]
 
 
 def test_the_report_for_people_names_tables_phases_and_the_audit_head(book: Ledger) -> None:
@@ -69,7 +87,7 @@ def test_the_report_of_a_run_that_has_just_begun_can_be_written(tmp_path: Path) 
     with Ledger.open(f"sqlite:///{tmp_path / 'new.db'}", actor="tester") as book:
         run = book.open_run("move", "tester", {"tables": ["a"]}, "tester")
         path = write(book.of(run.run_id), tmp_path / "out")
-        assert path.read_text().startswith("Run move-1: running\n")
+        assert path.read_text().startswith("Run move-1: not started: no phase has begun\nNext step: ")
         assert status_line(status(book.of(run.run_id))).startswith("not started: 0.0%; Applied: 0; Backlog: 0.0MB; ")
 
 
@@ -83,7 +101,7 @@ def test_the_audit_head_lies_beside_the_report_and_proves_the_trail(book: Ledger
 
 def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
     facts = status(book.of("move-1"))
-    assert (facts["phase"], facts["phase_state"], facts["state"]) == ("replay", "running", "running")
+    assert (facts["phase"], facts["state"], facts["waits_for"]) == ("replay", "held", "decision")
     assert facts["percent"] == pytest.approx(100 * 4 / 15, abs=0.1)
     assert facts["edits_applied"] == 7
     assert facts["backlog_bytes"] == 0
@@ -91,14 +109,7 @@ def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
     assert facts["error"] is None
     line = status_line(facts)
     assert line.startswith("replay: 26.7%; Applied: 7; Backlog: 0.0MB; Time: ")
-    assert "State: running; ETA: " in line
-
-
-def test_the_status_of_a_paused_run_promises_no_end(book: Ledger) -> None:
-    book.set_paused("move-1", True, "tester")
-    facts = status(book.of("move-1"))
-    assert facts["state"] == "paused"
-    assert status_line(facts).endswith("State: paused; ETA: N/A")
+    assert "State: held; ETA: N/A" in line
 
 
 def test_the_status_tells_the_last_error(book: Ledger) -> None:
@@ -120,7 +131,7 @@ def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:
     assert run.ended_ms is not None
     assert facts["elapsed_seconds"] == round((run.ended_ms - run.created_ms) / 1000, 1)
     assert status_line(facts).endswith("State: aborted; ETA: N/A")
-    assert render(summary(book.of(run.run_id))).startswith("Run move-1: aborted: enough\n")
+    assert render(summary(book.of(run.run_id))).startswith("Run move-1: aborted: enough\nNext step: begin a new run\n")
 
 
 def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied(book: Ledger) -> None:
@@ -131,12 +142,3 @@ def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied
     assert status(book.of("move-1"))["backlog_bytes"] == 400
     book.of("move-1").log.set_ranges([WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
     assert status(book.of("move-1"))["backlog_bytes"] == 0
-
-
-def test_no_end_is_promised_while_a_person_decides(book: Ledger) -> None:
-    assert status(book.of("move-1"))["eta_seconds"] is None
-    for phase in ("replay", "approve", "write_stop", "end_fence"):
-        book.of("move-1").phases.start(phase)
-        book.of("move-1").phases.finish(phase, {"at_ms": 1})
-    book.of("move-1").phases.start("drain")
-    assert status(book.of("move-1"))["eta_seconds"] is not None

@@ -30,7 +30,8 @@ from walferry.migration.compare import UNEXPLAINED, equal
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION
 from walferry.run.phases import phases_of, steps
-from walferry.run.progress import status
+from walferry.run.progress import ages
+from walferry.run.status import status
 
 RUNS_A_PAGE = 25
 ROWS_A_PAGE = 25
@@ -83,9 +84,7 @@ def _line(ledger: Ledger, run: RunRecord) -> Facts:
 
 
 def _head(ledger: Ledger, run: RunRecord) -> Facts:
-    facts = status(ledger.of(run.run_id))
-    return facts | {
-        "percent": 100.0 if run.state == "done" else facts["percent"],
+    return status(ledger.of(run.run_id)) | {
         "name": run.name,
         "owner": run.owner,
         "tables": len(_pairs(run)),
@@ -118,7 +117,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "run": head
         | {
             key: facts[key]
-            for key in ("longest_lag_seconds", "write_stop_seconds", "log_bytes", "rounds", "data_docs", "ledger")
+            for key in ("log_bytes", "rounds", "data_docs", "ledger")
         },
         "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], differences, facts),
         "phases": [_phase(phase) for phase in in_order(run.kind, phases, [source for source, _ in _pairs(run)])],
@@ -269,13 +268,11 @@ def series(rounds: Sequence[Round]) -> Facts:
     lag: list[tuple[int, float]] = []
     rates: list[tuple[int, float, float]] = []
     step = max(1, -(-len(rounds) // MOST_POINTS))
-    cut, end = None, None
+    old = ages(rounds)
+    end: int | None = None
     for i in range(0, len(rounds), step):
         piece = rounds[i : i + step]
-        highest = 0
-        for made in piece:
-            highest = max(highest, made.lag_ms, made.finished_ms - cut if cut is not None else 0)
-            cut = made.covered_ms
+        highest = max(before for _, before, _ in old[i : i + step])
         last = piece[-1]
         since = end if end is not None else min(piece[0].started_ms, last.finished_ms)
         seconds = max(1, last.finished_ms - since) / 1000

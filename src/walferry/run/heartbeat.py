@@ -1,0 +1,58 @@
+"""A sign of life: whoever works on a run renews a note in the ledger, so that a kill -9 shows within seconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from walferry.errors import WalferryError
+from walferry.ledger import RunLedger
+
+log = logging.getLogger(__name__)
+
+NOTE = "at work"
+BEAT_SECONDS = 3.0
+SILENT_SECONDS = 15.0
+"""without a beat for so long, a process counts as gone"""
+
+
+@contextmanager
+def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
+    """Renew the note of `label` (a phase with its table, or "" for a whole command) until the block ends.
+
+    A beat that the ledger does not take is skipped: a sign of life must not stop the work.
+    """
+    ended = threading.Event()
+    facts = {"by": actor, "host": socket.gethostname(), "pid": os.getpid()}
+
+    def beat() -> None:
+        try:
+            ledger.notes.keep(NOTE, facts, label)
+        except WalferryError as error:
+            log.debug("no sign of life was kept: %s", error)
+
+    def go_on() -> None:
+        while not ended.wait(BEAT_SECONDS):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=go_on, name=f"heartbeat {label}".strip(), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        try:
+            ledger.notes.drop(NOTE, label)
+        except WalferryError as error:
+            log.debug("the sign of life was not taken back: %s", error)
+
+
+def alive(ledger: RunLedger, now_ms: int) -> set[str]:
+    """Labels of those whose last beat is younger than `SILENT_SECONDS`; "" is a whole command."""
+    return {label for label, (_, at_ms) in ledger.notes.named(NOTE).items() if now_ms - at_ms < SILENT_SECONDS * 1000}

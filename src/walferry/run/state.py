@@ -1,0 +1,366 @@
+"""The state of a run: its name, its colour, what caused it, and the next step that a person can take.
+
+One function tells it from the ledger alone; the shell, the board, the report and Airflow's metrics show what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from walferry.ledger import PhaseRecord, RunLedger, RunRecord
+from walferry.run import progress
+from walferry.run.heartbeat import SILENT_SECONDS, alive
+from walferry.run.phases import Phase, Waits, phases_of
+
+Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
+StateName = Literal[
+    "not started", "working", "between phases", "catching up", "following", "waiting for approval",
+    "waiting for the write stop", "draining", "comparing", "paused", "held", "gate shut", "gap", "failed",
+    "interrupted", "done", "aborted",
+]  # fmt: skip
+BETWEEN_SECONDS = 60.0
+"""A shell takes no longer from one phase to the next, nor Airflow's scheduler as a rule."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a state means in general. docs/board.md has this as a table."""
+
+    colour: Colour
+    cause: str
+    next_step: str
+
+
+STATES: Mapping[StateName, Kind] = {
+    "not started": Kind(
+        "grey",
+        "no phase has begun",
+        "wait; if nothing begins: is the DAG paused, did the shell end?",
+    ),
+    "working": Kind(
+        "blue",
+        "a phase is at work",
+        "wait",
+    ),
+    "between phases": Kind(
+        "blue",
+        "a phase has ended and the next one has not begun",
+        "wait a minute; then look at the DAG run, or `walferry resume NAME`",
+    ),
+    "catching up": Kind(
+        "blue",
+        "replay is at work, and the lag is above `max_lag` or not measured yet",
+        "wait; if the lag keeps growing, give Spark more cores",
+    ),
+    "following": Kind(
+        "blue",
+        "the target follows the log within `max_lag`",
+        "none: it goes on until a person ends it",
+    ),
+    "waiting for approval": Kind(
+        "amber",
+        "the target has caught up and nobody has approved the cutover; replay goes on",
+        "answer the question in the shell, or approve `approve_cutover` in Airflow",
+    ),
+    "waiting for the write stop": Kind(
+        "amber",
+        "the cutover is approved and nobody has said that writes have stopped; replay goes on",
+        "stop the writers, then answer the question in the shell, or approve `confirm_writes_stopped` in Airflow",
+    ),
+    "draining": Kind(
+        "blue",
+        "writes have stopped; the rest of the log is being applied",
+        "wait: clients cannot write meanwhile",
+    ),
+    "comparing": Kind(
+        "blue",
+        "writes have stopped; both sides are being compared and checked",
+        "wait: clients cannot write meanwhile",
+    ),
+    "paused": Kind(
+        "violet",
+        "an operator paused the run; replay waits after its present round",
+        "`walferry resume NAME`",
+    ),
+    "held": Kind(
+        "violet",
+        "edits wait in quarantine for a person's decision; others go on",
+        "`walferry quarantine list NAME`, then release each item",
+    ),
+    "gate shut": Kind(
+        "red",
+        "a check found a reason not to go on",
+        "mend what the cause names, then clear the task, or `walferry resume NAME`",
+    ),
+    "gap": Kind(
+        "red",
+        "a file of the log is missing that was not applied: final for this run",
+        "`walferry abort NAME`, drop the target tables, begin anew; find out who removed the file",
+    ),
+    "failed": Kind(
+        "red",
+        "a phase failed, or the run ended as failed",
+        "mend what the cause names, then clear the task, or `walferry resume NAME`; begin anew if the run has ended",
+    ),
+    "interrupted": Kind(
+        "red",
+        "a phase is recorded as running, and nobody who works on it gave a sign of life for "
+        f"{SILENT_SECONDS:.0f} s: its process was killed",
+        "`walferry resume NAME`; in Airflow the task is repeated by itself, or clear it",
+    ),
+    "done": Kind(
+        "green",
+        "every check has passed",
+        "none",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the run; target tables stay as they are",
+        "begin a new run",
+    ),
+}
+"""Every state that a run can be in."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of one run now."""
+
+    name: StateName
+    cause: str
+    """of this run; the general one is in `STATES`"""
+    next_step: str
+    phase: str
+    """the phase that the state is about, with its table; "" before the first"""
+    since_ms: int
+    waits_for: Waits | Literal["decision"] | None = None
+    """the answer that a person owes"""
+    whom: str = ""
+    """who owes it, and where it is asked"""
+    error: str = ""
+    """what the phase failed with"""
+
+    @property
+    def colour(self) -> Colour:
+        """The state's colour."""
+        return STATES[self.name].colour
+
+
+def label(phase: PhaseRecord) -> str:
+    """A phase with its table."""
+    return f"{phase.phase} {phase.subject}".strip()
+
+
+def state_of(ledger: RunLedger) -> State:
+    """The state of a run, from what the ledger says now."""
+    run = ledger.record
+    phases = ledger.phases.all()
+    if run.state != "running":
+        return _ended(run, phases)
+    if run.kind == "watch":
+        return _state("following", "the source's WAL files are recorded as they change", None, run)
+    signs = alive(ledger, progress.now_ms())
+    live = [p for p in phases if p.state == "running" and label(p) in signs]
+    lost = [p for p in phases if p.state == "running" and label(p) not in signs]
+    return (
+        _gap(ledger, run, phases)
+        or _failed(run, phases, live)
+        or (None if live else _interrupted(run, lost))
+        or _paused(run, live)
+        or _held(ledger, run, live)
+        or (_at_work(ledger, run, phases, live) if live else _idle(run, phases, "" in signs))
+    )
+
+
+# ------------------------------------------------------------------ states that need a person
+
+
+def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
+    missing = [file.name for file in progress.unapplied(ledger) if file.state == "missing"]
+    failed = [p for p in phases if p.state == "failed" and p.error.startswith("GapError")]
+    if failed:
+        return _state("gap", failed[-1].error, failed[-1], run, error=failed[-1].error)
+    if missing:
+        more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+        cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
+        return _state("gap", cause, phases[-1] if phases else None, run)
+    return None
+
+
+def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State | None:
+    """The newest failure that nobody is already working past.
+
+    A failed phase is being worked past when one that comes earlier in the run's order is at work again. Replay does
+    not count for the two questions, which are asked beside it.
+    """
+    order = {phase.name: number for number, phase in enumerate(phases_of(run.kind))}
+
+    def worked_past(failed: PhaseRecord) -> bool:
+        beside = {"replay"} if failed.phase in ("approve", "write_stop") else set()
+        return any(order[p.phase] < order[failed.phase] for p in live if p.phase not in beside)
+
+    open_ones = [
+        p for p in phases
+        if p.state == "failed" and p.phase in order and not _said_no(p) and not worked_past(p)
+    ]  # fmt: skip
+    if not open_ones:
+        return None
+    newest = max(open_ones, key=lambda p: (p.finished_ms or 0, order[p.phase]))
+    if newest.error.startswith("KeyboardInterrupt") or newest.error.endswith("was interrupted"):
+        cause = f"{label(newest)} was interrupted by a person"
+        return _state("interrupted", cause, newest, run, _again(run, newest.phase), error=newest.error)
+    shut = newest.phase == "check_drain" or newest.error.startswith(("GateShutError", "SidesDifferError"))
+    name: StateName = "gate shut" if shut else "failed"
+    next_step = f"mend what it names, then {_again(run, newest.phase)}"
+    if newest.error.startswith("SidesDifferError"):
+        next_step = (
+            f"do not let clients in; `walferry report {run.name}` shows what differs, the runbook what may have caused "
+            f"it; then {_again(run, newest.phase)}"
+        )
+    return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
+
+
+def _said_no(phase: PhaseRecord) -> bool:
+    return phase.error.startswith("NotApprovedError")
+
+
+def _interrupted(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
+    if not lost:
+        return None
+    cause = (
+        f"{label(lost[-1])} is recorded as running, and nobody who works on it gave a sign of life for "
+        f"{SILENT_SECONDS:.0f} s: its process was killed, or cannot reach the ledger"
+    )
+    step = _again(run, lost[-1].phase)
+    if _in_airflow(run):
+        step = f"none while Airflow repeats the task by itself; else {step}"
+    return _state("interrupted", cause, lost[-1], run, step)
+
+
+def _paused(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    if not run.paused:
+        return None
+    return _state("paused", STATES["paused"].cause, live[-1] if live else None, run, f"`walferry resume {run.name}`")
+
+
+def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    held = ledger.quarantine.items("held")
+    if not held:
+        return None
+    items = "1 item waits" if len(held) == 1 else f"{len(held)} items wait"
+    return State(
+        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}",
+        f"`walferry quarantine list {run.name}`, then `walferry quarantine release`",
+        label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------ states in which somebody works
+
+
+def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State:
+    done = {p.phase for p in phases if p.state == "done"}
+    at_work = {p.phase for p in live}
+    if "replay" in at_work or "approve" in at_work or "write_stop" in at_work:
+        return _following(ledger, run, done, live)
+    newest = live[-1]
+    if "write_stop" in done and run.kind == "migration":
+        stop = progress.write_stop(ledger)
+        since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
+        name: StateName = "draining" if newest.phase in ("end_fence", "drain") else "comparing"
+        if newest.phase != "release":
+            return _state(name, f"{_what(run, newest)}{since}", newest, run)
+    return _state("working", _what(run, newest), newest, run)
+
+
+def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence[PhaseRecord]) -> State:
+    replay = next((p for p in live if p.phase == "replay"), live[-1])
+    question = next((p for p in live if p.phase in ("approve", "write_stop")), None)
+    lag = progress.lag(ledger)
+    measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
+    if "write_stop" in done:
+        return _state("draining", "writes have stopped; replay ends after its present round", replay, run)
+    if run.kind != "migration":
+        name: StateName = "following" if progress.caught_up(ledger) else "catching up"
+        return _state(name, f"replay is at work: {measured}", replay, run)
+    if "approve" in done:
+        if run.spec.get("write_stop") == "readonly":
+            return _state("working", "the source tables become READONLY; replay goes on", question or replay, run)
+        return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
+    if (question and question.phase == "approve") or progress.caught_up(ledger):
+        return _asked("waiting for approval", "approval", measured, question or replay, run)
+    return _state("catching up", f"replay is at work: {measured}", replay, run)
+
+
+def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, run: RunRecord) -> State:
+    task = "approve_cutover" if answer == "approval" else "confirm_writes_stopped"
+    where = f"in Airflow, task `{task}`" if _in_airflow(run) else "in the terminal of the command that runs it"
+    first = "stop the writers, then " if answer == "write stop" else ""
+    cause = f"{STATES[name].cause}: {measured}"
+    step = f"{first}answer {where}"
+    return State(name, cause, step, label(phase), phase.started_ms, answer, f"an operator, {where}")
+
+
+def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) -> State:
+    """Nothing is at work and nothing has failed."""
+    if not phases:
+        age = progress.now_ms() - run.created_ms
+        cause = STATES["not started"].cause + ("" if age < BETWEEN_SECONDS * 1000 else f" for {age / 60_000:.0f} min")
+        return _state("not started", cause, None, run)
+    last = max(phases, key=lambda p: p.finished_ms or 0)
+    if run.kind == "drain":
+        return _state("following", "what was sealed is applied; hbase_wal_watch starts the next drain", last, run)
+    if command_lives:
+        return _state("working", f"{label(last)} is {last.state}; the next phase begins", last, run)
+    quiet = (progress.now_ms() - (last.finished_ms or 0)) / 1000
+    if _in_airflow(run) or quiet < BETWEEN_SECONDS:
+        cause = f"{label(last)} ended {quiet:.0f} s ago, and the next phase has not begun"
+        return _state("between phases", cause, last, run)
+    cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and nobody is at work since then"
+    return _state("interrupted", cause, last, run, _again(run, last.phase))
+
+
+def _what(run: RunRecord, phase: PhaseRecord) -> str:
+    known: Phase | None = next((p for p in phases_of(run.kind) if p.name == phase.phase), None)
+    return f"{label(phase)}: {known.what}" if known else label(phase)
+
+
+# ------------------------------------------------------------------ parts
+
+
+def _ended(run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
+    name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
+    step = "begin a new run" if name == "failed" else STATES[name].next_step
+    newest = phases[-1] if phases else None
+    error = newest.error if newest and newest.state == "failed" and name == "failed" else ""
+    return State(
+        name, run.outcome or STATES[name].cause, step, label(newest) if newest else "",
+        run.ended_ms or run.created_ms, error=error,
+    )  # fmt: skip
+
+
+def _state(
+    name: StateName, cause: str, phase: PhaseRecord | None, run: RunRecord, next_step: str = "", error: str = ""
+) -> State:
+    since = run.created_ms if phase is None else phase.finished_ms or phase.started_ms
+    step = (next_step or STATES[name].next_step).replace("NAME", run.name)
+    return State(name, cause, step, label(phase) if phase else "", since, error=error)
+
+
+def _in_airflow(run: RunRecord) -> bool:
+    return run.owner.startswith("airflow")
+
+
+_TASKS = {"approve": "how_to_stop_writes", "write_stop": "stop_writes"}
+"""tasks of the DAG hbase_migrate whose id is not that of their phase"""
+
+
+def _again(run: RunRecord, phase: str) -> str:
+    """How a person lets a phase be done again."""
+    if _in_airflow(run):
+        return f"clear the task `{_TASKS.get(phase, phase)}` in Airflow"
+    if run.kind == "window":
+        return "run `walferry replay SPEC --from … --to …` again"
+    return f"`walferry resume {run.name}`"

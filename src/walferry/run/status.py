@@ -1,0 +1,59 @@
+"""Where a run stands, for the shell, the board and `--json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from walferry.ledger import RunLedger
+from walferry.run import progress
+from walferry.run.phases import steps
+from walferry.run.state import state_of
+
+
+def status(ledger: RunLedger) -> dict[str, Any]:
+    """Where the run stands now, as plain values. None means that there is no such number; `lag_unknown` says why."""
+    run = ledger.record
+    state = state_of(ledger)
+    lag = progress.lag(ledger)
+    stop = progress.write_stop(ledger)
+    phases = ledger.phases.all()
+    tables = [table["source"] if isinstance(table, dict) else str(table) for table in run.spec.get("tables", ())]
+    total = len(list(steps(run.kind, tables)))
+    done = sum(1 for phase in phases if phase.state == "done")
+    window = ledger.phases.facts("replay_window") or {"cells": 0}
+    ended = run.state != "running"
+    return {
+        "run": run.run_id,
+        "state": state.name,
+        "colour": state.colour,
+        "cause": state.cause,
+        "next_step": state.next_step,
+        "waits_for": state.waits_for,
+        "whom": state.whom,
+        "since_ms": state.since_ms,
+        "ended": ended,
+        "phase": state.phase or "not started",
+        "error": state.error or None,
+        "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
+        "edits_applied": sum(made.cells for made in ledger.rounds.all()) + window["cells"],
+        "backlog_bytes": sum(file.length for file in progress.unapplied(ledger)),
+        "lag_seconds": lag.seconds,
+        "lag_unknown": lag.unknown,
+        "longest_lag_seconds": lag.longest,
+        "write_stop_seconds": stop.seconds() if stop else None,
+        "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
+        "write_stop_over": stop is not None and stop.until_ms is not None,
+        "elapsed_seconds": round(((run.ended_ms or progress.now_ms()) - run.created_ms) / 1000, 1),
+        "eta_seconds": progress.eta_seconds(ledger) if state.name in ("catching up", "draining") else None,
+    }
+
+
+def status_line(facts: dict[str, Any]) -> str:
+    """One line in the manner of gh-ost."""
+    lag = f"N/A ({facts['lag_unknown']})" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
+    eta = "N/A" if facts["eta_seconds"] is None else f"{facts['eta_seconds']}s"
+    return (
+        f"{facts['phase']}: {facts['percent']:.1f}%; Applied: {facts['edits_applied']}; "
+        f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB; Time: {facts['elapsed_seconds']:.0f}s; "
+        f"Lag: {lag}; State: {facts['state']}; ETA: {eta}"
+    )

@@ -1,0 +1,336 @@
+"""Each state that a run can be in has a name, a colour, a cause and a next step, from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC
+from walferry.ledger import Ledger, Position, QuarantineItem, Round, RunLedger, SeenFile
+from walferry.run import heartbeat, progress
+from walferry.run.heartbeat import NOTE, beating
+from walferry.run.phases import phases_of
+from walferry.run.state import STATES, State, StateName, state_of
+from walferry.run.status import status, status_line
+
+TABLE = "shop:orders"
+UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def run(book: Ledger) -> RunLedger:
+    """A run from the shell."""
+    return book.of(book.open_run("move", "cli kim", SPEC, "kim").run_id)
+
+
+def finish(run: RunLedger, *phases: str) -> None:
+    by_table = {phase.name for phase in phases_of(run.record.kind) if phase.by_table}
+    for phase in phases:
+        subject = TABLE if phase in by_table else ""
+        run.phases.start(phase, subject)
+        run.phases.finish(phase, {"at_ms": progress.now_ms()}, subject)
+
+
+def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
+    """Let a phase be at work, with a fresh sign of life."""
+    run.phases.start(phase, subject)
+    run.notes.keep(NOTE, {}, f"{phase} {subject}".strip())
+
+
+def fail(run: RunLedger, phase: str, error: str) -> None:
+    run.phases.start(phase)
+    run.phases.fail(phase, error)
+
+
+def end_round(run: RunLedger, lag_seconds: float) -> None:
+    now = progress.now_ms()
+    number = len(run.rounds.all()) + 1
+    run.rounds.record(Round(number, now - 1_000, now, 1, 1_000, 3, 7, int(lag_seconds * 1000), 0))
+
+
+def follow(run: RunLedger, lag_seconds: float) -> None:
+    """Up to the replay, which is at work, `lag_seconds` behind."""
+    finish(run, *UP_TO_COPY)
+    work_on(run, "replay")
+    end_round(run, lag_seconds)
+
+
+def brought_to(run: RunLedger, name: StateName) -> State:
+    """The state of the run after it was brought to the state of that name."""
+    match name:
+        case "not started":
+            pass
+        case "working":
+            finish(run, "plan", "protect", "fence", "snapshot")
+            work_on(run, "copy", TABLE)
+        case "between phases":
+            finish(run, "plan")
+        case "catching up":
+            follow(run, 300)
+        case "following":
+            follow(run, 1)
+        case "waiting for approval":
+            follow(run, 1)
+            work_on(run, "approve")
+        case "waiting for the write stop":
+            follow(run, 1)
+            finish(run, "approve")
+            work_on(run, "write_stop")
+        case "draining":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence")
+            work_on(run, "drain")
+        case "comparing":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain")
+            work_on(run, "compare", TABLE)
+        case "paused":
+            follow(run, 1)
+            run.whole.set_paused(run.run_id, True, "kim")
+        case "held":
+            follow(run, 1)
+            run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, "r1", 4, "damaged cell", b"\x00")])
+        case "gate shut":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+            fail(run, "check_drain", "GateShutError: 3 edits came after writes were declared stopped")
+        case "gap":
+            follow(run, 1)
+            run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 1_000, sealed=True)])
+            run.log.mark_missing(FILE)
+        case "failed":
+            finish(run, "plan")
+            fail(run, "protect", "UsageError: replication is off")
+        case "interrupted":
+            finish(run, "plan")
+            run.phases.start("protect")  # and nobody works on it
+        case "done" | "aborted":
+            run.end(name, "kim", "because")
+    return state_of(run)
+
+
+STANDBY: set[StateName] = {"following"}
+"""states of a run that nobody cuts over"""
+
+
+@pytest.mark.parametrize("name", get_args(StateName))
+def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
+    kind = "standby" if name in STANDBY else "migration"
+    run = book.of(book.open_run("move", "cli kim", SPEC, "kim", kind).run_id)
+    state = brought_to(run, name)
+    assert (state.name, state.colour) == (name, STATES[name].colour)
+    assert state.cause
+    assert state.next_step
+    assert "NAME" not in state.next_step  # the run's own
+    facts = status(run)
+    assert (facts["state"], facts["colour"], facts["cause"], facts["next_step"]) == (
+        name, state.colour, state.cause, state.next_step,
+    )  # fmt: skip
+    assert f"State: {name}; " in status_line(facts)
+
+
+def test_every_state_has_its_kind() -> None:
+    assert tuple(STATES) == get_args(StateName)
+
+
+# ---- a person is waited for
+
+
+@pytest.mark.parametrize(
+    ("owner", "approve", "stop"),
+    [
+        ("cli kim", "terminal", "terminal"),
+        ("airflow manual__1", "task `approve_cutover`", "task `confirm_writes_stopped`"),
+    ],
+)
+def test_a_question_says_whom_it_waits_for_and_for_which_answer(
+    book: Ledger, owner: str, approve: str, stop: str
+) -> None:
+    run = book.of(book.open_run("move", owner, SPEC, "kim").run_id)
+    follow(run, 1)  # in Airflow no phase is recorded while the question waits
+    asked = state_of(run)
+    assert (asked.name, asked.waits_for) == ("waiting for approval", "approval")
+    assert approve in asked.whom
+    finish(run, "approve")
+    asked = state_of(run)
+    assert (asked.name, asked.waits_for) == ("waiting for the write stop", "write stop")
+    assert stop in asked.next_step
+    assert asked.next_step.startswith("stop the writers")
+
+
+def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: RunLedger) -> None:
+    follow(run, 7)
+    work_on(run, "approve")
+    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 5_000, sealed=True)])
+    facts = status(run)
+    assert facts["backlog_bytes"] == 5_000
+    assert facts["lag_seconds"] == pytest.approx(7, abs=2)
+    assert "replay goes on: lag 7 s" in facts["cause"]
+
+
+def test_with_readonly_nobody_is_asked_whether_writes_have_stopped(book: Ledger) -> None:
+    run = book.of(book.open_run("move", "cli kim", SPEC | {"write_stop": "readonly"}, "kim").run_id)
+    follow(run, 1)
+    finish(run, "approve")
+    assert (state_of(run).name, state_of(run).waits_for) == ("working", None)
+
+
+def test_a_no_is_no_failure(run: RunLedger) -> None:
+    follow(run, 1)
+    fail(run, "approve", "NotApprovedError: kim answered no")
+    assert state_of(run).name == "waiting for approval"
+
+
+# ---- failures
+
+
+def test_a_check_that_failed_is_no_running_run(run: RunLedger) -> None:
+    """A run whose check_drain failed was shown as running."""
+    state = brought_to(run, "gate shut")
+    assert "3 edits came after" in state.cause
+    assert state.next_step.endswith("`walferry resume move`")
+
+
+def test_sides_that_differ_shut_the_gate_and_keep_clients_out(run: RunLedger) -> None:
+    finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+    run.phases.reopen("compare", TABLE)  # as check_drain does before it fails
+    fail(run, "check_drain", "SidesDifferError: source and target differ")
+    assert state_of(run).name == "gate shut"
+    assert state_of(run).next_step.startswith("do not let clients in")
+
+
+def test_a_failure_that_somebody_works_past_is_over(run: RunLedger) -> None:
+    brought_to(run, "gate shut")
+    work_on(run, "drain")
+    assert state_of(run).name == "draining"
+
+
+def test_a_gate_that_shuts_at_the_approval_is_told_although_replay_goes_on(book: Ledger) -> None:
+    run = book.of(book.open_run("move", "airflow manual__1", SPEC, "kim").run_id)
+    follow(run, 1)
+    fail(run, "approve", "GateShutError: the gate is shut: the lag is above 30 s")
+    state = state_of(run)
+    assert state.name == "gate shut"
+    assert "clear the task `how_to_stop_writes`" in state.next_step
+
+
+def test_one_table_that_failed_is_told_although_another_goes_on(book: Ledger) -> None:
+    two = SPEC | {"tables": [{"source": table, "target": table} for table in ("a", "b")]}
+    run = book.of(book.open_run("move", "airflow manual__1", two, "kim").run_id)
+    finish(run, "plan", "protect", "fence")
+    run.phases.start("snapshot", "a")
+    run.phases.fail("snapshot", "TransientError: no", "a")
+    work_on(run, "snapshot", "b")
+    state = state_of(run)
+    assert (state.name, state.phase) == ("failed", "snapshot a")
+
+
+def test_a_replay_that_met_a_gap_is_final(run: RunLedger) -> None:
+    finish(run, *UP_TO_COPY)
+    fail(run, "replay", "GapError: WAL file x is missing")
+    assert state_of(run).name == "gap"
+    assert "abort" in state_of(run).next_step
+
+
+def test_who_presses_control_c_interrupted_the_run(run: RunLedger) -> None:
+    finish(run, "plan")
+    fail(run, "protect", "KeyboardInterrupt: ")
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
+
+
+# ---- signs of life
+
+
+def test_a_process_that_is_gone_shows_within_seconds(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9: the phase stays recorded as running, its note is renewed no more."""
+    follow(run, 1)
+    assert state_of(run).name == "waiting for approval"
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0)
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
+
+
+def test_a_phase_gives_signs_of_life_until_it_ends(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
+    with beating(run, "plan", "kim"):
+        first = run.notes.named(NOTE)["plan"][1]
+        while run.notes.named(NOTE)["plan"][1] == first:
+            pass
+    assert run.notes.named(NOTE) == {}
+
+
+def test_a_shell_between_two_phases_is_at_work(run: RunLedger) -> None:
+    finish(run, "plan")
+    assert state_of(run).name == "between phases"
+    run.notes.keep(NOTE, {}, "")
+    assert state_of(run).name == "working"
+
+
+def test_a_shell_that_vanished_between_two_phases_is_interrupted(
+    run: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(run, "plan")
+    later = progress.now_ms() + 600_000
+    monkeypatch.setattr(progress, "now_ms", lambda: later)
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
+
+
+def test_a_drain_rests_between_its_rounds(book: Ledger) -> None:
+    run = book.of(book.open_run("drained", "airflow hbase_wal_drain", SPEC, "kim", "drain").run_id)
+    finish(run, "protect", "fence", "drain_sealed")
+    assert state_of(run).name == "following"
+
+
+def test_the_watch_follows_its_source(book: Ledger) -> None:
+    run = book.open_run("watch", "hbase_wal_watch", {"source": CLUSTER, "tables": []}, "w", "watch")
+    assert state_of(book.of(run.run_id)).name == "following"
+
+
+# ---- lag, backlog, ETA
+
+
+def test_a_lag_that_nothing_measures_is_none_and_says_why(book: Ledger, run: RunLedger) -> None:
+    finish(run, *UP_TO_COPY)
+    work_on(run, "replay")
+    assert (status(run)["lag_seconds"], status(run)["lag_unknown"]) == (
+        None,
+        "the first replay round has not ended yet",
+    )
+    end_round(run, 4)
+    assert status(run)["lag_unknown"] == ""
+    finish(run, "replay", "approve", "write_stop", "end_fence", "drain")
+    facts = status(run)
+    assert (facts["lag_seconds"], facts["lag_unknown"]) == (None, "all is applied up to the end fence")  # not 0.0
+    assert "Lag: N/A (all is applied up to the end fence)" in status_line(facts)
+    window = book.of(book.open_run("hour", "cli kim", SPEC, "kim", "window").run_id)
+    assert status(window)["lag_unknown"] == "a run of kind window follows no log"
+
+
+def test_an_end_is_told_by_the_backlog_and_the_rate_only(run: RunLedger) -> None:
+    follow(run, 300)
+    assert status(run)["eta_seconds"] is None  # nothing is known to wait
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 60_000, sealed=True)])
+    assert status(run)["eta_seconds"] == 60  # 1,000 bytes took a second
+
+
+def test_no_end_is_promised_while_a_person_decides(run: RunLedger) -> None:
+    follow(run, 1)
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 60_000, sealed=True)])
+    assert status(run)["waits_for"] == "approval"
+    assert status(run)["eta_seconds"] is None
+
+
+def test_the_longest_lag_is_the_one_just_before_a_round_ended(run: RunLedger) -> None:
+    assert progress.lag(run).longest is None
+    run.rounds.record(Round(1, 0, 10_000, 1, 1, 1, 1, 3_000, 0))
+    run.rounds.record(Round(2, 10_000, 40_000, 1, 1, 1, 1, 2_000, 0))
+    assert progress.lag(run).longest == 33.0  # 40 - (10 - 3)
