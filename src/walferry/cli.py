@@ -225,10 +225,12 @@ def pause(
     ledger: LedgerUrl = None,
 ) -> None:
     """Ask the replay to wait after its present round."""
+    from walferry.run.state import state_of
+
     with _existing(ledger) as book:
         run = book.find(name)
         if dry_run:
-            print(f"would pause {run.run_id} ({'paused' if run.paused else run.state} now)")
+            print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, _owner(), reason)
         print(f"{run.run_id} pauses after its present round; `walferry resume {run.name}` goes on")
@@ -246,6 +248,8 @@ def resume(
     ledger: LedgerUrl = None,
 ) -> None:
     """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
+    from walferry.run.state import state_of
+
     with _existing(ledger) as book:
         run = book.find(name)
         if run.spec.get("window"):
@@ -254,7 +258,7 @@ def resume(
                 run=run.run_id,
             )
         if dry_run:
-            print(f"would resume {run.run_id} ({'paused' if run.paused else run.state} now, owner {run.owner})")
+            print(f"would resume {run.run_id} ({state_of(book.of(run.run_id)).name} now, owner {run.owner})")
             return
         was_paused = run.paused
         book.set_paused(run.run_id, False, _owner())

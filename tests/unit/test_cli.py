@@ -167,8 +167,8 @@ def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(t
     def state() -> str:
         return str(json.loads(walferry(tmp_path, "status", "move", "--json").stdout)["state"])
 
-    assert walferry(tmp_path, "pause", "move", "--dry-run").stdout == "would pause move-1 (running now)\n"
-    assert state() == "running"
+    assert walferry(tmp_path, "pause", "move", "--dry-run").stdout == "would pause move-1 (interrupted now)\n"
+    assert state() == "interrupted"
     assert walferry(tmp_path, "pause", "move", "--reason", "lunch").returncode == 0
     assert state() == "paused"
     assert walferry(tmp_path, "resume", "move", "--dry-run").stdout.startswith("would resume move-1 (paused now")

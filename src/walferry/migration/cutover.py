@@ -20,8 +20,6 @@ from walferry.wal.open import Until, open_wal
 log = logging.getLogger(__name__)
 
 
-
-
 Answer = str | Callable[[], str]
 """who gave an answer; or a function that asks and returns who did, so that the phase is seen to wait meanwhile"""
 

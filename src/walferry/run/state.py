@@ -167,8 +167,8 @@ def state_of(ledger: RunLedger) -> State:
     return (
         _gap(ledger, run, phases)
         or _failed(run, phases, live)
-        or (None if live else _interrupted(run, lost))
         or _paused(run, live)
+        or (None if live else _interrupted(run, lost))
         or _held(ledger, run, live)
         or (_at_work(ledger, run, phases, live) if live else _idle(run, phases, "" in signs))
     )
@@ -242,7 +242,8 @@ def _interrupted(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
 def _paused(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
     if not run.paused:
         return None
-    return _state("paused", STATES["paused"].cause, live[-1] if live else None, run, f"`walferry resume {run.name}`")
+    cause = STATES["paused"].cause if live else "an operator paused the run, and no phase is at work"
+    return _state("paused", cause, live[-1] if live else None, run)
 
 
 def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:

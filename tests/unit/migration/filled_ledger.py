@@ -33,7 +33,6 @@ def filled(ledger: Ledger) -> str:
         ledger.of(run).phases.start(phase, subject)
         ledger.of(run).phases.finish(phase, {}, subject)
     ledger.of(run).phases.start("replay")
-    ledger.of(run).notes.keep("at work", {}, "replay")
     ledger.of(run).objects.plan("source", "peer", "walferry_move_1")
     ledger.of(run).objects.made("source", "peer", "walferry_move_1")
     ledger.of(run).log.set_fence("start", [Position(GROUP, FILE, 10, 0)])

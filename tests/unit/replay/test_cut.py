@@ -75,6 +75,14 @@ def test_groups_of_dead_servers_are_in_the_snapshot_whole_and_leave_no_gap(run: 
     assert ledger.log.gaps() == []
 
 
+def test_between_the_fence_and_the_first_round_nothing_is_a_gap(run: Run, cuts: Callable[..., None]) -> None:
+    """The files in which the fence is set are recorded with it."""
+    cuts(cut_of(wal("gone", 5, Place.ARCHIVED), wal("rs", 6, Place.LIVE), wal("rs", 7, Place.LIVE)))
+    start_fence(run)
+    assert [(file.name, file.state) for file in run.ledger.log.files()] == [("rs.7", "open")]
+    assert [gap.reason for gap in run.ledger.log.gaps()] == []
+
+
 def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(run: Run, cuts: Callable[..., None]) -> None:
     cuts(
         cut_of(wal("rs", 7, Place.LIVE), before="here", after="there"),

@@ -10,6 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC
 from walferry.ledger import Ledger, Position, QuarantineItem, Round, RunLedger, SeenFile
+from walferry.ledger.rows import RunKind
 from walferry.run import heartbeat, progress
 from walferry.run.heartbeat import NOTE, beating
 from walferry.run.phases import phases_of
@@ -121,7 +122,7 @@ STANDBY: set[StateName] = {"following"}
 
 @pytest.mark.parametrize("name", get_args(StateName))
 def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
-    kind = "standby" if name in STANDBY else "migration"
+    kind: RunKind = "standby" if name in STANDBY else "migration"
     run = book.of(book.open_run("move", "cli kim", SPEC, "kim", kind).run_id)
     state = brought_to(run, name)
     assert (state.name, state.colour) == (name, STATES[name].colour)
