@@ -22,6 +22,7 @@ from unit.airflow.board_ledger import EVIL, fill
 from walferry.embedded.airflow import USERNAME
 from walferry.embedded.environment import Environment
 from walferry.ledger import Ledger, QuarantineItem
+from walferry.run.heartbeat import beating
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(600)]
 
@@ -37,7 +38,8 @@ def book(environment: Environment) -> Iterator[Ledger]:
     """The environment's ledger with runs of all kinds."""
     with Ledger.open(environment.ledger, actor="airflow") as ledger:
         fill(ledger)
-        yield ledger
+        with beating(ledger.of("orders-1"), "replay", "test"):
+            yield ledger
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ def test_a_token_opens_pages_and_data(environment: Environment, book: Ledger) ->
 def test_the_overview_lists_all_runs_and_leads_to_each(page: Page, environment: Environment) -> None:
     page.goto(f"{environment.airflow.url}/walferry/")
     row = page.locator("#runs tbody tr", has_text="accounts-1")
-    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("✗ gap")
     expect(row).to_contain_text("1 ▲")
     expect(page.locator("#runs tbody tr", has_text="visits-1")).to_contain_text("100 %")
     expect(page.locator("#runs tbody tr", has_text="trial-1")).to_contain_text("aborted")
@@ -180,7 +182,7 @@ def test_a_gap_stands_out_and_names_its_file(page: Page, environment: Environmen
     assert "rs3.old.example,16020" in name
     expect(page.locator("#alarms")).to_contain_text("Gap in the log: missing")
     expect(page.locator("#gaps-rows")).to_contain_text("missing: the file is gone from the source")
-    expect(page.locator("#phases-rows tr", has_text="replay")).to_contain_text("failed")
+    expect(page.locator("#phases-rows tr[data-key=replay]")).to_contain_text("failed")
     page.evaluate("document.querySelector('#coverage').scrollIntoView()")
     picture(page, "coverage")
 
@@ -188,7 +190,9 @@ def test_a_gap_stands_out_and_names_its_file(page: Page, environment: Environmen
 def test_a_quarantined_item_is_shown_as_text_whatever_it_says(page: Page, environment: Environment) -> None:
     open_run(page, environment, "orders-1")
     expect(page.locator("#quarantine-rows")).to_contain_text(EVIL)
-    expect(page.locator("#alarms")).to_contain_text("1 item waits in quarantine")
+    expect(page.locator("#state")).to_have_text("‖ held")
+    expect(page.locator("#cause")).to_contain_text("1 item waits in quarantine")
+    expect(page.locator("#next")).to_contain_text("walferry quarantine list orders")
     expect(page.locator("#lanes-rows .block.held")).to_have_count(1)
     assert page.locator("main d").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH

@@ -40,7 +40,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         for side in ("source", "target"):
             digest = int(getattr(item, f"{side}_digest"), 16)
             row[f"{side}_digest"] = (row[f"{side}_digest"] + digest) % (1 << 128)
-            row["dropped"].update({f"{side} {k}": v for k, v in item.dropped.get(side, {}).items()})
+            row["dropped"].update({f"{side} {k}": v for k, v in item.dropped.get(side, {}).items() if v})
     classes: dict[str, Counter[str]] = {}
     for difference in ledger.comparisons.differences():
         classes.setdefault(difference.table, Counter())[difference.kind] += 1

@@ -5,7 +5,7 @@ One function tells it from the ledger alone; the shell, the board, the report an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,12 +61,12 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "waiting for approval": Kind(
         "amber",
-        "the target has caught up and nobody has approved the cutover; replay goes on",
+        "nobody has approved the cutover yet; replay goes on",
         "answer the question in the shell, or approve `approve_cutover` in Airflow",
     ),
     "waiting for the write stop": Kind(
         "amber",
-        "the cutover is approved and nobody has said that writes have stopped; replay goes on",
+        "the cutover is approved, and nobody has said yet that writes have stopped; replay goes on",
         "stop the writers, then answer the question in the shell, or approve `confirm_writes_stopped` in Airflow",
     ),
     "draining": Kind(
@@ -146,6 +146,22 @@ class State:
     def colour(self) -> Colour:
         """The state's colour."""
         return STATES[self.name].colour
+
+
+PhaseShown = Literal["not begun", "running", "waiting", "interrupted", "done", "failed"]
+
+
+def phase_shown(phase: PhaseRecord, run: RunRecord, signs: Collection[str]) -> PhaseShown:
+    """How a phase stands: one that is recorded as running may wait for a person, or have lost its process.
+
+    `signs`: the labels of whoever gives signs of life (`heartbeat.alive`).
+    """
+    if phase.state != "running":
+        return phase.state
+    if run.state != "running" or label(phase) not in signs:
+        return "interrupted"
+    known = next((p for p in phases_of(run.kind) if p.name == phase.phase), None)
+    return "waiting" if known and known.waits_for else "running"
 
 
 def label(phase: PhaseRecord) -> str:
@@ -290,7 +306,10 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
         if run.spec.get("write_stop") == "readonly":
             return _state("working", "the source tables become READONLY; replay goes on", question or replay, run)
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
-    if (question and question.phase == "approve") or progress.caught_up(ledger):
+    caught_up = progress.caught_up(ledger)
+    if (question and question.phase == "approve") or caught_up:
+        if not caught_up:
+            measured += f", above `max_lag` ({progress.max_lag(ledger)} s): the gate to the cutover is shut meanwhile"
         return _asked("waiting for approval", "approval", measured, question or replay, run)
     return _state("catching up", f"replay is at work: {measured}", replay, run)
 

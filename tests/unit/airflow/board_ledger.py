@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from walferry.ledger import (
     SeenFile,
     WalRange,
 )
+from walferry.run.phases import steps
 
 CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
 TABLES = [{"source": "shop:orders", "target": "shop:orders"}, {"source": "customers", "target": "crm:customers"}]
@@ -53,7 +54,10 @@ class Clock:
 def clock(back_ms: int) -> Iterator[Clock]:
     """Let the ledger's time begin `back_ms` before now."""
     hands = Clock(back_ms)
-    with patch("walferry.ledger.ledger.now_ms", hands):
+    sections = ("ledger", "leases", "log", "notes", "objects", "phases", "quarantine", "store")
+    with ExitStack() as stack:
+        for section in sections:
+            stack.enter_context(patch(f"walferry.ledger.{section}.now_ms", hands))
         yield hands
 
 
@@ -213,6 +217,32 @@ def aborted(ledger: Ledger) -> str:
         ledger.of(run).phases.fail("plan", "UsageError: table shop:orders is not at the source")
         hands.on(50_000)
         ledger.of(run).end("aborted", "kim", "wrong cluster")
+    return run
+
+
+def large(ledger: Ledger) -> str:
+    """`wide-1`: 50 tables of 10 regions each, replayed and compared; of one the sides differ."""
+    names = [f"ns{i % 5}:table_{i:02}" for i in range(50)]
+    run = ledger.open_run("wide", "cli kim", spec("wide", [{"source": n, "target": n} for n in names]), "kim").run_id
+    mine = ledger.of(run)
+    for phase, subject in steps("migration", names):
+        if phase.name == "check_drain":
+            break
+        mine.phases.start(phase.name, subject)
+        if (phase.name, subject) == ("compare", names[30]):
+            mine.phases.fail("compare", "SidesDifferError: 1 row differs", subject)
+        else:
+            mine.phases.finish(phase.name, {"at_ms": 1}, subject)
+    rows = [
+        RangeComparison(
+            name, f"{i:016x}{n:016x}", b"%04d" % n if n else b"", b"%04d" % (n + 1) if n < 9 else b"", 9_000, 36_000,
+            f"{i:016x}{n:016x}", 9_000, 36_000, f"{i:016x}{n + (i == 30):016x}",
+            {"source": {"expired": 7, "masked": 0}, "target": {"expired": 0, "masked": 3}},
+        )
+        for i, name in enumerate(names)
+        for n in range(10)
+    ]  # fmt: skip
+    mine.comparisons.record(1, rows, [Difference(names[30], b"0001x", "unexplained", "only at the source")])
     return run
 
 

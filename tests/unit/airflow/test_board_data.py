@@ -5,10 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from unit.airflow.board_ledger import EVIL, NAMES, aborted, clock, done, fill, group, running, seen, spec
-from walferry.airflow.board.data import MOST_POINTS, Pages, check_audit, in_order, overview, run_page, series, shown_row
+from unit.airflow.board_ledger import EVIL, NAMES, aborted, clock, done, fill, group, large, running, seen, spec
+from walferry.airflow.board.data import (
+    MOST_POINTS,
+    Pages,
+    check_audit,
+    overview,
+    phase_rows,
+    run_page,
+    series,
+    shown_row,
+)
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, WalRange
+from walferry.run.phases import phases_of
 
 
 @pytest.fixture
@@ -196,14 +206,15 @@ def test_a_finished_run_shows_its_comparison_the_differing_region_first(book: Le
     assert regions["rows"][0]["stop"] == r"06\x00\xFF"
     assert facts["differences"]["kinds"] == {"history-dependent": 1}
     assert {block["state"] for lane in facts["lanes"]["rows"] for block in lane["blocks"]} == {"verified"}
-    assert [table["target"] for table in facts["tables"]] == ["shop:orders", "crm:customers"]
+    assert [table["target"] for table in facts["tables"]["rows"]] == ["crm:customers", "shop:orders"]
     assert facts["run"]["write_stop_seconds"] > 0
 
 
-def test_a_lost_file_is_the_first_alarm_and_the_failed_phase_the_second(book: Ledger) -> None:
+def test_a_lost_file_is_the_state_of_the_run_and_the_first_alarm(book: Ledger) -> None:
     facts = run_page(book, book.run(running(book, "accounts", gap=True, held=False, files=12)))
-    assert [alarm["kind"] for alarm in facts["alarms"]][:2] == ["gap", "failed"]
-    assert "is missing at the source" in facts["alarms"][1]["text"]
+    assert (facts["run"]["state"], facts["run"]["colour"]) == ("gap", "red")
+    assert "is missing at the source" in facts["run"]["cause"]
+    assert facts["alarms"][0]["kind"] == "gap"
     assert facts["gaps"]["files"] == 1
 
 
@@ -217,16 +228,34 @@ def test_a_quarantined_item_shows_where_it_is_and_what_waits_behind_it(book: Led
     assert facts["quarantine"]["held"] == 1
 
 
-def test_phases_come_in_the_order_of_a_run_with_those_to_come(book: Ledger) -> None:
-    run = book.open_run("move", "tester", spec("move"), "tester").run_id
-    for phase, subject in (("plan", ""), ("copy", NAMES[1])):
-        book.of(run).phases.start(phase, subject)
-    phases = in_order("migration", book.of(run).phases.all(), NAMES)
-    assert [(p.phase, p.subject) for p in phases[:7]] == [
-        ("plan", ""), ("protect", ""), ("fence", ""), ("snapshot", NAMES[0]), ("snapshot", NAMES[1]),
-        ("copy", NAMES[0]), ("copy", NAMES[1]),
-    ]  # fmt: skip
-    assert [p.attempts for p in phases[:7]] == [1, 0, 0, 0, 0, 0, 1]
+def test_phases_come_in_the_order_of_a_run_with_those_to_come_and_sum_their_tables_up(book: Ledger) -> None:
+    run = book.open_run("move", "tester", spec("move"), "tester")
+    ledger = book.of(run.run_id)
+    for phase, subject in (("plan", ""), ("copy", NAMES[0]), ("copy", NAMES[1])):
+        ledger.phases.start(phase, subject)
+    ledger.phases.finish("plan", {})
+    ledger.phases.finish("copy", {}, NAMES[0])
+    rows = phase_rows(run, ledger.phases.all(), {f"copy {NAMES[1]}"})
+    assert [row["phase"] for row in rows] == [phase.name for phase in phases_of("migration")]
+    copy = rows[4]
+    assert (copy["state"], copy["tables"], copy["done"], copy["attempts"]) == ("running", 2, 1, 1)
+    assert [row["state"] for row in rows[:4]] == ["done", "not begun", "not begun", "not begun"]
+    assert phase_rows(run, ledger.phases.all(), set())[4]["state"] == "interrupted"  # nobody gives a sign of life
+    ledger.phases.fail("copy", "no room", NAMES[1])
+    failed = phase_rows(run, ledger.phases.all(), set())[4]
+    assert (failed["state"], failed["error"]) == ("failed", f"{NAMES[1]} no room")
+
+
+def test_fifty_tables_and_five_hundred_regions_come_in_pages(book: Ledger) -> None:
+    run = book.run(large(book))
+    facts = run_page(book, run)
+    assert (facts["tables"]["total"], len(facts["tables"]["rows"])) == (50, 25)
+    assert facts["tables"]["rows"][0]["errors"] == ["compare: SidesDifferError: 1 row differs"]
+    assert (facts["comparison"]["total"], len(facts["comparison"]["rows"])) == (500, 25)
+    assert len(facts["phases"]) == len(phases_of("migration"))
+    assert facts["tables"]["rows"][1]["compared"]["dropped"] == {"source expired": 70, "target masked": 30}
+    second = run_page(book, run, Pages(tables=1))["tables"]["rows"]
+    assert {row["source"] for row in facts["tables"]["rows"]}.isdisjoint(row["source"] for row in second)
 
 
 def test_a_run_with_phases_of_its_own_shows_only_those(book: Ledger) -> None:

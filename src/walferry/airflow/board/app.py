@@ -104,6 +104,7 @@ def _add_data(app: FastAPI, source: Source) -> None:
     @app.get("/api/runs/{run_id}")
     def one_run(
         run_id: str,
+        tables: Page = 0,
         lanes: Page = 0,
         gaps: Page = 0,
         comparison: Page = 0,
@@ -112,7 +113,7 @@ def _add_data(app: FastAPI, source: Source) -> None:
         audit: Page = 0,
     ) -> Response:
         """Everything on one run; the numbers choose the pages of its long lists, from 0 on."""
-        pages = Pages(lanes, gaps, comparison, differences, quarantine, audit)
+        pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit)
         return _json(source.kept((run_id, pages), lambda ledger: run_page(ledger, ledger.find(run_id), pages)))
 
     @app.get("/api/audit-check")

@@ -5,9 +5,8 @@ Lists that can grow long come in pages: `{"total", "page", "size", "rows"}`.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +24,14 @@ from walferry.ledger import (
     RunRecord,
     WalFile,
 )
-from walferry.ledger.rows import RANGE_STATES, RunKind, to_json
+from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.compare import UNEXPLAINED, equal
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION
-from walferry.run.phases import phases_of, steps
-from walferry.run.progress import ages
+from walferry.run.heartbeat import alive
+from walferry.run.phases import phases_of, subjects
+from walferry.run.progress import ages, now_ms
+from walferry.run.state import PhaseShown, phase_shown
 from walferry.run.status import status
 
 RUNS_A_PAGE = 25
@@ -48,6 +49,7 @@ OldRun = Callable[[Any, Callable[[], Facts]], Facts]
 class Pages:
     """Which page of each long list is asked for, from 0 on."""
 
+    tables: int = 0
     lanes: int = 0
     gaps: int = 0
     comparison: int = 0
@@ -69,7 +71,7 @@ def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: wo
         else:
             rows.append(old_run((run.run_id, run.ended_ms), lambda run=run: _line(ledger, run)))  # type: ignore[misc]
     return {
-        "now_ms": _now_ms(),
+        "now_ms": now_ms(),
         "ledger": ledger.url,
         "runs": {"total": len(runs), "page": page, "size": RUNS_A_PAGE, "rows": rows},
     }
@@ -111,17 +113,18 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
     rounds = ledger.of(run.run_id).rounds.all()
+    signs = alive(ledger.of(run.run_id), now_ms())
     total, lines = ledger.of(run.run_id).audit_page(ROWS_A_PAGE, pages.audit * ROWS_A_PAGE)
     return {
-        "now_ms": _now_ms(),
+        "now_ms": now_ms(),
         "run": head
         | {
             key: facts[key]
             for key in ("log_bytes", "rounds", "data_docs", "ledger")
         },
         "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], differences, facts),
-        "phases": [_phase(phase) for phase in in_order(run.kind, phases, [source for source, _ in _pairs(run)])],
-        "tables": _tables(run, phases, facts, coverage),
+        "phases": phase_rows(run, phases, signs),
+        "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, files, holes, len(_pairs(run)), pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
@@ -179,24 +182,20 @@ def _hole(hole: Hole) -> Facts:
 def _alarms(
     head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], differences: Sequence[Difference], facts: Facts
 ) -> list[Facts]:
-    """What a person has to know first, the worst first."""
+    """What a person has to know beside the run's state, the worst first."""
     alarms = []
     if lost:
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log: {lost[0].gap.reason}; {files[0]}{more}"})
-    if head["error"]:
-        alarms.append({"kind": "failed", "text": f"{head['phase']} failed: {head['error']}"})
     unexplained = sum(difference.kind == UNEXPLAINED for difference in differences)
     if unexplained:
         alarms.append({"kind": "failed", "text": f"{unexplained} rows differ and nothing explains it"})
-    if held:
+    if held and head["state"] != "held":
         items = "item waits" if len(held) == 1 else "items wait"
         alarms.append(
             {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
         )
-    if head["state"] == "paused":
-        alarms.append({"kind": "note", "text": f"Paused; `walferry resume {head['name']}` goes on"})
     if head["lag_seconds"] and head["max_lag"] and head["lag_seconds"] > head["max_lag"]:
         text = f"The lag of {head['lag_seconds']:.0f} s is above the {head['max_lag']} s that a cutover may have"
         alarms.append({"kind": "note", "text": text})
@@ -204,45 +203,70 @@ def _alarms(
     return alarms
 
 
-def in_order(kind: RunKind, phases: Sequence[PhaseRecord], tables: Sequence[str]) -> list[PhaseRecord]:
-    """The phases in the order of a run, those that have not begun too (with no attempt)."""
+_WORST: tuple[PhaseShown, ...] = ("failed", "interrupted", "waiting", "running")
+
+
+def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str]) -> list[Facts]:
+    """One row for each phase in the order of a run, those to come too; a phase that goes by table sums its tables up.
+
+    `signs`: the labels of whoever gives signs of life.
+    """
     known = {(phase.phase, phase.subject): phase for phase in phases}
-    return [
-        known.get((phase.name, subject), PhaseRecord(phase.name, subject, "running", 0, 0, None, {}, ""))
-        for phase, subject in steps(kind, tables)
-    ]
-
-
-def _phase(phase: PhaseRecord) -> Facts:
-    return {
-        "phase": phase.phase,
-        "subject": phase.subject,
-        "state": phase.state if phase.attempts else "not begun",
-        "attempts": phase.attempts,
-        "started_ms": phase.started_ms or None,
-        "finished_ms": phase.finished_ms,
-        "error": phase.error,
-    }
-
-
-def _tables(run: RunRecord, phases: Sequence[PhaseRecord], facts: Facts, coverage: Sequence[Coverage]) -> list[Facts]:
-    log: dict[str, Counter[str]] = defaultdict(Counter)
-    for item in coverage:
-        log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
-    states = {(phase.phase, phase.subject): phase.state for phase in phases}
     rows = []
-    for source, target in _pairs(run):
-        compared = facts["tables"].get(source)
+    for phase in phases_of(run.kind):
+        whole = subjects(phase, [source for source, _ in _pairs(run)])
+        begun = [known[phase.name, subject] for subject in whole if (phase.name, subject) in known]
+        counts = Counter(phase_shown(one, run, signs) for one in begun)
+        ended = [one.finished_ms for one in begun if one.finished_ms]
         rows.append(
             {
-                "source": source,
-                "target": target,
-                "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
-                "log": {state: log[source][state] for state in RANGE_STATES},
-                "compared": compared,
+                "phase": phase.name,
+                "what": phase.what,
+                "state": _summed(counts, len(whole)),
+                "tables": len(whole) if phase.by_table else None,
+                "done": counts["done"],
+                "attempts": max((one.attempts for one in begun), default=0),
+                "started_ms": min((one.started_ms for one in begun), default=None),
+                "finished_ms": max(ended) if ended and len(ended) == len(begun) else None,
+                "error": next((f"{one.subject} {one.error}".strip() for one in begun if one.state == "failed"), ""),
             }
         )
     return rows
+
+
+def _summed(counts: Counter[PhaseShown], total: int) -> str:
+    """The state of a phase over all of its tables: the worst that one of them is in."""
+    worst = next((state for state in _WORST if counts[state]), None)
+    if worst:
+        return worst
+    return "done" if counts["done"] == total > 0 else "partly done" if counts["done"] else "not begun"
+
+
+def _tables(
+    run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str], facts: Facts, coverage: Sequence[Coverage]
+) -> list[Facts]:
+    """A row for each table; those of which a phase failed come first, then those that differ."""
+    log: dict[str, Counter[str]] = defaultdict(Counter)
+    for item in coverage:
+        log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
+    states = {(phase.phase, phase.subject): phase_shown(phase, run, signs) for phase in phases}
+    rows: list[Facts] = [
+        {
+            "source": source,
+            "target": target,
+            "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
+            "errors": [f"{p.phase}: {_short(p.error)}" for p in phases if p.subject == source and p.state == "failed"],
+            "log": {state: log[source][state] for state in RANGE_STATES},
+            "compared": facts["tables"].get(source),
+        }
+        for source, target in _pairs(run)
+    ]
+
+    def troubles(row: Facts) -> tuple[bool, bool]:
+        compared = row["compared"]
+        return not row["errors"], compared is None or compared["equal_regions"] == compared["regions"]
+
+    return sorted(rows, key=troubles)
 
 
 def _pairs(run: RunRecord) -> list[tuple[str, str]]:
@@ -312,6 +336,7 @@ def _region(item: RangeComparison) -> Facts:
             f"{side} {what}": count
             for side in ("source", "target")
             for what, count in item.dropped.get(side, {}).items()
+            if count
         },
     }
 
@@ -355,7 +380,3 @@ def shown_row(row: bytes) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text)} characters, all of it in the ledger)"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

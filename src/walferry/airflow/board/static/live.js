@@ -42,7 +42,8 @@ export const time = (ms) => (ms ? new Date(ms).toISOString().slice(0, 19).replac
 
 // ---- cells: a cell is a text, or {text, kind, …}; it is built anew only when that has changed
 
-const MARKS = { done: "✓", failed: "✗", aborted: "✗", running: "▶", paused: "‖", held: "‖", released: "✓", equal: "✓", differs: "✗" };
+const MARKS = { done: "✓", failed: "✗", interrupted: "✗", running: "▶", waiting: "?", held: "‖", released: "✓", equal: "✓", differs: "✗" };
+const COLOURS = { green: "✓", red: "✗", violet: "‖", amber: "?", blue: "▶", grey: "•" };
 
 export function badge(state, text = state) {
   const element = document.createElement("span");
@@ -51,7 +52,36 @@ export function badge(state, text = state) {
   return element;
 }
 
+// The state of a run: its colour and its mark come with its name (walferry/run/state.py).
+export function stateBadge(run) {
+  const element = document.createElement("span");
+  element.className = `badge ${run.colour}`;
+  element.textContent = `${COLOURS[run.colour]} ${run.state}`;
+  return element;
+}
+
+// A text in which `…` is code, as it may be copied into a shell.
+export function prose(element, text) {
+  if (element.shown === text) return;
+  element.shown = text;
+  element.replaceChildren(
+    ...text.split("`").map((part, at) => {
+      if (at % 2 === 0) return part;
+      const code = document.createElement("code");
+      code.textContent = part;
+      return code;
+    }),
+  );
+}
+
 const BUILD = {
+  state: (cell) => stateBadge(cell),
+  fold: (cell) => {
+    const [details, summary] = ["details", "summary"].map((tag) => document.createElement(tag));
+    summary.textContent = cell.text;
+    details.append(summary, ...BUILD.lines(cell));
+    return details;
+  },
   badge: (cell) => badge(cell.state, cell.text ?? cell.state),
   badges: (cell) => cell.list.map((one) => badge(one.state, one.text)),
   link: (cell) => {

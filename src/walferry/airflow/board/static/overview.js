@@ -1,6 +1,8 @@
 // The overview: a line a run.
 import { bytes, byId, count, duration, fill, live, pager, pages, say, show, time } from "./live.js";
 
+const LOUD = ["amber", "violet", "red"]; // colours of states that need a person
+const short = (text) => (text.length <= 140 ? text : `${text.slice(0, 140)}…`);
 const alarm = (n, kind) => ({ text: n ? `${n} ▲` : "0", class: n ? `number ${kind}` : "number" });
 
 live(
@@ -12,19 +14,19 @@ live(
     say(byId("ledger"), `Ledger: ${facts.ledger}`);
     fill(byId("runs").tBodies[0], rows, (run) => run.run, (run) => [
       { kind: "link", text: run.run, href: `${document.body.dataset.root}/runs/${encodeURIComponent(run.run)}` },
-      { kind: "badge", state: run.state },
-      { kind: "badges", list: [{ text: run.phase, state: run.state === "running" ? "plain" : run.phase_state === "failed" ? "failed" : "plain" }] },
+      { kind: "state", state: run.state, colour: run.colour },
+      { kind: "lines", class: "now", list: LOUD.includes(run.colour) && !run.ended ? [run.phase, short(run.cause)] : [run.phase] },
       { kind: "done", percent: run.percent },
-      { text: duration(run.lag_seconds), class: "number" },
+      { text: run.lag_seconds === null ? "N/A" : duration(run.lag_seconds), class: "number" },
       { text: bytes(run.backlog_bytes), class: "number" },
       { text: count(run.edits_applied), class: "number" },
       alarm(run.gaps, "bad"),
       alarm(run.held, "warn"),
-      { text: time(run.created_ms), class: "time" },
-      { text: duration(run.elapsed_seconds), class: "number" },
+      { kind: "lines", list: [time(run.created_ms), `took ${duration(run.elapsed_seconds)}`] },
     ]);
     pager("runs", facts.runs);
-    const running = rows.filter((run) => run.state === "running").length;
-    say(byId("status"), `${total} runs, ${running} running on this page`);
+    const open = rows.filter((run) => !run.ended);
+    const waiting = open.filter((run) => LOUD.includes(run.colour)).length;
+    say(byId("status"), `${total} runs; of those on this page ${open.length} have not ended, ${waiting} need a person`);
   },
 );

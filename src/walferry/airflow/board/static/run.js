@@ -1,14 +1,21 @@
 // The page of a run.
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
-import { answer, badge, bytes, byId, count, duration, fill, live, pager, pages, say, show, time } from "./live.js";
+import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, time } from "./live.js";
 
 const run = document.querySelector("h1").dataset.run;
-const LISTS = ["lanes", "gaps", "comparison", "differences", "quarantine", "audit"];
+const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit"];
 
 function path() {
   const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
   return `/api/runs/${encodeURIComponent(run)}?${query}`;
+}
+
+function writeStop(r) {
+  if (r.write_stop_seconds === null) return "";
+  const parts = [r.write_stop_over ? "until the last check" : "so far"];
+  if (r.seconds_since_last_edit !== null) parts.push(`${duration(r.seconds_since_last_edit)} from the last edit`);
+  return parts.join("; ");
 }
 
 function tiles(facts) {
@@ -16,27 +23,29 @@ function tiles(facts) {
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const list = [
-    ["Phase", r.phase],
+    ["Phase", r.phase, "", `since ${time(r.since_ms).slice(11)}`],
     ["Done", `${r.percent.toFixed(0)} %`],
     ["Edits applied", count(r.edits_applied)],
-    ["Lag", duration(r.lag_seconds)],
+    ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_unknown],
     ["Backlog", bytes(r.backlog_bytes)],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
     ["Time taken", duration(r.elapsed_seconds)],
-    r.state === "running" && r.eta_seconds !== null && !r.error ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
-    ["Writes stopped for", duration(r.write_stop_seconds)],
+    r.eta_seconds !== null ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
+    ["Writes stopped for", r.write_stop_seconds === null ? "not yet" : duration(r.write_stop_seconds), "", writeStop(r)],
   ];
   const box = byId("tiles");
-  list.forEach(([name, value, kind], at) => {
+  list.forEach(([name, value, kind, why], at) => {
     let tile = box.children[at];
     if (!tile) {
       tile = document.createElement("div");
-      tile.append(document.createElement("dt"), document.createElement("dd"));
+      tile.append(document.createElement("dt"), document.createElement("dd"), document.createElement("dd"));
       box.append(tile);
     }
     say(tile.firstChild, name);
-    say(tile.lastChild, value);
+    say(tile.children[1], value);
+    tile.lastChild.className = "why";
+    say(tile.lastChild, why ?? "");
     tile.className = kind ?? "";
   });
 }
@@ -56,13 +65,13 @@ function phases(facts) {
   const now = facts.run.ended_ms ?? facts.now_ms;
   const whole = Math.max(1, now - began);
   const part = (ms) => Math.min(100, Math.max(0, Math.round((1000 * (ms - began)) / whole) / 10));
-  fill(byId("phases-rows"), facts.phases, (p) => `${p.phase} ${p.subject}`, (p) => {
-    const over = p.state === "running" && facts.run.ended_ms === null;
+  fill(byId("phases-rows"), facts.phases, (p) => p.phase, (p) => {
+    const over = !p.finished_ms && facts.run.ended_ms === null;
     const end = p.finished_ms ?? now;
     const left = p.started_ms ? part(p.started_ms) : 0;
     return [
-      `${p.phase} ${p.subject}`.trim(),
-      { kind: "badge", state: p.state },
+      { kind: "lines", list: [p.phase, p.what], class: "phase" },
+      { kind: "badge", state: p.state, text: p.tables > 1 && p.attempts && p.state !== "done" ? `${p.state}: ${p.done} of ${p.tables} tables done` : p.state },
       { text: time(p.started_ms), class: "time" },
       { text: p.started_ms ? duration((end - p.started_ms) / 1000) + (over ? " so far" : "") : "–", class: "number" },
       { text: p.attempts || "–", class: "number" },
@@ -73,24 +82,40 @@ function phases(facts) {
 }
 
 const pair = (source, target) => ({ kind: "lines", class: "number", list: [count(source), count(target)] });
+// Counts by name: their sum, which unfolds.
+function folded(counts) {
+  const lines = Object.entries(counts).filter(([, n]) => n).map(([name, n]) => `${count(n)} ${name}`);
+  const sum = Object.values(counts).reduce((a, b) => a + b, 0);
+  return lines.length > 1 ? { kind: "fold", text: count(sum), list: lines } : lines[0] ?? "–";
+}
 const named = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`);
 
+// How far a table is: the step that is in trouble or at work, else the last one that is done.
+function step(steps) {
+  const loud = ["failed", "interrupted", "waiting", "running"].map((state) => steps.find((one) => one[1] === state)).find(Boolean);
+  const [name, state] = loud ?? steps.findLast((one) => one[1] === "done") ?? ["", "not begun"];
+  return { kind: "badge", state, text: `${name} ${state}`.trim() };
+}
+
 function tables(facts) {
-  fill(byId("tables-rows"), facts.tables, (t) => t.source, (t) => {
+  fill(byId("tables-rows"), facts.tables.rows, (t) => t.source, (t) => {
     const c = t.compared;
     const equal = c && c.equal_regions === c.regions;
     const states = Object.entries(t.log).filter(([, n]) => n).map(([state, n]) => `${bytes(n)} ${state}`);
     return [
       t.source,
       t.target,
-      { kind: "badges", list: ["snapshot", "copy", "clone"].map((step) => ({ state: t.steps[step], text: step })) },
+      step(Object.entries(t.steps)),
       { kind: "lines", list: states.length ? states : ["nothing yet"] },
       c ? { kind: "badge", state: equal ? "equal" : "differs", text: `${equal ? "equal" : "differs"}: ${c.equal_regions} of ${c.regions} regions` } : "not yet",
       c ? pair(c.source_rows, c.target_rows) : { text: "–", class: "number" },
       c ? pair(c.source_cells, c.target_cells) : { text: "–", class: "number" },
       { kind: "lines", list: c ? (named(c.differences).length ? named(c.differences) : ["none"]) : ["–"] },
+      folded(c?.dropped ?? {}),
+      { kind: "long", class: "long", text: t.errors.join("; ") },
     ];
   });
+  pager("tables", facts.tables);
 }
 
 function gaps(list) {
@@ -118,7 +143,7 @@ function comparison(list, rows) {
     pair(r.source_rows, r.target_rows),
     pair(r.source_cells, r.target_cells),
     { kind: "lines", class: "hex whole", list: [r.source_digest, r.target_digest] },
-    { kind: "lines", list: named(r.dropped).length ? named(r.dropped) : ["–"] },
+    folded(r.dropped),
   ]);
   pager("comparison", list);
   show(byId("differences"), rows.total > 0);
@@ -174,14 +199,19 @@ function head(facts) {
   const state = byId("state");
   if (state.dataset.state !== r.state) {
     state.dataset.state = r.state;
-    state.replaceChildren(badge(r.state));
+    state.replaceChildren(stateBadge(r));
   }
+  byId("now").className = `now ${r.colour}`;
+  prose(byId("cause"), r.cause);
+  prose(byId("next"), r.next_step);
+  show(byId("whom").parentElement, r.waits_for !== null);
+  if (r.waits_for !== null) prose(byId("whom"), `${r.waits_for}: ${r.whom}`);
   const ended = r.ended_ms ? `, ended ${time(r.ended_ms)}` : "";
-  say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.${r.outcome ? ` Outcome: ${r.outcome}.` : ""}`);
+  say(byId("summary"), `Started ${time(r.created_ms)}${ended}, by ${r.owner}.`);
   say(byId("ledger"), `Ledger: ${r.ledger}`);
   document.title = `${r.run}: ${r.state}, ${r.percent.toFixed(0)} % – walferry`;
   const news = facts.alarms.filter((alarm) => alarm.kind !== "note").map((alarm) => alarm.text);
-  say(byId("status"), [`${r.run} is ${r.state}: ${r.phase}, ${r.percent.toFixed(0)} % done`, ...news].join(". "));
+  say(byId("status"), [`${r.run} is ${r.state}: ${r.cause}. Next step: ${r.next_step}`, ...news].join(". "));
 }
 
 byId("check").addEventListener("click", async () => {
