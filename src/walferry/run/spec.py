@@ -126,7 +126,7 @@ class Spec(BaseModel):
     source: Cluster | str = "hbase_source"
     target: Cluster | str = "hbase_target"
     tables: list[Annotated[TablePair, BeforeValidator(_table_pair)]] = Field(min_length=1)
-    apply: Literal["auto", "bulk"] | Way = "auto"
+    apply: Literal["auto"] | Way = "auto"
     protect: Literal["peer", "stage"] = "peer"
     write_stop: Literal["confirm", "readonly"] = "confirm"
     max_lag: int = Field(default=30, ge=1, description="seconds")
@@ -145,11 +145,13 @@ class Spec(BaseModel):
             raise ValueError(f"system tables are not migrated: {', '.join(system)}")
         return tables
 
-    @field_validator("apply")
+    @field_validator("apply", mode="before")
     @classmethod
-    def _known_way(cls, way: str) -> str:
-        if way == "bulk":
-            raise ValueError("bulk is not built yet; use auto, rpc or thrift")
+    def _known_way(cls, way: Any) -> Any:
+        ways = ["auto", *(known.value for known in Way)]
+        if way not in ways:
+            what = "bulk is not built yet; use" if way == "bulk" else "it can be"
+            raise ValueError(f"{what} {', '.join(ways[:-1])} or {ways[-1]}")
         return way
 
     @field_validator("protect")
