@@ -103,6 +103,11 @@ class TableDescriptor:
         """READONLY: puts and deletes are refused"""
         return self.attributes.get("READONLY", "false").lower() == "true"
 
+    @property
+    def durability(self) -> str:
+        """DURABILITY: when edits without one of their own are acknowledged (SKIP_WAL, ASYNC_WAL, SYNC_WAL, …)"""
+        return self.attributes.get("DURABILITY", "USE_DEFAULT").upper()
+
     def with_attribute(self, name: str, value: str) -> TableDescriptor:
         """The same table with one attribute set."""
         schema = pb.TableSchema()

@@ -21,9 +21,9 @@ FileState = Literal["open", "sealed", "missing"]
 RangeState = Literal["seen", "sealed", "applied", "verified"]
 FenceKind = Literal["start", "end"]
 ClusterSide = Literal["source", "target"]
-ObjectKind = Literal["peer", "snapshot", "table", "read-only table"]
+ObjectKind = Literal["peer", "snapshot", "table", "read-only table", "durability"]
 """What walferry makes on a cluster: a replication peer, a snapshot, a target table (which stays when the run ends),
-and the READONLY of a source table."""
+the READONLY of a source table, and another DURABILITY of a target table ("table=what it had before")."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")

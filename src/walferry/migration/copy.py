@@ -22,7 +22,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
 from walferry.replay import lease
-from walferry.replay.protect import plan_own
+from walferry.replay.protect import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
 from walferry.storage import FileSystem
 
@@ -46,7 +46,7 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
         plan_own(run, "source", "snapshot", name, there=there)
         if not there:
             run.source.snapshot(name, table)
-        run.ledger.objects.made("source", "snapshot", name)
+        made(run, "source", "snapshot", name)
         return {"snapshot": name, "regions": len(read_manifest(run, table).region_manifests)}
 
     return run.once("snapshot", work, table)
@@ -72,7 +72,7 @@ def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
         plan_own(run, "target", "snapshot", name, there=there)
         _copy_manifest(run, name)
-        run.ledger.objects.made("target", "snapshot", name)
+        made(run, "target", "snapshot", name)
         copied: list[FileCopied] = []
         started = time.monotonic()
         for begin in range(0, len(files), _WAVE):
@@ -185,7 +185,7 @@ def clone(run: Run, table: str) -> dict[str, Any]:
             plan_own(run, "target", "table", pair.target, there=there)
             if not there:
                 run.target.clone_snapshot(run.snapshot(table), pair.target)
-            run.ledger.objects.made("target", "table", pair.target)
+            made(run, "target", "table", pair.target)
             deadline = time.monotonic() + 120
             while not all(region.server for region in run.target.regions(pair.target)):
                 if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ import numpy as np
 from walferry.errors import GapError, GateShutError, UsageError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.replay.protect import made
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.open import Until, open_wal
@@ -57,7 +58,7 @@ def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:
                     continue  # by its owner: an abort must not open it
                 run.ledger.objects.plan("source", "read-only table", pair.source)
                 run.source.set_read_only(pair.source, True)
-                run.ledger.objects.made("source", "read-only table", pair.source)
+                made(run, "source", "read-only table", pair.source)
         elif by is None:
             raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
         return {"at_ms": at_ms, "how": run.spec.write_stop, "by": by}

@@ -15,6 +15,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
 from walferry.hbase.way import Way
+from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
@@ -204,6 +205,8 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
             yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose outcome depends on sequence numbers")
         if family.data_block_encoding == "PREFIX_TREE":
             yield refuse(f"family {family.name} has block encoding PREFIX_TREE, which HBase 2 cannot read")
+    if descriptor.durability in NOT_DURABLE:
+        yield Finding("warn", pair.source, _not_durable(descriptor.durability))
     coprocessors = [value for key, value in descriptor.attributes.items() if key.lower().startswith("coprocessor$")]
     if any("phoenix" in value.lower() for value in coprocessors):
         yield refuse("a Phoenix table: its indexes and catalogue are not migrated")
@@ -211,6 +214,16 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
         yield Finding("warn", pair.source, "has coprocessors, which must be installed at the target, too")
     if source.table_exists("hbase:labels"):
         yield refuse("the source keeps visibility labels, whose numbers mean something else at the target")
+
+
+def _not_durable(durability: str) -> str:
+    what = "edits that were acknowledged just before a crash may be lost"
+    if durability == "SKIP_WAL":
+        what = "edits that name no durability of their own are not in the log, so that no replay brings them"
+    return (
+        f"has DURABILITY {durability}: {what}. The target table inherits it; while walferry applies edits to it, its "
+        f"own is {MEANWHILE}"
+    )
 
 
 def _may_write(target: Cluster) -> Iterator[Finding]:

@@ -10,10 +10,11 @@ from functools import partial
 
 from walferry.apply.route import Route
 from walferry.apply.sink import limits_of, sink_settings
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
-from walferry.run.run import Run
+from walferry.replay.durability import make_durable, restore
+from walferry.run.run import Run, RunEndedError
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ def applying(run: Run) -> Iterator[Route]:
         names = {table: f"{run.target.cluster_id()} {table}" for table in fences}
         for table, fence in fences.items():
             run.ledger.leases.take(names[table], run.actor, fence.number)
+        make_durable(run)
         uuid = run.source.cluster_uuid()
-        yield Route(
+        route = Route(
             source=run.spec.source.address(),
             root=run.source_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
@@ -48,8 +50,22 @@ def applying(run: Run) -> Iterator[Route]:
             limits=limits,
             way=run.spec.way,
         )
+        try:
+            yield route
+        except TransientError:
+            raise  # it goes on later
+        except WalferryError:
+            _restore_at_end(run)
+            raise
+        _restore_at_end(run)
         for table, fence in fences.items():
             run.ledger.leases.release(names[table], fence.number)
+
+
+def _restore_at_end(run: Run) -> None:
+    """A window's run has no phase after the one that applies; others keep the tables durable until their release."""
+    if run.record.kind == "window":
+        restore(run)
 
 
 def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Collection[str]) -> None:
@@ -74,7 +90,3 @@ def wait_while_paused(run: Run) -> None:
             log.info("paused; `walferry resume %s` goes on", record.name)
             announced = True
         time.sleep(1.0)
-
-
-class RunEndedError(WalferryError):
-    """Somebody ended the run while it was at work; fact `run`."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.replay.applying import RunEndedError, applying, wait_while_paused
+from walferry.replay.applying import applying, wait_while_paused
 from walferry.replay.rounds import run_round
-from walferry.run.run import Run
+from walferry.run.run import Run, RunEndedError
 
 
 def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:

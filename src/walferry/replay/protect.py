@@ -13,7 +13,8 @@ from typing import Any
 
 from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
-from walferry.run.run import Run
+from walferry.replay.durability import restore
+from walferry.run.run import Run, RunEndedError
 from walferry.wal.files import Place, list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def _add(run: Run, peer: str) -> list[str]:
     plan_own(run, "source", "peer", peer, there=there)
     if not there:
         run.source.add_peer(peer, ENDPOINT, enabled=False)
-    run.ledger.objects.made("source", "peer", peer)
+    made(run, "source", "peer", peer)
     return _await_queues(run, peer)
 
 
@@ -92,6 +93,19 @@ def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, the
             cluster=cluster, kind=kind, name=name,
         )  # fmt: skip
     run.ledger.objects.plan(cluster, kind, name)
+
+
+def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+    """Record that an object was made.
+
+    Raises RunEndedError, after it has removed what the run has on the clusters, when the run was ended meanwhile:
+    whoever aborted it may have looked just before the object was there.
+    """
+    run.ledger.objects.made(cluster, kind, name)
+    record = run.ledger.record
+    if record.state != "running":
+        release(run, aborted=record.state == "aborted")
+        raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was made", run=run.run_id)
 
 
 class ForeignObjectError(UsageError):
@@ -149,21 +163,30 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
 
     Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
+    Target tables get back their DURABILITY. What is planned and not there yet stays planned, as long as the phase that
+    makes it was not seen to end: that process may still make it. It removes it then (`made`); if it is killed in
+    between, an abort that is repeated does.
     """
-    removed = []
+    removed = restore(run)
+    underway = any(phase.state == "running" for phase in run.ledger.phases.all() if phase.phase != "release")
     for item in run.ledger.objects.all():
-        if item.state == "removed" or item.kind == "table":
+        if item.state == "removed" or item.kind in ("table", "durability"):
             continue
         client = run.source if item.cluster == "source" else run.target
-        if item.kind == "peer" and item.name in client.peers():
-            client.remove_peer(item.name)
-        elif item.kind == "snapshot" and item.name in {snapshot.name for snapshot in client.snapshots()}:
-            client.delete_snapshot(item.name)
+        there = True
+        if item.kind == "peer":
+            there = item.name in client.peers() and client.remove_peer(item.name)
+        elif item.kind == "snapshot":
+            there = item.name in {snapshot.name for snapshot in client.snapshots()}
+            if there:
+                client.delete_snapshot(item.name)
         elif item.kind == "read-only table":
             if not aborted:
                 continue
             if client.table_exists(item.name):
                 client.set_read_only(item.name, False)
+        if not there and item.state == "planned" and underway:
+            continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from walferry.errors import UsageError
+from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.run.fences import fences_of
@@ -169,6 +169,10 @@ class Run:
         """Name of the snapshot of a source table, on both sides."""
         namespace, _, table = source_table.rpartition(":")
         return f"walferry-{self.run_id}-{namespace or 'default'}.{table}"
+
+
+class RunEndedError(WalferryError):
+    """Somebody ended the run while it was at work; fact `run`."""
 
 
 class PhaseNotReadyError(UsageError):

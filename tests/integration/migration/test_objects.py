@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from integration.migration.moves import fill, make_spec, run_of, skip, spark, unique, visible
+from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, skip, spark, unique, visible
 from integration.migration.test_cli import left_behind
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterSide, ObjectKind
 from walferry.migration import copy, cutover
+from walferry.migration.plan import make_plan
 from walferry.replay import cut, protect
+from walferry.replay.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -112,3 +114,30 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
         protect.release(run, aborted=True)
         assert run.source.describe(closed).read_only
         assert not run.source.describe(written).read_only
+
+
+@pytest.mark.parametrize("durability", ["SKIP_WAL", "ASYNC_WAL"])
+def test_a_target_table_that_acknowledges_too_early_is_durable_while_edits_are_applied(
+    source: Cluster, target: Cluster, tmp_path: Path, durability: str
+) -> None:
+    table = unique()
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        run.source.create_table(table, {"f": {}})
+        run.source.modify_table(run.source.describe(table).with_attribute("DURABILITY", durability))
+        (told,) = [f for f in make_plan(run.spec).findings if "DURABILITY" in f.message]
+        assert (told.level, told.subject) == ("warn", table)
+        begin(run)
+        copy_tables(run)
+        assert run.target.describe(table).durability == durability, "the clone inherits it"
+        fill(run.source, table)
+        skip(run, "check_copy")
+
+        def applied() -> bool:
+            assert run.target.describe(table).durability == "USE_DEFAULT"
+            return True
+
+        replay(run, spark(), until=applied)
+        if durability == "ASYNC_WAL":  # the log has the edits
+            assert visible(target, table) == visible(source, table)
+        protect.release(run, aborted=True)
+        assert run.target.describe(table).durability == durability

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from walferry.apply.sink import SinkSettings
 from walferry.errors import UsageError
-from walferry.migration.plan import Finding, Plan, _codec, _sink, require
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import new_table
+from walferry.migration.plan import Finding, Plan, _codec, _sink, _table, require
+from walferry.run.spec import TablePair
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
@@ -53,6 +58,18 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
     assert list(_codec(Local(), str(tmp_path), [old, new, empty, gone])) == []
     assert len(list(_codec(Local(), str(tmp_path), [old, empty, gone]))) == 1
     assert list(_codec(Local(), str(tmp_path), [])) == []
+
+
+@pytest.mark.parametrize(("durability", "what"), [("SKIP_WAL", "are not in the log"), ("ASYNC_WAL", "may be lost")])
+def test_a_durability_that_acknowledges_too_early_is_told(durability: str, what: str) -> None:
+    empty = SimpleNamespace(table_enabled=lambda table: True, table_exists=lambda table: False)
+    client = cast(HBaseClient, empty)
+    pair = TablePair(source="t", target="t")
+    table = new_table("t", {"f": {}})
+    assert list(_table(client, client, pair, table)) == []
+    (finding,) = _table(client, client, pair, table.with_attribute("DURABILITY", durability))
+    assert (finding.level, finding.subject) == ("warn", "t")
+    assert what in finding.message
 
 
 def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:

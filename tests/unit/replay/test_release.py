@@ -1,0 +1,85 @@
+"""An abort beside a process that is just making something leaves nothing behind, whoever is faster or killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from walferry.ledger import Ledger
+from walferry.pipeline import abort
+from walferry.replay import protect
+from walferry.run.run import Run, RunEndedError
+
+
+class Source:
+    """A source on which replication peers can be added and removed."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.before_add: Callable[[], None] = lambda: None
+        self.after_add: Callable[[], None] = lambda: None
+
+    def peers(self) -> dict[str, tuple[bool, str]]:
+        return dict.fromkeys(self.there, (False, ""))
+
+    def add_peer(self, peer: str, endpoint: str, *, enabled: bool) -> None:
+        self.before_add()
+        self.there.add(peer)
+        self.after_add()
+
+    def remove_peer(self, peer: str) -> bool:
+        known = peer in self.there
+        self.there.discard(peer)
+        return known
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def run(tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    monkeypatch.setattr(protect, "_await_queues", lambda run, peer: [])
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        run.__dict__["source"] = source
+        run.ledger.phases.start("plan")
+        run.ledger.phases.finish("plan", {})
+        yield run
+
+
+@pytest.mark.parametrize("moment", ["before_add", "after_add"])
+def test_a_peer_that_is_added_beside_an_abort_does_not_stay(run: Run, source: Source, moment: str) -> None:
+    setattr(source, moment, lambda: abort(run, "enough"))
+    with pytest.raises(RunEndedError, match="was aborted while peer"):
+        protect.protect(run)
+    assert source.there == set()
+    assert {item.state for item in run.ledger.objects.all()} == {"removed"}
+
+
+def test_a_peer_of_a_process_that_was_killed_beside_an_abort_goes_with_the_next_one(run: Run, source: Source) -> None:
+    source.before_add = lambda: abort(run, "enough")
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    source.after_add = killed
+    run.ledger.phases.fail = lambda *_: None  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        protect.protect(run)
+    assert source.there == {run.peer}
+    abort(run, "enough")
+    assert source.there == set()
+
+
+def test_what_was_planned_and_never_made_is_removed_once_nobody_can_make_it_any_more(run: Run, source: Source) -> None:
+    run.ledger.objects.plan("source", "peer", run.peer)
+    abort(run, "enough")
+    assert [item.state for item in run.ledger.objects.all()] == ["removed"]
