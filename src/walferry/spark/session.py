@@ -19,10 +19,15 @@ def open_session(app_name: str) -> SparkSession:
     copy of a task would send older edits beside newer ones. So would the tasks that go on of a stage that is begun
     again after a lost executor: such a job fails instead, and its round is repeated under a new lease.
     """
+    # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder before all packages:
+    # a file hdfs.py there would take the place of the package. The variable is for the JVM's own workers (planning),
+    # the property for the executors' ones.
+    os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.appName(app_name)
+        .config("spark.executorEnv.PYTHONSAFEPATH", "1")
         .config("spark.sql.python.filterPushdown.enabled", "false")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         .config("spark.ui.showConsoleProgress", "false")

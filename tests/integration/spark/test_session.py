@@ -1,0 +1,40 @@
+"""The Spark session, in processes of its own: what a folder holds must not matter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from walferry import process
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "wal" / "closed.wal"
+
+JOB = f"""
+from walferry.spark.fan_out import fan_out
+from walferry.spark.session import open_session
+
+def places(number):
+    import hdfs
+    import walferry.storage.webhdfs
+
+    yield hdfs.__file__, walferry.__file__
+
+spark = open_session("a folder with files of all names")
+print(fan_out(spark, places, [1], what="ask")[0])
+print(spark.read.format("hbase_wal").load({str(FIXTURE)!r}).count() > 0)
+"""
+
+
+def test_files_of_the_current_folder_take_no_packages_place_in_sparks_workers(tmp_path: Path) -> None:
+    for name in ("hdfs", "walferry", "kazoo", "requests"):
+        (tmp_path / f"{name}.py").write_text('raise RuntimeError("imported from the current folder")\n')
+    (tmp_path / "pyspark_mine").mkdir()
+    (tmp_path / "pyspark_mine" / "__init__.py").write_text('raise RuntimeError("imported from the current folder")\n')
+    # -P: this driver as an installed command starts, without the current folder on its path.
+    job = subprocess.run([sys.executable, "-P", "-c", JOB], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert job.returncode == 0, job.stderr
+    places, found = job.stdout.splitlines()[-2:]
+    assert str(tmp_path) not in places
+    assert str(Path(str(process.__file__)).parent / "__init__.py") in places
+    assert found == "True"
