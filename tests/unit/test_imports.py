@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checks": {"errors", "ledger", "run", "replay", "migration"},
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
+    "spark_app": {"errors", "run", "spark", "process", "pipeline"},
     "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "process", "pipeline"},
     # ledger: the board
     "airflow": {
@@ -71,6 +72,7 @@ WHAT = {
     "checks": "the gates: of the ledger, and Great Expectations suites over small frames",
     "process": "start and end of every process: logs, ledger, exit code",
     "pipeline": "each phase bound to its function; the order of a migration for a shell",
+    "spark_app": "a phase as a Spark app, thin",
     "cli": "the command `walferry`, thin",
     "airflow": "connection type, hook, operators, sensors, DAGs, the board",
     "embedded": "real HDFS, HBase, Thrift, Spark and Airflow on one machine, for demo and tests",

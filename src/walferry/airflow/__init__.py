@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 import walferry
@@ -14,11 +15,20 @@ def get_provider_info() -> dict[str, Any]:
         "name": "walferry",
         "description": walferry.__doc__,
         "versions": [walferry.__version__],
-        "connection-types": [CONNECTION_TYPE],
+        "connection-types": [CONNECTION_TYPE] if _has_spark_provider() else [CONNECTION_TYPE, SPARK_CONNECTION_TYPE],
         "extra-links": [
             f"walferry.airflow.links.{name}" for name in ("BoardLink", "ReportLink", "DocsLink", "SparkLink")
         ],
     }
+
+
+def _has_spark_provider() -> bool:
+    """Whether Airflow's Spark provider is installed, whose connection type `spark` serves as well: one of a name."""
+    try:
+        distribution("apache-airflow-providers-apache-spark")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _field(label: str, description: str) -> dict[str, Any]:
@@ -43,3 +53,21 @@ CONNECTION_TYPE: dict[str, Any] = {
     },
 }
 """The form of a connection of type `hbase`: what Airflow 3.2 and newer read instead of the hook's methods."""
+
+SPARK_CONNECTION_TYPE: dict[str, Any] = {
+    "connection-type": "spark",
+    "hook-name": "Spark",
+    "hook-class-name": "walferry.airflow.spark_submit.SparkHook",
+    "ui-field-behaviour": {
+        "hidden-fields": ["schema", "login", "password"],
+        "relabeling": {"host": "Master"},
+        "placeholders": {"host": "local[*], spark://master.example, yarn or k8s://https://api.example"},
+    },
+    "conn-fields": {
+        "archives": _field("Packed environment", "Path or URL of what `python -m walferry.spark pack` wrote."),
+        "ui": _field("Web page", "Of the master, or of YARN's resource manager, for the link of a task."),
+        "queue": _field("YARN queue", "Optional."),
+        "namespace": _field("Kubernetes namespace", "Optional."),
+    },
+}
+"""The form of a connection of type `spark`, where Airflow's Spark provider is not installed."""

@@ -1,8 +1,8 @@
-"""What walferry's own DAGs share: the table field of their forms, their tasks' defaults, a spec from a Variable."""
+"""What walferry's own DAGs share: forms made from the spec, a spec from form and Variable, their tasks' defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,21 +10,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from walferry.airflow.notifiers import WalferryNotifier
-from walferry.run.spec import TABLE_NAME
-
-_NAME = {"type": "string", "pattern": TABLE_NAME}
-TABLE_ITEMS = {
-    "anyOf": [
-        _NAME,
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["source", "target"],
-            "properties": {"source": _NAME, "target": _NAME},
-        },
-    ]
-}
-"""JSON schema of one of a spec's tables"""
+from walferry.run.spec import Cluster, Spec, TimeWindow
 
 TASK_DEFAULTS: dict[str, Any] = {
     "retries": 3,
@@ -33,16 +19,84 @@ TASK_DEFAULTS: dict[str, Any] = {
 }
 """`default_args` of a DAG"""
 
+_LIST_HINT = "One a line; a mapping goes into the JSON under Advanced Options."
+
+
+def spec_params(
+    *, without: Collection[str], defaults: Mapping[str, Any], else_variable: str | None = None
+) -> dict[str, Param]:
+    """A form's fields for all keys of the spec but those in `without`: title, description and schema are the model's.
+
+    `defaults` go before the model's. With `else_variable`, an Airflow Variable for runs that nobody triggers, every
+    field may stay empty: `spec_keys` puts the two together.
+    """
+    schema = Spec.model_json_schema(by_alias=True)
+    params = {}
+    for key, field in schema["properties"].items():
+        if key in without:
+            continue
+        fields = _form_schema(field, schema["$defs"])
+        value = defaults.get(key, fields.pop("default", None))
+        if else_variable is not None:
+            value, fields = _may_stay_empty(fields, value, else_variable)
+        params[key] = Param(value, **fields)
+    return params
+
+
+def window_params() -> dict[str, Param]:
+    """A form's fields for a time window: from and to, both empty for that of the schedule."""
+    fields = TimeWindow.model_json_schema(by_alias=True)["properties"]
+    return {key: Param(None, **field | {"type": ["null", field["type"]]}) for key, field in fields.items()}
+
 
 def spec_keys(
-    params: Mapping[str, Any], form: Mapping[str, Param], variable: Any, variable_name: str
+    params: Mapping[str, Any], variable: Any, variable_name: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Keys of a spec: params that differ from the form's defaults, before the Variable's values, before the defaults.
+    """Keys of a spec: params that were given, before the Variable's values, before the defaults.
 
-    AirflowFailException when the Variable holds no JSON object.
+    Keys that no spec has are kept, for the spec to refuse. AirflowFailException when the Variable holds no JSON object.
     """
     if not isinstance(variable, dict):
         raise AirflowFailException(f"the Variable {variable_name} holds no JSON object")
-    defaults = {name: param.value for name, param in form.items()}
-    given = {name: value for name, value in params.items() if value != defaults.get(name)}
-    return {**defaults, **variable, **given}
+    return {**defaults, **variable, **{key: value for key, value in params.items() if value not in (None, [])}}
+
+
+def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of one key without references; of a cluster its connection's id, the only way to name it here."""
+    found = dict(_without_references(field, definitions))
+    kinds = [kind for kind in found.pop("anyOf", ()) if kind.get("title") != Cluster.__name__]
+    choices = [choice for kind in kinds for choice in kind.get("enum", [kind["const"]] if "const" in kind else [])]
+    if len(kinds) == 1:
+        found = kinds[0] | found
+    elif choices:
+        found |= {"type": "string", "enum": choices}
+    elif kinds:
+        found["anyOf"] = kinds
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if found.get("type") == "array":
+        found["description"] = f"{found.get('description', '')} {_LIST_HINT}".strip()
+    return found
+
+
+def _without_references(value: Any, definitions: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_without_references(each, definitions) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "$ref" in value:
+        return _without_references(definitions[value["$ref"].rpartition("/")[2]], definitions)
+    return {key: _without_references(each, definitions) for key, each in value.items()}
+
+
+def _may_stay_empty(fields: dict[str, Any], default: Any, variable: str) -> tuple[Any, dict[str, Any]]:
+    """The empty value of a field, and its schema with that allowed."""
+    fallback = f"the Variable {variable}" if default is None else f"the Variable {variable}, else {default}"
+    fields["description"] = f"{fields.get('description', '')} If empty: {fallback}.".strip()
+    if fields["type"] == "array":
+        fields.pop("minItems", None)
+        return [], fields
+    fields["type"] = ["null", fields["type"]]
+    if "enum" in fields:
+        fields["enum"] = [None, *fields["enum"]]
+    return None, fields

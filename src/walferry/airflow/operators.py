@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import logging
 import os
-import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, get_current_context
+from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+import walferry
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
+from walferry.airflow.spark_submit import SparkHook
 from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
 from walferry.ledger.rows import RunKind
 from walferry.process import opened, quiet_libraries, reports_folder
@@ -33,14 +31,7 @@ from walferry.run.start import start_run
 
 log = logging.getLogger(__name__)
 
-SPARK_APPS = Path(os.environ.get("WALFERRY_SPARK_APPS", Path(__file__).parents[3] / "spark_apps"))
-SPARK_CONN_ID = "spark_default"
-CLUSTER_CONF = {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.cores.max": "2"}
-"""of an app on a cluster, unless the connection's extra `conf` or the operator says otherwise"""
-ENVIRONMENT = "environment"
-"""the folder in which an executor unpacks the connection's extra `archives`"""
-
-_APP_ID = re.compile(r"\b(app-\d{14}-\d+|application_\d+_\d+)\b")
+SPARK_APP = Path(walferry.__file__).with_name("spark_app.py")
 _POLL_SECONDS = 5.0
 
 
@@ -80,6 +71,16 @@ def open_run(
         return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
 
 
+def do_phase(run: Run, phase: str, table: str = "", by: str | None = None) -> None:
+    """Do a phase that is no Spark job, unless the ledger says that it is done; `by`: who approved it."""
+    from walferry.pipeline import Means, do
+
+    def no_session() -> NoReturn:
+        raise AssertionError(f"{phase} is a Spark job: submit it by WalferrySparkOperator")
+
+    do(run, phase, table, Means(no_session, _docs(), by))
+
+
 def finish(run_id: str, outcome: str = "done") -> None:
     """Remove what the run made on the clusters, target tables aside, and end it. For a @task."""
     from walferry.replay import protect
@@ -88,112 +89,85 @@ def finish(run_id: str, outcome: str = "done") -> None:
         protect.finish(run, outcome)
 
 
-class WalferrySparkOperator(SparkSubmitOperator):
-    """Submits one of walferry's Spark apps for a run, to where the Spark connection points.
+class WalferrySparkOperator(BaseOperator):
+    """Submits a phase of a run as a Spark app, to where the Spark connection points.
 
     With `local[…]` the app is one process. On a cluster its driver stays beside this task (deploy mode `client`) and
     the executors are bounded by CLUSTER_CONF; extras of the connection: `archives` (a packed environment, see
-    `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page).
+    `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page), `queue`, `namespace`.
+    `conf` of the operator goes before that of the connection.
 
-    The app ends when this task's process does; a final error of the app (its exit code is not 1, or the ledger says
-    so) is not retried.
+    The app ends when this task's process does. An error that the app has recorded as final is not retried.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "run", "phase", "table")
+    template_fields: Sequence[str] = ("run", "phase", "table", "conf")
     operator_extra_links: tuple[BaseOperatorLink, ...] = (BoardLink(), SparkLink())
 
-    def __init__(self, *, app: str, run: str, phase: str, table: str = "", **kwargs: Any) -> None:
-        super().__init__(
-            application=str(SPARK_APPS / app),
-            conf={"spark.ui.enabled": "false"} | kwargs.pop("conf", {}),
-            name=f"walferry {phase}",
-            conn_id=kwargs.pop("conn_id", SPARK_CONN_ID),
-            **kwargs,
-        )
+    def __init__(
+        self,
+        *,
+        run: str,
+        phase: str,
+        table: str = "",
+        conn_id: str = SparkHook.default_conn_name,
+        conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
         self.run = run
         self.phase = phase
         self.table = table
+        self.conn_id = conn_id
+        self.conf = dict(conf or {})
         self.spark_page = ""
+        self._hook: SparkHook | None = None
 
     def execute(self, context: Any) -> Any:
         """Submit the app and wait for its end."""
-        self.submit(context, self.table)
+        self.submit(self.table)
 
-    def submit(self, context: Any, table: str = "") -> None:
+    def on_kill(self) -> None:
+        """End the app when the task is ended."""
+        if self._hook is not None:
+            self._hook.kill()
+
+    def submit(self, table: str = "") -> None:
         """Submit the app for a table (or the whole run) and wait for its end."""
-        self.application_args = [self.run, *([table] if table else []), "--parent", str(os.getpid())]
-        self._hook = None  # each carries one app
-        try:
-            super().execute(context)
-        except AirflowFailException:
-            raise
-        except AirflowException:
-            with opened(self.run, actor="airflow") as run:
-                self._give_up_if_final(run, table)
-            raise
+        self._hook = SparkHook(self.conn_id)
+        with final_errors():
+            command = self.command(self._hook, table)
+        log.info("%s", " ".join(command))
+        code, error = self._hook.run(command, self._show_page)
+        if code:
+            with step(self.run) as run:
+                self._raise_recorded(run, table)
+            raise AirflowException(error or f"spark-submit ended with exit code {code}; its output is above")
 
-    def submit_missing(self, context: Any, tables: Iterable[str]) -> None:
+    def submit_missing(self, tables: Iterable[str]) -> None:
         """Submit the app for each table for which the ledger has no such phase done."""
         for table in tables:
             with step(self.run) as run:
                 done = run.ledger.phases.facts(self.phase, table) is not None
             if not done:
-                self.submit(context, table)
+                self.submit(table)
 
-    def _get_hook(self) -> SparkSubmitHook:
-        hook = super()._get_hook()
-        master = hook._connection["master"]
-        if master.startswith("local"):
-            return hook
-        if hook._connection["deploy_mode"] == "cluster":
-            raise AirflowFailException(
-                f"connection {self._conn_id}: set deploy-mode to client; walferry's drivers stay beside their task"
-            )
-        extra = BaseHook.get_connection(self._conn_id).extra_dejson
-        hook._conf = cluster_conf(extra) | hook._conf
-        if archives := extra.get("archives"):
-            hook._archives = f"{archives}#{ENVIRONMENT}"
-        if ui := extra.get("ui"):
-            read = hook._process_spark_submit_log
+    def command(self, hook: SparkHook, table: str = "") -> list[str]:
+        """The command line of the app."""
+        arguments = [self.phase, self.run, *([table] if table else []), "--parent", str(os.getpid())]
+        conf = {"spark.ui.enabled": "false"} | self.conf
+        return hook.command(str(SPARK_APP), arguments, name=f"walferry {self.phase}", conf=conf)
 
-            def read_and_look(itr: Iterator[Any]) -> None:
-                read(self._find_page(itr, master, ui))
+    def _show_page(self, page: str) -> None:
+        self.spark_page = page
+        get_current_context()["ti"].xcom_push(key=SparkLink().xcom_key, value=page)
 
-            hook._process_spark_submit_log = read_and_look  # type: ignore[method-assign]
-        return hook
-
-    def _find_page(self, lines: Iterable[str], master: str, ui: str) -> Iterator[str]:
-        """Hand spark-submit's lines on; the first that names the app tells where its page is."""
-        for line in lines:
-            if not self.spark_page and (found := _APP_ID.search(line)):
-                self.spark_page = app_page(ui, master, found[1])
-                get_current_context()["ti"].xcom_push(key=SparkLink().xcom_key, value=self.spark_page)
-            yield line
-
-    def _give_up_if_final(self, run: Run, table: str) -> None:
+    def _raise_recorded(self, run: Run, table: str) -> None:
         for phase in run.ledger.phases.all():
             if (phase.phase, phase.subject, phase.state) == (self.phase, table, "failed"):
                 kind, _, message = phase.error.partition(": ")
                 if not is_transient(kind):
                     raise AirflowFailException(message) from None
                 raise AirflowException(message) from None
-
-
-def cluster_conf(extra: Mapping[str, Any]) -> dict[str, str]:
-    """Spark's properties for an app on a cluster, from the extras of its connection."""
-    python = {}
-    if extra.get("archives"):
-        python = {"spark.pyspark.python": f"./{ENVIRONMENT}/bin/python", "spark.pyspark.driver.python": sys.executable}
-    return CLUSTER_CONF | python | {key: str(value) for key, value in (extra.get("conf") or {}).items()}
-
-
-def app_page(ui: str, master: str, app_id: str) -> str:
-    """Where a browser finds an app: at a standalone master, or at YARN's resource manager; else what `ui` says."""
-    if master.startswith("spark://"):
-        return f"{ui.rstrip('/')}/app/?appId={app_id}"
-    if master.startswith("yarn"):
-        return f"{ui.rstrip('/')}/cluster/app/{app_id}"
-    return ui
 
 
 class HBaseSnapshotOperator(BaseOperator):
@@ -232,15 +206,15 @@ class HBaseCopyOperator(WalferrySparkOperator):
     operator_extra_links = (BoardLink(), DocsLink(), SparkLink())
 
     def __init__(self, *, run: str, **kwargs: Any) -> None:
-        super().__init__(app="copy_snapshot.py", run=run, phase="copy", **kwargs)
+        super().__init__(run=run, phase="copy", **kwargs)
 
-    def execute(self, context: Any) -> str:  # type: ignore[override]
+    def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
         from walferry.checks.gates import check_copy
         from walferry.migration.copy import clone
 
         tables = _tables(self.run)
-        self.submit_missing(context, tables)
+        self.submit_missing(tables)
         with step(self.run) as run:
             for table in tables:
                 clone(run, table)
@@ -255,11 +229,11 @@ class HBaseReplayOperator(WalferrySparkOperator):
     """
 
     def __init__(self, *, run: str, **kwargs: Any) -> None:
-        super().__init__(app="replay_wal.py", run=run, phase="replay", **kwargs)
+        super().__init__(run=run, phase="replay", **kwargs)
 
-    def execute(self, context: Any) -> str:  # type: ignore[override]
+    def execute(self, context: Any) -> str:
         """Submit the app and wait for its end."""
-        self.submit(context)
+        self.submit()
         return self.run
 
 
@@ -282,12 +256,12 @@ class HBaseCutoverOperator(WalferrySparkOperator):
         wait_seconds: float = 3600,
         **kwargs: Any,
     ) -> None:
-        super().__init__(app="drain_wal.py", run=run, phase="drain", **kwargs)
+        super().__init__(run=run, phase="drain", **kwargs)
         self.approval = approval
         self.writes_stopped = writes_stopped
         self.wait_seconds = wait_seconds
 
-    def execute(self, context: Any) -> str:  # type: ignore[override]
+    def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet."""
         from walferry.migration.cutover import stop_writes
         from walferry.replay.cut import end_fence
@@ -300,7 +274,7 @@ class HBaseCutoverOperator(WalferrySparkOperator):
             stop_writes(run, confirmed_by)
             self._await_end_of_replay(run)
             end_fence(run)
-        self.submit(context)
+        self.submit()
         return self.run
 
     def _approve(self, run: Run, by: str) -> None:
@@ -337,9 +311,9 @@ class HBaseCompareOperator(WalferrySparkOperator):
     operator_extra_links = (BoardLink(), DocsLink(), SparkLink())
 
     def __init__(self, *, run: str, **kwargs: Any) -> None:
-        super().__init__(app="compare_table.py", run=run, phase="compare", **kwargs)
+        super().__init__(run=run, phase="compare", **kwargs)
 
-    def execute(self, context: Any) -> str:  # type: ignore[override]
+    def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
         from walferry.checks.gates import check_drain
         from walferry.migration.report import summary
@@ -353,7 +327,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
                 )
-        self.submit_missing(context, _tables(self.run))
+        self.submit_missing(_tables(self.run))
         with step(self.run) as run:
             if moves:
                 check_drain(run, _docs())

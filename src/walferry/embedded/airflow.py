@@ -30,7 +30,7 @@ BOOT_DEADLINE_S = 180.0
 
 @dataclass
 class Airflow:
-    """One Airflow: its home `directory` (database, logs, secrets, mode 700), folders of DAGs and plugins, and its port.
+    """One Airflow: its home `directory` (database, logs, secrets, mode 700), its folder of DAGs, and its port.
 
     `config` is the airflow.cfg to start from; `environment` adds variables to those of the servers and their tasks.
     """
@@ -38,7 +38,6 @@ class Airflow:
     directory: Path
     config: Path
     dags: Path
-    plugins: Path
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
@@ -168,7 +167,6 @@ class Airflow:
             "AIRFLOW_HOME": str(self.directory),
             "AIRFLOW_CONFIG": str(self.config),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
             "AIRFLOW__CORE__FERNET_KEY": secret["fernet_key"],
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USERNAME}:admin",

@@ -68,7 +68,6 @@ class Environment:
             directory / "airflow",
             config=CHECKOUT / "airflow.cfg",
             dags=dags,
-            plugins=CHECKOUT / "plugins",
             port=port,
             environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
         )

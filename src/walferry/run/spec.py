@@ -83,14 +83,20 @@ def _table_pair(value: Any) -> Any:
     return {"source": value, "target": value} if isinstance(value, str) else value
 
 
+_Table = Annotated[
+    TablePair,
+    BeforeValidator(_table_pair, json_schema_input_type=Annotated[str, Field(pattern=TABLE_NAME)] | TablePair),
+]
+
+
 class TimeWindow(BaseModel):
     """From a moment (included) to a moment (excluded), by the time at which the source wrote its log. UTC if no zone
     is given."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    start: datetime = Field(alias="from")
-    end: datetime = Field(alias="to")
+    start: datetime = Field(alias="from", title="From", description="Of a window of its own, UTC.")
+    end: datetime = Field(alias="to", title="To", description="Its end, not included.")
 
     @field_validator("start", "end")
     @classmethod
@@ -122,15 +128,38 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$", description="prefix of every object made on the clusters")
-    source: Cluster | str = "hbase_source"
-    target: Cluster | str = "hbase_target"
-    tables: list[Annotated[TablePair, BeforeValidator(_table_pair)]] = Field(min_length=1)
-    apply: Literal["auto"] | Way = "auto"
-    protect: Literal["peer", "stage"] = "peer"
-    write_stop: Literal["confirm", "readonly"] = "confirm"
-    max_lag: int = Field(default=30, ge=1, description="seconds")
-    window: TimeWindow | None = Field(default=None, description="time window of a replay; a migration has none")
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]{0,39}$",
+        title="Name",
+        description="Prefix of every object that the run makes on the clusters.",
+    )
+    source: Cluster | str = Field(
+        default="hbase_source", title="Source", description="Airflow connection of type hbase."
+    )
+    target: Cluster | str = Field(
+        default="hbase_target", title="Target", description="Airflow connection of type hbase."
+    )
+    tables: list[_Table] = Field(
+        min_length=1,
+        title="Tables",
+        description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
+    )
+    apply: Literal["auto"] | Way = Field(default="auto", title="Way to apply edits")
+    protect: Literal["peer"] = Field(default="peer", title="What keeps the source's WALs")
+    write_stop: Literal["confirm", "readonly"] = Field(
+        default="confirm",
+        title="How writes stop",
+        description="confirm: you stop the writers and say so. readonly: the source tables become READONLY.",
+    )
+    max_lag: int = Field(
+        default=30,
+        ge=1,
+        title="Largest lag, in seconds",
+        description="Cutover is offered at or below it; a longer one is announced.",
+    )
+    window: TimeWindow | None = Field(
+        default=None, title="Window", description="Time window of a replay; a migration has none."
+    )
 
     @field_validator("tables")
     @classmethod
@@ -154,9 +183,9 @@ class Spec(BaseModel):
             raise ValueError(f"{what} {', '.join(ways[:-1])} or {ways[-1]}")
         return way
 
-    @field_validator("protect")
+    @field_validator("protect", mode="before")
     @classmethod
-    def _known_protection(cls, way: str) -> str:
+    def _known_protection(cls, way: Any) -> Any:
         if way == "stage":
             raise ValueError("stage is not built yet; use peer")
         return way

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
+
+from walferry.errors import UsageError
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -18,7 +22,10 @@ def open_session(app_name: str) -> SparkSession:
     in Spark 4.2 and 4.3 it leaks filters between queries over one DataFrame. Speculation stays off, too: a second
     copy of a task would send older edits beside newer ones. So would the tasks that go on of a stage that is begun
     again after a lost executor: such a job fails instead, and its round is repeated under a new lease.
+
+    UsageError when another package has overwritten files of PySpark.
     """
+    require_one_pyspark()
     # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder before all packages:
     # a file hdfs.py there would take the place of the package. The variable is for the JVM's own workers (planning),
     # the property for the executors' ones.
@@ -49,3 +56,21 @@ def open_session(app_name: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def require_one_pyspark() -> None:
+    """Raise UsageError when pyspark-client, which owns the same files, was installed over PySpark in another version.
+
+    Spark itself says nothing of the kind; a job fails at the first constructor that one of the sides does not have.
+    """
+    try:
+        installed = distribution("pyspark")
+    except PackageNotFoundError:
+        return  # that of a Spark distribution, by PYTHONPATH
+    ours = Path(str(installed.locate_file("pyspark"))).resolve() == Path(str(pyspark.__file__)).resolve().parent
+    if ours and pyspark.__version__ != installed.version:
+        raise UsageError(
+            f"pyspark-client {pyspark.__version__} has overwritten files of PySpark {installed.version}. Mend it: "
+            f"pip install --force-reinstall --no-deps pyspark=={installed.version}",
+            installed=installed.version, found=pyspark.__version__,
+        )  # fmt: skip

@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
+import pytest
+
 from walferry import process
+from walferry.errors import UsageError
+from walferry.spark.session import require_one_pyspark
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wal" / "closed.wal"
 
@@ -38,3 +43,16 @@ def test_files_of_the_current_folder_take_no_packages_place_in_sparks_workers(tm
     assert str(tmp_path) not in places
     assert str(Path(str(process.__file__)).parent / "__init__.py") in places
     assert found == "True"
+
+
+def test_files_of_another_packages_version_over_pysparks_are_told_before_a_job_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_one_pyspark()
+    installed = pyspark.__version__
+    monkeypatch.setattr(pyspark, "__version__", "4.0.0")
+    with pytest.raises(UsageError, match=r"pyspark-client 4\.0\.0 has overwritten files of PySpark") as caught:
+        require_one_pyspark()
+    assert str(caught.value).endswith(f"pip install --force-reinstall --no-deps pyspark=={installed}")
+    monkeypatch.setattr(pyspark, "__file__", "/opt/spark/python/pyspark/__init__.py")  # a Spark distribution's own
+    require_one_pyspark()

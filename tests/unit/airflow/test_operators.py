@@ -9,29 +9,36 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from walferry.airflow import example_dags
+from walferry.airflow.dags import hbase_migrate
 from walferry.airflow.links import SparkLink
 from walferry.airflow.operators import (
     HBaseCompareOperator,
     HBaseCutoverOperator,
     WalferrySparkOperator,
-    app_page,
     approved_by,
-    cluster_conf,
 )
+from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
+from walferry.run.phases import phases_of
 
 EXAMPLES = Path(str(example_dags.__file__)).parent
+OWN_DAGS = Path(__file__).parents[3] / "dags"
 READ_DAGS = """
-import json, sys
+import inspect, json, sys
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.definitions.context import Context
 
 bag = DagBag(sys.argv[1])
-operators = {task.task_type for dag in bag.dags.values() for task in dag.tasks}
-print(json.dumps({"dags": sorted(bag.dags), "errors": bag.import_errors, "operators": sorted(operators)}))
+tasks = [task for dag in bag.dags.values() for task in dag.tasks]
+# Airflow passes what is named like an entry of the context by itself, and refuses to run a task that is given it, too.
+reserved = [(task.task_id, name) for task in tasks if hasattr(task, "python_callable")
+            for name in inspect.signature(task.python_callable).parameters if name in Context.__annotations__]
+print(json.dumps({"dags": {name: dag.fileloc for name, dag in bag.dags.items()}, "errors": bag.import_errors,
+                  "operators": sorted({task.task_type for task in tasks}), "reserved": reserved}))
 """
 CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
 TABLES = [{"source": "orders", "target": "orders"}]
@@ -64,28 +71,59 @@ def spark_connection(monkeypatch: pytest.MonkeyPatch, host: str, **extra: Any) -
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({"conn_type": "spark", "host": host, "extra": extra}))
 
 
+def spark_task(**keys: Any) -> WalferrySparkOperator:
+    fields: dict[str, Any] = {"run": "move-1", "phase": "replay", "conn_id": "spark"} | keys
+    return WalferrySparkOperator(task_id="t", **fields)
+
+
 def command(operator: WalferrySparkOperator) -> str:
     """What would be run."""
-    return " ".join(operator._get_hook()._build_spark_submit_command(operator.application))
+    return " ".join(operator.command(SparkHook("spark")))
+
+
+def read_dags(folder: Path, home: Path) -> dict[str, Any]:
+    answer = subprocess.run(
+        [sys.executable, "-c", READ_DAGS, str(folder)],
+        capture_output=True, text=True, check=True, env={"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    assert found["errors"] == {}
+    assert found["reserved"] == []
+    return found
 
 
 def test_every_example_dag_is_read_without_an_error(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", READ_DAGS, str(EXAMPLES)],
-        capture_output=True, text=True, check=True, env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
-    found = json.loads(answer.stdout.splitlines()[-1])
-    assert found["errors"] == {}
-    assert found["dags"] == sorted(path.stem for path in EXAMPLES.glob("example_*.py"))
+    found = read_dags(EXAMPLES, tmp_path)
+    assert sorted(found["dags"]) == sorted(path.stem for path in EXAMPLES.glob("example_*.py"))
     for step in ("Snapshot", "Copy", "Replay", "Compare", "Cutover"):
         assert f"HBase{step}Operator" in found["operators"]
 
 
+def test_a_dag_is_made_by_a_file_of_two_lines_and_belongs_to_it(tmp_path: Path) -> None:
+    files = sorted(OWN_DAGS.glob("*.py"))
+    for file in files:
+        lines = [line for line in file.read_text().splitlines() if line]
+        assert lines == [f"from walferry.airflow.dags import {file.stem}", f"{file.stem}()"]
+    assert read_dags(OWN_DAGS, tmp_path)["dags"] == {file.stem: str(file) for file in files}
+
+
+def test_a_task_of_the_migration_comes_after_those_of_the_phases_that_its_own_needs() -> None:
+    dag = hbase_migrate()
+    task_of = {phase.name: phase.name for phase in phases_of("migration")}
+    task_of |= {"approve": "how_to_stop_writes", "write_stop": "stop_writes"}
+    for phase in phases_of("migration"):
+        before = dag.get_task(task_of[phase.name]).get_flat_relative_ids(upstream=True)
+        assert {task_of[name] for name in phase.needs} <= before, phase.name
+    assert "approve_cutover" in dag.get_task("confirm_writes_stopped").get_flat_relative_ids(upstream=True)
+    # Whether the confirmation is asked for depends on the spec; replay goes on meanwhile.
+    assert dag.get_task("stop_writes").upstream_task_ids == {"plan", "how_to_stop_writes", "confirm_writes_stopped"}
+    assert "replay" not in dag.get_task("stop_writes").get_flat_relative_ids(upstream=True)
+    assert dag.get_task("end_fence").upstream_task_ids >= {"replay", "stop_writes"}
+
+
 def test_in_one_process_nothing_is_asked_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     spark_connection(monkeypatch, "local[*]")
-    line = command(
-        WalferrySparkOperator(task_id="t", app="replay_wal.py", run="move-1", phase="replay", conn_id="spark")
-    )
+    line = command(spark_task())
     assert "--master local[*]" in line
     assert "spark.executor" not in line
     assert "--archives" not in line
@@ -94,9 +132,7 @@ def test_in_one_process_nothing_is_asked_of_a_cluster(monkeypatch: pytest.Monkey
 def test_on_a_cluster_apps_are_bounded_and_bring_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"archives": "/x/env.tar.gz", "conf": {"spark.cores.max": 8}, "deploy-mode": "client"}
     spark_connection(monkeypatch, "spark://master.example:7077", **extra)
-    line = command(
-        WalferrySparkOperator(task_id="t", app="replay_wal.py", run="move-1", phase="replay", conn_id="spark")
-    )
+    line = command(spark_task())
     for part in (
         "--master spark://master.example:7077", "--archives /x/env.tar.gz#environment", "spark.executor.cores=1",
         "spark.executor.memory=1g", "spark.cores.max=8", "spark.pyspark.python=./environment/bin/python",
@@ -107,10 +143,7 @@ def test_on_a_cluster_apps_are_bounded_and_bring_their_environment(monkeypatch: 
 
 def test_an_operators_own_conf_wins_over_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     spark_connection(monkeypatch, "spark://master.example:7077", conf={"spark.cores.max": 8})
-    operator = WalferrySparkOperator(
-        task_id="t", app="a.py", run="move-1", phase="replay", conn_id="spark", conf={"spark.cores.max": "3"}
-    )
-    assert "spark.cores.max=3" in command(operator)
+    assert "spark.cores.max=3" in command(spark_task(conf={"spark.cores.max": "3"}))
     assert cluster_conf({}) == {
         "spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.cores.max": "2",
     }  # fmt: skip
@@ -119,22 +152,81 @@ def test_an_operators_own_conf_wins_over_the_connections(monkeypatch: pytest.Mon
 def test_a_driver_away_from_its_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spark_connection(monkeypatch, "spark://master.example:7077", **{"deploy-mode": "cluster"})
     with pytest.raises(AirflowFailException, match="set deploy-mode to client"):
-        command(WalferrySparkOperator(task_id="t", app="a.py", run="move-1", phase="replay", conn_id="spark"))
+        spark_task().execute({})
 
 
-def test_the_apps_page_is_told_once_its_id_is_read() -> None:
-    operator = WalferrySparkOperator(task_id="t", app="a.py", run="move-1", phase="replay")
-    lines = [
-        "INFO starting",
-        "INFO Connected to Spark cluster with app ID app-20260101120000-0007",
-        "app-20260101120001-0008",
-    ]
-    with patch("walferry.airflow.operators.get_current_context") as context:
-        assert list(operator._find_page(lines, "spark://m:7077", "http://m:8080/")) == lines
+@pytest.mark.parametrize(
+    ("connection", "master"),
+    [
+        ({"conn_type": "spark", "host": "local[2]"}, "local[2]"),
+        ({"conn_type": "spark", "host": "spark://master.example", "port": 7077}, "spark://master.example:7077"),
+        ({"conn_type": "spark", "host": "yarn"}, "yarn"),
+        ({"conn_type": "spark", "host": "k8s://https://api.example:6443"}, "k8s://https://api.example:6443"),
+        ("spark://master.example:7077", "spark://master.example:7077"),
+    ],
+)
+def test_the_master_is_read_as_airflows_own_spark_provider_reads_it(
+    monkeypatch: pytest.MonkeyPatch, connection: Any, master: str
+) -> None:
+    text = connection if isinstance(connection, str) else json.dumps(connection)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", text)
+    assert SparkHook("spark").get_conn()[0] == master
+
+
+def test_a_connection_without_a_master_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark_connection(monkeypatch, "")
+    with pytest.raises(AirflowFailException, match=r"connection spark: set its host to the master"):
+        spark_task().execute({})
+
+
+SUBMIT = """#!/bin/sh
+echo "INFO starting with $PYTHONSAFEPATH"
+echo "INFO Connected to Spark cluster with app ID app-20260101120000-0007"
+echo "app-20260101120001-0008"
+echo "error: the disk is full"
+exit 1
+"""
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spark-submit that prints what the real one may, and fails."""
+    submit = tmp_path / "spark" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text(SUBMIT)
+    submit.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    return tmp_path / "spark"
+
+
+def test_the_apps_page_is_told_once_its_id_is_read(
+    spark_home: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spark_connection(monkeypatch, "spark://m:7077", ui="http://m:8080/")
+    operator = spark_task(run=open_run(ledger))
+    caplog.set_level("INFO")
+    with (
+        patch("walferry.airflow.operators.get_current_context") as context,
+        pytest.raises(AirflowException, match=r"^the disk is full$") as failed,
+    ):
+        operator.execute({})
+    assert not isinstance(failed.value, AirflowFailException)  # nothing final is recorded: worth another try
+    assert "INFO starting with 1" in caplog.messages
     page = "http://m:8080/app/?appId=app-20260101120000-0007"
     context()["ti"].xcom_push.assert_called_once_with(key=SparkLink().xcom_key, value=page)
     assert SparkLink().get_link(operator, ti_key=None) == page
     assert app_page("http://rm:8088", "yarn", "application_1_2") == "http://rm:8088/cluster/app/application_1_2"
+
+
+def test_an_error_that_the_app_recorded_as_final_is_not_retried(
+    spark_home: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_connection(monkeypatch, "local[1]")
+    run = open_run(ledger)
+    attempt = ledger.of(run).phases.start("replay")
+    ledger.of(run).phases.fail("replay", "GapError: a file is gone", "", attempt)
+    with pytest.raises(AirflowFailException, match=r"^a file is gone$"):
+        spark_task(run=run).execute({})
 
 
 def test_nothing_but_a_persons_approval_approves() -> None:

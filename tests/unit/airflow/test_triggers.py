@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import runpy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.airflow.triggers import WalTrigger
@@ -24,7 +22,6 @@ from walferry.wal.files import Place, WalFile
 from walferry.watch import watch as follow
 from walferry.watch.listing import Listing
 
-DAGS = Path(__file__).parents[3] / "dags"
 CLUSTER = Cluster(zookeeper="zk:2181", webhdfs="http://nn:9870", rootdir="hdfs://nn:8020/hbase", user="hbase")
 SERVER = "rs.example,16020,1700000000000"
 GROUP = SERVER.replace(",", "%2C")
@@ -163,7 +160,7 @@ def test_what_was_recorded_by_a_task_that_was_killed_is_announced_by_the_next(le
 def test_a_small_log_is_opened_to_tell_whether_it_holds_edits(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edits = (DAGS.parent / "tests" / "fixtures" / "wal" / "closed.wal").read_bytes()
+    edits = (Path(__file__).parents[2] / "fixtures" / "wal" / "closed.wal").read_bytes()
     bare = header() + TRAILER
     cell, flush = encode_cell(b"r", b"f", b"q", 1, 4), encode_cell(b"r", b"METAFAMILY", b"HBASE::FLUSH", 1, 4)
     of_hbase = header() + entry([cell], table_name=b"hbase:namespace") + entry([flush]) + TRAILER
@@ -188,21 +185,3 @@ def test_a_connection_that_names_another_cluster_begins_a_run_of_its_own(ledger:
     assert other.run_id != run_id
     assert ledger.run(run_id).state == "done"
     assert follow.known_wals(ledger, other.run_id) == {}
-
-
-# ------------------------------------------------------------------ what an event sets off
-
-
-def test_the_drain_takes_changed_params_before_the_variable_before_the_defaults() -> None:
-    dag = runpy.run_path(str(DAGS / "hbase_wal_drain.py"))
-    defaults = {name: param.value for name, param in dag["PARAMS"].items()}
-    spec = dag["drain_spec"](defaults | {"apply": "rpc"}, {"tables": ["ns:t"], "max_lag": 60, "apply": "auto"})
-    assert spec == defaults | {"tables": ["ns:t"], "max_lag": 60, "apply": "rpc"}
-
-
-@pytest.mark.parametrize(("variable", "message"), [({}, "follows no table yet"), ([], "no JSON object")])
-def test_a_drain_that_knows_no_table_says_so_in_one_line(variable: object, message: str) -> None:
-    dag = runpy.run_path(str(DAGS / "hbase_wal_drain.py"))
-    with pytest.raises(AirflowFailException, match=message) as caught:
-        dag["drain_spec"]({name: param.value for name, param in dag["PARAMS"].items()}, variable)
-    assert "\n" not in str(caught.value)

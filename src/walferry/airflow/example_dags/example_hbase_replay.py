@@ -25,12 +25,12 @@ def example_hbase_replay() -> None:
         return open_run("standby", ["shop:orders"], kind="standby")
 
     @task
-    def stop(run_id: str, answer: dict[str, Any]) -> None:
+    def stop(run: str, answer: dict[str, Any]) -> None:
         """Let the replay end after its present round."""
         from walferry.migration.cutover import stop_writes
 
-        with step(run_id) as run:
-            stop_writes(run, f"airflow {approved_by(answer)}")
+        with step(run) as opened:
+            stop_writes(opened, f"airflow {approved_by(answer)}")
 
     @task
     def end(run: str) -> None:

@@ -19,11 +19,11 @@ def example_hbase_snapshot() -> None:
         )
 
     @task
-    def deploy(run_id: str) -> str:
+    def deploy(run: str) -> str:
         """Any @task may look at the run: here for the names of its snapshots."""
-        with step(run_id) as run:
-            print("to go back to:", [run.snapshot(pair.source) for pair in run.tables])
-        return run_id
+        with step(run) as opened:
+            print("to go back to:", [opened.snapshot(pair.source) for pair in opened.tables])
+        return run
 
     @task
     def clean_up(run: str) -> None:

@@ -1,4 +1,7 @@
-"""The board of walferry in Airflow's navigation: /walferry, behind Airflow's login."""
+"""The board of walferry in Airflow's navigation: /walferry, behind Airflow's login.
+
+Airflow finds it by the entry point of the installed package; nothing goes into a plugins folder.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,12 @@
+"""walferry's DAGs as functions. A file of the DAGs folder makes one:
+
+from walferry.airflow.dags import hbase_migrate
+hbase_migrate()
+"""
+
+from walferry.airflow.dags.drain import hbase_wal_drain
+from walferry.airflow.dags.migrate import hbase_migrate
+from walferry.airflow.dags.replay import hbase_wal_replay
+from walferry.airflow.dags.watch import hbase_wal_watch
+
+__all__ = ["hbase_migrate", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch"]

@@ -1,0 +1,96 @@
+"""Apply what is sealed of the source's log to tables that the target has already, whenever something was sealed.
+
+What to follow stands in the Airflow Variable `walferry_drain`: JSON with the keys of the form, for example
+`{"tables": ["shop:orders"]}`. What the form gives goes before it. The first run keeps the
+source's WALs with a disabled replication peer and sets the start fence; earlier edits are not applied.
+End it with `walferry abort` (docs/platform.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Variable, get_current_context, task
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.exceptions import AirflowFailException
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.notifiers import WalferryNotifier
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.sensors import CLEANER_TTL_SECONDS, wal_asset
+
+SOURCE = "hbase_source"
+VARIABLE = "walferry_drain"
+DEADLINE = timedelta(minutes=15)
+
+DEFAULTS = {"name": "drain", "source": SOURCE, "max_lag": 300}
+PARAMS = spec_params(without={"protect", "write_stop", "window"}, else_variable=VARIABLE, defaults=DEFAULTS)
+
+
+def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
+    """The spec of the drain: params that were given, before the Variable's values, before the defaults."""
+    spec = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    if not spec.get("tables"):
+        raise AirflowFailException(
+            f'hbase_wal_drain follows no table yet: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
+        )
+    return spec
+
+
+@task
+def prepare() -> str:
+    """Find the run again, or open it: check the tables, keep the WALs, set the start fence."""
+    from walferry.replay.drain import DRAINER, prepare_drain
+    from walferry.run.start import start_run
+
+    context = get_current_context()
+    variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
+    with final_errors():
+        run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER, "drain")
+    with step(run_id) as run:
+        prepare_drain(run)
+    return run_id
+
+
+@task
+def measure(run: str) -> None:
+    """Send the metrics of the runs on this source, now that something was applied."""
+    from walferry.airflow.sensors import measure
+    from walferry.watch.watch import list_now
+
+    with step(run) as opened:
+        cluster = opened.spec.source
+        measure(opened.ledger.whole, None, SOURCE, cluster, list_now(cluster), CLEANER_TTL_SECONDS)
+
+
+def hbase_wal_drain() -> DAG:
+    """The DAG that applies what is sealed of the log of `hbase_source`."""
+    with DAG(
+        "hbase_wal_drain",
+        schedule=[wal_asset(SOURCE)],
+        catchup=False,
+        max_active_runs=1,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+        deadline=DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=DEADLINE,
+            callback=AsyncCallback(
+                WalferryNotifier,
+                kwargs={
+                    "event": "lag",
+                    "message": f"sealed edits were not applied within {DEADLINE} (hbase_wal_drain)",
+                },
+            ),
+        ),
+    ) as made:
+        run: Any = prepare()
+        applied = WalferrySparkOperator(task_id="apply", run=run, phase="drain_sealed")
+        run >> applied >> measure(run)
+    return made

@@ -1,0 +1,179 @@
+"""Move live HBase tables to another cluster: plan, protect, fence, snapshot, copy, replay, cut over, prove.
+
+Trigger it with the form. Two steps wait for a person: `approve_cutover`, and `confirm_writes_stopped` unless walferry
+stops the writes itself (write_stop: readonly). Every task may be killed, retried or cleared at any time: what is done
+stands in walferry's ledger, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, get_current_context, task
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
+from walferry.airflow.operators import WalferrySparkOperator, approved_by, do_phase, final_errors, step
+from walferry.process import reports_folder
+from walferry.run.phases import Phase, phases_of
+
+_BY_TABLE = "{{ task.table }}"
+
+log = logging.getLogger(__name__)
+
+PARAMS = spec_params(without={"window"}, defaults={"name": "move", "tables": []})
+
+LINKS = {
+    "protect": [BoardLink()],
+    "fence": [BoardLink()],
+    "check_copy": [BoardLink(), DocsLink()],
+    "check_drain": [BoardLink(), DocsLink()],
+    "report": [BoardLink(), ReportLink(), DocsLink()],
+}
+
+
+@task
+def plan() -> str:
+    """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
+    from walferry.run.start import start_run
+
+    context = get_current_context()
+    with final_errors():
+        run_id = start_run(dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+    with step(run_id) as run:
+        do_phase(run, "plan")
+    return run_id
+
+
+@task
+def do(run: str, phase: str) -> list[str]:
+    """Do a phase. Returns the source tables, for the phases that go by table."""
+    with step(run) as opened:
+        do_phase(opened, phase)
+        return [pair.source for pair in opened.tables]
+
+
+@task(map_index_template="{{ table }}")
+def do_for_table(run: str, phase: str, table: str) -> None:
+    """Do a phase for a table."""
+    get_current_context()["table"] = table  # type: ignore[typeddict-unknown-key]
+    with step(run) as opened:
+        do_phase(opened, phase, table)
+
+
+# Airflow may take a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
+# try; so not too quick, and with tries to spare.
+@task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
+def wait_until_ready(run: str) -> bool:
+    """Wait until the lag is small, the quarantine is empty and the schemas agree."""
+    from walferry.checks.gates import before_cutover
+    from walferry.errors import GateShutError
+
+    with step(run) as opened:
+        try:
+            before_cutover(opened)
+        except GateShutError as shut:
+            log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
+            return False
+        return True
+
+
+@task.branch
+def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
+    """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
+    with step(run) as opened:
+        do_phase(opened, "approve", by=f"airflow {approved_by(answer)}")
+        return "stop_writes" if opened.spec.write_stop == "readonly" else "confirm_writes_stopped"
+
+
+@task(trigger_rule="none_failed_min_one_success")
+def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
+    """Writes have stopped, as a person said, or are refused from here on."""
+    with step(run) as opened:
+        do_phase(opened, "write_stop", by=f"airflow {approved_by(answer)}" if answer else None)
+
+
+@task
+def report(run: str) -> str:
+    """Write the report and print it into this log."""
+    from walferry.pipeline import write_report
+
+    with step(run) as opened:
+        path = write_report(opened, reports_folder())
+    log.info("\n%s", path.read_text())
+    return str(path)
+
+
+def hbase_migrate() -> DAG:
+    """The DAG that moves live tables: a task for each phase of `run.phases`, and those that ask a person."""
+    with DAG(
+        "hbase_migrate",
+        schedule=None,
+        catchup=False,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        run: Any = plan()
+        begins, ends = {"plan": run}, {"plan": run}
+        for phase in phases_of("migration")[1:]:
+            if phase.waits_for == "approval":
+                begins[phase.name], ends[phase.name] = _approval(run)
+            elif phase.waits_for == "write stop":
+                begins[phase.name], ends[phase.name] = _write_stop(run)
+            else:
+                begins[phase.name] = ends[phase.name] = _phase(run, phase, ends.get("fence"))
+            for name in phase.needs:
+                ends[name] >> begins[phase.name]
+        ends["release"] >> report(run)
+    add_links(made, LINKS)
+    return made
+
+
+def _phase(run: Any, phase: Phase, tables: Any) -> Any:
+    """The task of a phase; `tables` is the task that returns them."""
+    about: dict[str, Any] = {"task_id": phase.name, "doc_md": phase.what}
+    if phase.spark and phase.by_table:
+        operator = WalferrySparkOperator.partial(**about, run=run, phase=phase.name, map_index_template=_BY_TABLE)
+        return operator.expand(table=tables)
+    if phase.spark:
+        return WalferrySparkOperator(**about, run=run, phase=phase.name)
+    if phase.by_table:
+        return do_for_table.override(**about).partial(run=run, phase=phase.name).expand(table=tables)
+    return do.override(**about)(run, phase.name)
+
+
+def _approval(run: Any) -> tuple[Any, Any]:
+    """Ask a person for the cutover once it is possible; the first task and the last."""
+    ready: Any = wait_until_ready(run)
+    approved = _ask(
+        "approve_cutover",
+        "Cut over {{ params.name }}?",
+        "The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
+        "sides are compared. Reject: replay goes on, and you are asked again.",
+    )
+    ready >> approved
+    return ready, how_to_stop_writes(run, approved.output)
+
+
+def _write_stop(run: Any) -> tuple[Any, Any]:
+    """Let a person say that writes have stopped, or stop them; the tasks that may come first, and the last."""
+    confirmed = _ask(
+        "confirm_writes_stopped",
+        "Have all writers to {{ params.name }} stopped?",
+        "Approve once no client writes to the source tables any more. A later edit shuts the gate again.",
+    )
+    stopped: Any = stop_writes(run, confirmed.output)
+    return [confirmed, stopped], stopped
+
+
+def _ask(task_id: str, subject: str, body: str) -> Any:
+    # A rejection fails the task and asks again; a failure of Airflow's own between answer and run heals likewise.
+    return ApprovalOperator(
+        task_id=task_id, subject=subject, body=body, fail_on_reject=True, retries=5, trigger_rule="none_failed"
+    )

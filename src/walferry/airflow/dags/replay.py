@@ -1,0 +1,98 @@
+"""Replay the log by the clock: each run applies what the source wrote in one window, [from, to) in UTC.
+
+Scheduled every hour ($WALFERRY_REPLAY_CRON changes it). Past windows are repeated, in any order, by
+`airflow backfill create --dag-id hbase_wal_replay --from-date … --to-date …`: they converge. The target tables must be
+there. Scheduled runs take name, source, target, tables and apply from the Airflow Variable `walferry_replay` (JSON with
+the same keys); what the form, or `--dag-run-conf`, gives stands above it. A window whose log is not complete yet waits
+without a worker; one whose log is gone fails and names what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+from airflow.sdk import DAG, CronDataIntervalTimetable, Variable, get_current_context, task
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, window_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+
+log = logging.getLogger(__name__)
+
+CRON = os.environ.get("WALFERRY_REPLAY_CRON", "0 * * * *")
+VARIABLE = "walferry_replay"
+DEFAULTS = {"name": "replay"}
+PARAMS = (
+    spec_params(without={"protect", "write_stop", "max_lag", "window"}, else_variable=VARIABLE, defaults=DEFAULTS)
+    | window_params()
+)  # fmt: skip
+
+
+def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec of a window: params that were given, before the Variable's values, before the defaults.
+
+    `window` is that of the schedule, for params that name none.
+    """
+    keys = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    own = {key: keys.pop(key) for key in window if key in keys}
+    return keys | {"window": own or dict(window)}
+
+
+@task
+def open_window() -> dict[str, str]:
+    """Validate the window and open its run. Returns the run's id, and from when on the window is complete."""
+    from walferry.ledger import Ledger
+    from walferry.replay.window import complete_at_ms, open_window
+    from walferry.run.spec import parse_spec, resolve
+
+    context = get_current_context()
+    variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
+    scheduled = {"from": context["data_interval_start"], "to": context["data_interval_end"]}
+    with final_errors():
+        keys = replay_spec(dict(context["params"]), variable, scheduled)
+        spec = resolve(parse_spec(keys, origin="params"), airflow_connection)
+        with Ledger.open() as ledger:
+            run = open_window(ledger, spec, f"airflow {context['run_id']}")
+    assert spec.window is not None
+    log.info("%s: window %s", run.run_id, spec.window)
+    complete = datetime.fromtimestamp(complete_at_ms(spec.window) / 1000, UTC)
+    return {"run": run.run_id, "complete_at": complete.isoformat()}
+
+
+@task
+def report(run: str) -> None:
+    """Say what was applied."""
+    with step(run) as opened:
+        facts = opened.done("replay_window")
+    log.info("%s: %s", run, ", ".join(f"{key} {value}" for key, value in sorted(facts.items())))
+
+
+def hbase_wal_replay() -> DAG:
+    """The DAG that replays a window a run."""
+    with DAG(
+        "hbase_wal_replay",
+        schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        opened: Any = open_window()
+        wait = DateTimeSensorAsync(
+            task_id="wait_until_complete", target_time="{{ ti.xcom_pull('open_window')['complete_at'] }}"
+        )
+        replay = WalferrySparkOperator(
+            task_id="replay", run="{{ ti.xcom_pull('open_window')['run'] }}",
+            phase="replay_window",
+            # A backfill has a limit of its own, ten runs at once: they would only wait for each other's lease.
+            max_active_tis_per_dag=1,
+        )  # fmt: skip
+        opened >> wait >> replay >> report(opened["run"])
+    return made

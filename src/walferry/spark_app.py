@@ -1,0 +1,51 @@
+"""The Spark app of every phase that is one: `spark-submit spark_app.py PHASE RUN [TABLE]`.
+
+The operators submit this very file of the installed package. `spark_apps/run_phase.py` is for a submit by hand: Python
+looks for modules beside the file that it runs first, and beside this one stand our `airflow`, `hbase` and others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from walferry.errors import UsageError
+from walferry.pipeline import Means, do
+from walferry.process import reports_folder, run_app
+from walferry.run.phases import phases_of, subjects
+from walferry.run.run import Run
+from walferry.spark.session import open_session
+
+
+def main(
+    phase: Annotated[str, typer.Argument(metavar="PHASE", help="name of a phase that is a Spark job, such as copy")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase that goes by table")] = "",
+    parent: Annotated[int | None, typer.Option(help="pid of the submitter, with which the app ends")] = None,
+) -> None:
+    """Do PHASE of RUN: for one source table, or for the whole run."""
+
+    def work(run: Run) -> None:
+        require_job(run, phase, table)
+        session = partial(open_session, f"{run_id} {phase} {table}".strip())
+        do(run, phase, table, Means(session, reports_folder() / "data_docs"))
+
+    run_app(work, run_id, parent)
+
+
+def require_job(run: Run, phase: str, table: str) -> None:
+    """Raise UsageError when the run has no such Spark job."""
+    tables = [pair.source for pair in run.tables]
+    jobs = {(one.name, subject) for one in phases_of(run.record.kind) if one.spark for subject in subjects(one, tables)}
+    if (phase, table) not in jobs:
+        known = ", ".join(sorted(" ".join(job).strip() for job in jobs))
+        raise UsageError(
+            f"run {run.run_id} has no Spark job {f'{phase} {table}'.strip()}: give one of {known}",
+            run=run.run_id, phase=phase, subject=table,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    typer.run(main)

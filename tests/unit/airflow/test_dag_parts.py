@@ -1,0 +1,117 @@
+"""Forms: made from the spec, and read back into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowFailException
+
+from walferry.airflow.dags import drain, migrate, replay
+from walferry.errors import UsageError
+from walferry.run.spec import Spec, TimeWindow, parse_spec
+
+WINDOW = {"from": "2026-11-20T22:00:00+00:00", "to": "2026-11-20T23:00:00+00:00"}
+
+
+def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
+    """What a DAG run has as params: the form's values, with those of a trigger's conf; other keys are kept."""
+    return {key: param.value for key, param in form.items()} | conf
+
+
+@pytest.mark.parametrize(
+    ("form", "without"),
+    [
+        (migrate.PARAMS, {"window"}),
+        (drain.PARAMS, {"window", "protect", "write_stop"}),
+        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag"}),
+    ],
+)
+def test_each_key_of_the_spec_has_its_field_with_the_models_words(form: dict[str, Param], without: set[str]) -> None:
+    assert form.keys() - {"from", "to"} == Spec.model_fields.keys() - without
+    for key in Spec.model_fields.keys() - without:
+        model = Spec.model_fields[key]
+        assert form[key].schema["title"] == model.title
+        assert (form[key].description or "").startswith(model.description or "")
+    assert {"from", "to"} & form.keys() == (set() if form is not replay.PARAMS else {"from", "to"})
+
+
+def test_the_window_of_a_replay_has_the_models_words() -> None:
+    for model in TimeWindow.model_fields.values():
+        assert model.alias is not None
+        field = replay.PARAMS[model.alias]
+        assert (field.schema["title"], field.description) == (model.title, model.description)
+        assert field.schema["format"] == "date-time"
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("name", "orders_move", "Orders"),
+        ("source", "hbase_old", {"zookeeper": "zk:2181"}),
+        ("tables", ["a", "shop:orders", {"source": "b", "target": "c"}], ["a b"]),
+        ("tables", [{"source": "a", "target": "b"}], [{"source": "a"}]),
+        ("tables", ["a"], []),
+        ("apply", "thrift", "bulk"),
+        ("protect", "peer", "stage"),
+        ("write_stop", "readonly", "never"),
+        ("max_lag", 1, 0),
+    ],
+)
+def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad: Any) -> None:
+    field = migrate.PARAMS[key].schema
+    jsonschema.validate(good, field)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(bad, field)
+    given = values(migrate.PARAMS, tables=["t"])
+    parse_spec(given | {key: good}, origin="params")
+    with pytest.raises(UsageError, match=key):
+        parse_spec(given | {key: bad}, origin="params")
+
+
+def test_defaults_of_the_form_are_the_models() -> None:
+    for key, param in migrate.PARAMS.items():
+        if key not in ("name", "tables"):  # the model has none
+            assert param.value == Spec.model_fields[key].default
+    for form in (drain.PARAMS, replay.PARAMS):
+        for param in form.values():
+            assert param.value in (None, [])
+            jsonschema.validate(param.value, param.schema)
+            assert "enum" not in param.schema or param.value in param.schema["enum"]
+
+
+def test_a_key_that_no_spec_has_is_an_error_wherever_it_was_given() -> None:
+    with pytest.raises(UsageError, match="speed: unknown key"):
+        parse_spec(values(migrate.PARAMS, tables=["t"], speed=3), origin="params")
+    with pytest.raises(UsageError, match="speed: unknown key"):
+        parse_spec(drain.drain_spec(values(drain.PARAMS, tables=["t"], speed=3), {}), origin="params")
+    with pytest.raises(UsageError, match="speed: unknown key"):
+        parse_spec(drain.drain_spec(values(drain.PARAMS), {"tables": ["t"], "speed": 3}), origin="params")
+    with pytest.raises(UsageError, match="speed: unknown key"):
+        parse_spec(replay.replay_spec(values(replay.PARAMS, tables=["t"], speed=3), {}, WINDOW), origin="params")
+
+
+def test_what_a_person_gives_goes_before_the_variable_and_that_before_the_defaults() -> None:
+    variable = {"tables": ["shop:orders"], "apply": "thrift", "name": "nightly"}
+    spec = drain.drain_spec(values(drain.PARAMS, apply="auto"), variable)
+    # "auto" is the default, too: given is given.
+    assert spec == {
+        "name": "nightly", "source": "hbase_source", "max_lag": 300, "tables": ["shop:orders"], "apply": "auto",
+    }  # fmt: skip
+    assert drain.drain_spec(values(drain.PARAMS, tables=["t"]), {})["name"] == "drain"
+    with pytest.raises(AirflowFailException, match="set the Variable walferry_drain"):
+        drain.drain_spec(values(drain.PARAMS), {})
+    with pytest.raises(AirflowFailException, match="the Variable walferry_drain holds no JSON object"):
+        drain.drain_spec(values(drain.PARAMS), ["t"])
+
+
+def test_a_window_of_ones_own_goes_before_that_of_the_schedule() -> None:
+    scheduled = replay.replay_spec(values(replay.PARAMS), {"tables": ["t"]}, WINDOW)
+    assert scheduled == {"name": "replay", "tables": ["t"], "window": WINDOW}
+    own = {"from": "2026-11-19T00:00", "to": "2026-11-19T01:00"}
+    assert replay.replay_spec(values(replay.PARAMS, **own), {"tables": ["t"]}, WINDOW)["window"] == own
+    half = replay.replay_spec(values(replay.PARAMS, to="2026-11-19T01:00"), {"tables": ["t"]}, WINDOW)
+    with pytest.raises(UsageError, match=r"window\.from: Field required"):
+        parse_spec(half, origin="params")
