@@ -47,7 +47,7 @@ def apply_group(task: GroupTask) -> list[FileReport]:
     """Apply the files of one WAL group in order, all tables in one pass, and wait for every acknowledgement.
 
     Stops in front of what cannot be applied: a refused edit holds its region from there on, damage ends the
-    task. Raises what `Sender.send` raises when the target cannot be reached.
+    task. Raises what `Writer.send` raises when the target cannot be reached.
     """
     with _Lanes(task) as lanes:
         reports = []
@@ -56,11 +56,11 @@ def apply_group(task: GroupTask) -> list[FileReport]:
             if not reports[-1].complete:
                 break
         lanes.wait()
-    behind_damage = [
+    after_damage = [
         FileReport(file.name, file.length, False, Tally(task.route.tables).rows(), (), ())
         for file in task.files[len(reports) :]
     ]
-    return [lanes.amend(report) for report in reports] + behind_damage
+    return [lanes.amend(report) for report in reports] + after_damage
 
 
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
@@ -91,7 +91,7 @@ class _Request:
     picked: np.ndarray
 
     def place(self, entry: int) -> tuple[int, int]:
-        """Where an entry stands in the group: file number, offset in the file."""
+        """An entry's place in the group: file number, offset in the file."""
         return self.number, self.batch.base + int(self.batch.start[entry])
 
     def narrowed(self, picked: np.ndarray) -> _Request:
@@ -156,30 +156,30 @@ class _Lanes:
         withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
         return replace(report, refusals=refusals, withheld=withheld)
 
-    def _run(self, lane: queue.Queue[_Request | None], sender: Writer) -> None:
+    def _run(self, lane: queue.Queue[_Request | None], writer: Writer) -> None:
         while (request := lane.get()) is not None:
             try:
                 if self._error is None:
-                    self._send(sender, request)
+                    self._send(writer, request)
             except BaseException as error:  # raised again where the lane is fed
                 self._error = error
             finally:
                 lane.task_done()
         lane.task_done()
 
-    def _send(self, sender: Writer, request: _Request) -> None:
-        """Send what is not held; on a refusal halve until the refused entry stands alone."""
+    def _send(self, writer: Writer, request: _Request) -> None:
+        """Send what is not held; on a refusal halve until the refused entry is alone."""
         passing = self._let_pass(request)
         if len(passing.picked) == 0:
             return
         try:
             for runs, cells in requests(passing.batch, passing.picked, self._route.tables, self._route.limits):
-                sender.send(runs, cells)
+                writer.send(runs, cells)
         except RefusedError as error:
             if len(passing.picked) > 1:
                 middle = len(passing.picked) // 2
-                self._send(sender, passing.narrowed(passing.picked[:middle]))
-                self._send(sender, passing.narrowed(passing.picked[middle:]))
+                self._send(writer, passing.narrowed(passing.picked[:middle]))
+                self._send(writer, passing.narrowed(passing.picked[middle:]))
             else:
                 refusal = refuse(passing.file, passing.batch, int(passing.picked[0]), str(error))
                 self._refusals.append(refusal)
@@ -217,7 +217,7 @@ def requests(
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut entries (positions in file order) into requests of bounded size.
 
-    Within a request the entries stand table by table, in file order each; one request never mixes edits that
+    Within a request the entries are ordered table by table, in file order each; one request never mixes edits that
     came from different clusters, because the receiver applies those concurrently.
     """
     starts, ends = batch.cells_start[picked], batch.end[picked]

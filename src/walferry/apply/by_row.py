@@ -33,7 +33,7 @@ from walferry.spark.fan_out import fan_out, progress
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
-LEAST_SENDERS = 4
+LEAST_WRITERS = 4
 """partitions of the shuffle, each with one request under way; more where there are more cores"""
 
 
@@ -140,8 +140,8 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     cells: DataFrame = numbers.mapInArrow(
         lambda batches: _read_rows(task, batches), _RANKED_DDL if ranked else _ROW_DDL
     )
-    senders = max(LEAST_SENDERS, spark.sparkContext.defaultParallelism)
-    placed = cells.repartition(senders, "table", "row")
+    writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
+    placed = cells.repartition(writers, "table", "row")
     if ranked:
         placed = _rank(placed)
     ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
@@ -303,7 +303,7 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     refusals: list[Refusal] = []
     outcome: RowsApplied | WalferryError
     try:
-        sender = route.writer()
+        writer = route.writer()
         for batch in batches:
             if batch.num_rows and batch["table"][0].as_py() is None:
                 raise pickle.loads(batch["cell"][0].as_py())
@@ -312,15 +312,15 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
                 outranked += before - batch.num_rows
             for part in _same_origin(_without(batch, {refusal.region for refusal in refusals}), route.limits):
                 sent += part.num_rows
-                refusals += _send_part(route, sender, part)
+                refusals += _send_part(route, writer, part)
         outcome = RowsApplied(sent, tuple(_with_entry(task, refusal) for refusal in refusals), outranked)
     except WalferryError as error:
         outcome = error
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
-def _send_part(route: Route, sender: Writer, part: pa.RecordBatch) -> Iterator[Refusal]:
-    """Send cells of one table; on a refusal halve until the refused cell stands alone, and leave out its region."""
+def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[Refusal]:
+    """Send cells of one table; on a refusal halve until the refused cell is alone, and leave out its region."""
     first = {name: part[name][0].as_py() for name in part.schema.names}
     run = CellRun(
         table=route.tables[first["table"]],
@@ -331,15 +331,15 @@ def _send_part(route: Route, sender: Writer, part: pa.RecordBatch) -> Iterator[R
         cells=part.num_rows,
     )
     try:
-        sender.send([run], _bytes_of(part["cell"]))
+        writer.send([run], _bytes_of(part["cell"]))
     except RefusedError as error:
         if part.num_rows > 1:
             middle = part.num_rows // 2
-            refused = list(_send_part(route, sender, part.slice(0, middle)))
+            refused = list(_send_part(route, writer, part.slice(0, middle)))
             rest = _without(part.slice(middle), {refusal.region for refusal in refused})
             yield from refused
             if rest.num_rows:
-                yield from _send_part(route, sender, rest)
+                yield from _send_part(route, writer, rest)
             return
         yield Refusal(
             first["file"], first["offset"], first["offset"], first["table"], first["region"],
@@ -378,6 +378,6 @@ def _offsets(array: pa.Array) -> np.ndarray:
 
 
 def _bytes_of(array: pa.Array) -> memoryview:
-    """The values of a binary array without nulls, one behind the other, without a copy."""
+    """The values of a binary array without nulls, one after the other, without a copy."""
     offsets = _offsets(array)
     return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]

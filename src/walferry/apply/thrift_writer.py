@@ -143,5 +143,5 @@ def _bytes(data: memoryview, start: np.int64, length: np.int64) -> bytes:
 
 
 def _line(text: str) -> str:
-    """The first line of an answer: behind it stands the server's stack."""
+    """The first line of an answer: the rest is the server's stack."""
     return text.strip().partition("\n")[0]

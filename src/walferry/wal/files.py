@@ -23,7 +23,7 @@ _LISTING_ATTEMPTS = 5
 
 
 class Place(Enum):
-    """Where a WAL file stands, in the order of its life."""
+    """Where a WAL file is, in the order of its life."""
 
     LIVE = "live"
     SPLITTING = "splitting"
@@ -83,7 +83,7 @@ def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
 
 
 def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
-    """Look a file up again after it moved; None when it is nowhere any more."""
+    """Look a file up again after it moved; None when it no longer exists."""
     server_folder = f"{root}/WALs/{file.server}"
     for folder, place in (
         (server_folder, Place.LIVE),
