@@ -22,14 +22,12 @@ from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
+from walferry.formats.codecs import WalHeader, why_unreadable
 from walferry.formats.proto import hbase_pb2
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
 EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
-WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter"}
-CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
-SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
 
 MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
 ENTRIES_A_BATCH = 1 << 16
@@ -40,19 +38,6 @@ class Ending(Enum):
 
     WHOLE = "whole"  # a valid trailer right after the last entry
     UNFINISHED = "unfinished"  # no trailer; after the last whole entry there may be a part of one
-
-
-@dataclass(frozen=True)
-class WalHeader:
-    """WALHeader: who wrote the file and how its cells are encoded; `size` is the file offset of the first entry."""
-
-    writer: str | None
-    codec: str | None
-    compressed: bool
-    tag_compressed: bool
-    value_compressed: bool
-    encrypted: bool
-    size: int
 
 
 @dataclass(frozen=True)
@@ -253,21 +238,10 @@ class WalReader:
             encrypted=message.HasField("encryption_key"),
             size=end,
         )
-        self._refuse_unreadable(header)
+        reason = why_unreadable(header)
+        if reason:
+            raise UnreadableInputError(f"{self._file}: {reason}", file=self._file, offset=0, reason=reason)
         return header
-
-    def _refuse_unreadable(self, header: WalHeader) -> None:
-        if header.encrypted or header.codec == SECURE_CODEC:
-            reason = "encrypted WAL (hbase.regionserver.wal.encryption): not read yet"
-        elif header.writer not in {*WRITERS, None}:
-            reason = f"WAL of an unknown writer, {header.writer}"
-        elif header.codec not in {CODEC, None}:
-            reason = f"WAL with cells of an unknown codec, {header.codec}"
-        elif header.compressed or header.value_compressed:
-            reason = "compressed WAL (hbase.regionserver.wal.enablecompression): dictionaries are not read yet"
-        else:
-            return
-        raise UnreadableInputError(f"{self._file}: {reason}", file=self._file, offset=0, reason=reason)
 
     def _damaged(self, offset: int, reason: str) -> DamagedInputError:
         return DamagedInputError(

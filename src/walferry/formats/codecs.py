@@ -1,0 +1,38 @@
+"""How the entries of a WAL are encoded, as its header says: plain, compressed or encrypted.
+
+Only plain ones are read. Dictionary compression and decryption go in here; what cannot be read is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter"}
+CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
+SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
+
+
+@dataclass(frozen=True)
+class WalHeader:
+    """WALHeader: who wrote the file and how its cells are encoded; `size` is the file offset of the first entry."""
+
+    writer: str | None
+    codec: str | None
+    compressed: bool
+    tag_compressed: bool
+    value_compressed: bool
+    encrypted: bool
+    size: int
+
+
+def why_unreadable(header: WalHeader) -> str | None:
+    """Why a WAL with this header cannot be read; None for one that can."""
+    if header.encrypted or header.codec == SECURE_CODEC:
+        return "encrypted WAL (hbase.regionserver.wal.encryption): not read yet"
+    if header.writer not in {*WRITERS, None}:
+        return f"WAL of an unknown writer, {header.writer}"
+    if header.codec not in {CODEC, None}:
+        return f"WAL with cells of an unknown codec, {header.codec}"
+    if header.compressed or header.value_compressed:
+        return "compressed WAL (hbase.regionserver.wal.enablecompression): dictionaries are not read yet"
+    return None
