@@ -387,9 +387,9 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
 
 @app.command()
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """Compare both sides of a run's tables now; exit 5 when a difference is unexplained.
+    """Compare both sides of a run's tables now; exit 5 when something would shut the last gate.
 
-    Reads both clusters and changes neither. The outcome is kept in the ledger as the run's newest comparison.
+    Reads both clusters and changes neither. The ledger keeps the outcome; the gate goes by the run's own comparison.
     """
     from walferry.migration.compare import compare
     from walferry.run.run import Run
@@ -401,20 +401,45 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         with Run(book, record.run_id) as run:
             spark = open_session(f"{record.run_id} verify")
             results = [compare(run, spark, pair.source) for pair in run.tables]
-    facts = [
-        {"table": r.table, "regions": len(r.ranges), "differing_rows": r.differing_rows, "unexplained": r.unexplained}
-        for r in results
-    ]
     if as_json:
-        _print_json(facts)
+        _print_json([result.facts() for result in results])
     else:
-        for fact in facts:
-            print(f"{fact['table']}: {fact['regions']} regions, {fact['differing_rows']} rows differ, "
-                  f"{fact['unexplained']} unexplained")  # fmt: skip
-    if any(r.unexplained for r in results):
+        for result in results:
+            facts = result.facts()
+            print(f"{facts.pop('table')}: " + ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in facts.items()))
+    if any(r.shuts_the_gate for r in results):
         raise SidesDifferError(
             f"run {record.run_id}: source and target differ; `walferry report {record.name}` shows where"
         )
+
+
+@app.command()
+def accept(
+    name: RunName,
+    table: Annotated[str, typer.Option(help="source table")],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    row: Annotated[list[str] | None, typer.Option(help=r"row key as the report writes it, with \x.. escapes")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="all rows that wait for a decision now")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Decide to live with rows that differ and that the log does not hold (class not-in-log).
+
+    The decision is about exactly the cells that the comparison named. Then resume the run, or clear `check_drain`.
+    """
+    from walferry.migration import accept as decisions
+
+    if bool(row) == all_:
+        raise UsageError("say which rows: either --row, once or several times, or --all")
+    with _existing(ledger) as book:
+        run = book.of(book.find(name).run_id)
+        chosen = decisions.accept(run, table, row, reason, _owner(), dry_run=dry_run)
+        items = [decisions.describe(item, run.comparisons.accepted()) for item in chosen]
+    if as_json:
+        _print_json({"run": run.run_id, "dry_run": dry_run, "accepted": items})
+    for item in [] if as_json else items:
+        print(f"{'would accept' if dry_run else 'accepted'} {item['row']} of {item['table']}: {item['detail']}")
 
 
 @app.command()

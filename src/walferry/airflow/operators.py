@@ -23,7 +23,7 @@ import walferry
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.airflow.spark_submit import SparkHook
-from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.ledger.rows import RunKind
 from walferry.process import opened, quiet_libraries, reports_folder
 from walferry.run.run import Run
@@ -315,8 +315,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.gates import check_drain
-        from walferry.migration.report import summary
+        from walferry.checks.gates import check_drain, require_alike
         from walferry.replay.cut import start_fence
 
         with step(self.run) as run:
@@ -331,10 +330,8 @@ class HBaseCompareOperator(WalferrySparkOperator):
         with step(self.run) as run:
             if moves:
                 check_drain(run, _docs())
-            elif unexplained := summary(run.ledger)["unexplained"]:
-                raise SidesDifferError(
-                    f"{unexplained} rows differ without an explanation; see `walferry report {self.run}`"
-                )
+            else:
+                require_alike(run)
         return self.run
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import GateShutError, SidesDifferError
-from walferry.migration.compare import UNEXPLAINED
+from walferry.ledger import ComparedTable, Difference, RunLedger
+from walferry.ledger.comparisons import Decision
+from walferry.migration.accept import describe
+from walferry.migration.compare import comparisons_of_phase, needs_decision
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
+from walferry.migration.explain import UNEXPLAINED
 from walferry.replay.lineage import missing_tables
 from walferry.run.progress import caught_up
 from walferry.run.run import Run
@@ -95,27 +100,37 @@ def check_copy(run: Run, docs: Path) -> dict[str, Any]:
     return run.once("check_copy", work)
 
 
-def drain_rows(run: Run) -> list[dict[str, Any]]:
-    """What the gate after the drain looks at: a row for each region, with the newest comparison's two sides."""
-    comparison = run.ledger.comparisons.ranges()
-    kinds: dict[tuple[str, str], Counter[bool]] = {}
-    for difference in run.ledger.comparisons.differences():
-        for item in comparison:
-            inside = item.start <= difference.row and (not item.stop or difference.row < item.stop)
-            if item.table == difference.table and inside:
-                kinds.setdefault((item.table, item.region), Counter())[difference.kind == UNEXPLAINED] += 1
+def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dict[str, Any]]:
+    """What the gate after the drain looks at: one row per region, with both sides as these comparisons found them."""
+    ranges = ledger.comparisons.ranges(compared)
+    decided = ledger.comparisons.accepted().keys()
+    counts: dict[tuple[str, bytes], Counter[str]] = defaultdict(Counter)
+    starts: dict[str, list[bytes]] = defaultdict(list)  # in order
+    for item in ranges:
+        starts[item.table].append(item.start)
+    for difference in ledger.comparisons.differences(compared):
+        of_table = starts[difference.table]
+        start = of_table[max(0, bisect_right(of_table, difference.row) - 1)]
+        counts[difference.table, start][_weight(difference, decided)] += 1
+    weights = ("unexplained", "undecided", "explained")
     return [
         {name: getattr(item, name) for name in DRAIN_COLUMNS if hasattr(item, name)}
-        | {
-            "unexplained": kinds.get((item.table, item.region), Counter())[True],
-            "explained": kinds.get((item.table, item.region), Counter())[False],
-        }
-        for item in comparison
+        | {weight: counts[item.table, item.start][weight] for weight in weights}
+        for item in ranges
     ]
 
 
+def _weight(difference: Difference, decided: Collection[Decision]) -> str:
+    if difference.kind == UNEXPLAINED:
+        return "unexplained"
+    return "undecided" if needs_decision(difference, decided) else "explained"
+
+
 def check_drain(run: Run, docs: Path) -> dict[str, Any]:
-    """Gate after the drain: nothing written past the end fence, no gap, both sides equal or explained."""
+    """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
+
+    It looks at the comparisons that the run's own phase made for this end fence, and at no others.
+    """
 
     def work() -> dict[str, Any]:
         require_silence(run)
@@ -124,19 +139,79 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         except GateShutError:
             _again(run, "drain")  # what the quarantine held back is applied when it is released
             raise
-        result = validate("after_drain", _frame(drain_rows(run), DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
+        compared = _compared(run)
+        rows = drain_rows(run.ledger, compared)
+        result = validate("after_drain", _frame(rows, DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
         if not result.passed:
-            _again(run)
-            regions = sorted({region for failure in result.failures for region in failure.regions})
-            raise SidesDifferError(
-                f"source and target differ without an explanation in {', '.join(regions[:10])}; "
-                f"see `walferry report {run.run_id}` and {result.docs_index}",
-                regions=regions,
-                docs_index=str(result.docs_index),
-            )
-        return {"data_docs": str(result.docs_index)}
+            if not _waits_only(rows):
+                _again(run)
+            _require_alike(run, compared, str(result.docs_index))
+            require(result)
+        return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
     return run.once("check_drain", work)
+
+
+def require_alike(run: Run) -> None:
+    """Raise SidesDifferError for what shuts the gate in the comparisons of the run's phase: facts `regions`, `rows`."""
+    _require_alike(run, _compared(run), "")
+
+
+def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> None:
+    rows = drain_rows(run.ledger, compared)
+    waiting = _undecided(run, compared)
+    for column, what in (
+        ("unexplained", "source and target differ without an explanation in {}"),
+        ("uncompared", "cells of {} expired while they were read, and one side only held them: compare again"),
+        ("undecided", "source and target differ in {} by rows that the log does not hold: " + _asks(run, waiting)),
+    ):
+        regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]})
+        if regions:
+            raise SidesDifferError(
+                f"{what.format(', '.join(regions[:10]))}; see `walferry report {run.run_id}`"
+                + (f" and {docs}" if docs else ""),
+                regions=regions, rows=[item.row for item in waiting], docs_index=docs,
+            )  # fmt: skip
+
+
+def _asks(run: Run, waiting: Sequence[Difference]) -> str:
+    """Which rows wait for a person's decision, and how to give it."""
+    if not waiting:
+        return ""
+    first = ", ".join(f"{describe(item, {})['row']} of {item.table}" for item in waiting[:5])
+    more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
+    tables = " and ".join(f"--table {table}" for table in sorted({item.table for item in waiting}))
+    return (
+        (
+            f"{first}{more}. They were written with SKIP_WAL, or their log is lost. Find out which; to leave them out, "
+            f"`walferry accept {run.record.name} {tables} --all --reason …`, then do this check again"
+        )
+        .replace("{", "{{")
+        .replace("}", "}}")
+    )
+
+
+def _compared(run: Run) -> list[ComparedTable]:
+    compared, missing = comparisons_of_phase(run.ledger)
+    if missing:
+        _again(run)
+        raise GateShutError(
+            f"the gate is shut: no comparison of {', '.join(missing)} was made by this run's phase `compare` after the "
+            "drain and for the end fence that is set now. Clear `compare` and what follows, or "
+            f"`walferry resume {run.record.name}`",
+            reasons=[f"{table} was not compared for this end fence" for table in missing],
+        )
+    return compared
+
+
+def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:
+    decided = run.ledger.comparisons.accepted().keys()
+    return [item for item in run.ledger.comparisons.differences(compared) if needs_decision(item, decided)]
+
+
+def _waits_only(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether nothing but a person's decision is missing: the comparisons stay valid."""
+    return any(row["undecided"] for row in rows) and not any(row["unexplained"] or row["uncompared"] for row in rows)
 
 
 def _again(run: Run, *phases: str) -> None:

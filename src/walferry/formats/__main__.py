@@ -7,7 +7,7 @@ import numpy as np
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
 from walferry.formats.entries import entry_cells
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.formats.resolve import FamilyRules, Fate, digest, resolve, row_digests
+from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.formats.wal import WalReader
 
 
@@ -32,6 +32,7 @@ def main() -> None:
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
     digest(cells, fates == Fate.VISIBLE)
     row_digests(cells, fates == Fate.VISIBLE)
+    held_by(cells, fates == Fate.EXPIRED, cells, fates == Fate.EXPIRED)
 
 
 if __name__ == "__main__":

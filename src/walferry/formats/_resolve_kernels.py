@@ -225,6 +225,16 @@ def digest_rows(buffer, position, row_start, row_length, value_start, value_leng
 
 
 @njit(cache=True, nogil=True)
+def hash_keys(buffer, position, value_start, cells):  # type: ignore[no-untyped-def]
+    """uint64[n, 2]: the halves of the hash of each numbered cell's key (row, family, qualifier, timestamp, type)."""
+    hashes = np.empty((len(cells), 2), np.uint64)
+    for i in range(len(cells)):
+        start = position[cells[i]] + 12
+        hashes[i, 0], hashes[i, 1] = murmur3(buffer, start, value_start[cells[i]] - start)
+    return hashes
+
+
+@njit(cache=True, nogil=True)
 def sum_128(low, high):  # type: ignore[no-untyped-def]
     """(low, high) half of the sum modulo 2**128 of numbers given in halves."""
     total_low = np.uint64(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -71,10 +71,20 @@ class CellIndex:
     def __len__(self) -> int:
         return len(self.position)
 
+    def part(self, start: int, stop: int) -> CellIndex:
+        """The cells numbered [start, stop), in the same buffer."""
+        columns = (getattr(self, spec.name) for spec in fields(self) if spec.name != "buffer")
+        return CellIndex(self.buffer, *(column[start:stop] for column in columns))
+
+    def row(self, number: int) -> bytes:
+        """The row of one cell."""
+        start = self.row_start[number]
+        return self.buffer[start : start + self.row_length[number]].tobytes()
+
     @classmethod
-    def of(cls, buffer: Bytes, fields: Int64s) -> CellIndex:
-        """From what the kernels located: one row of `fields` per attribute, in their order."""
-        columns = list(fields)
+    def of(cls, buffer: Bytes, located: Int64s) -> CellIndex:
+        """From what the kernels located: one row per attribute, in their order."""
+        columns = list(located)
         columns[kernels.TYPE] = columns[kernels.TYPE].astype(np.uint8)
         return cls(buffer, *columns)
 

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from walferry.errors import UsageError
 from walferry.formats import _resolve_kernels as kernels
@@ -101,6 +102,20 @@ def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
     _, counts, low, high = _digest_rows(cells, keep)
     total_low, total_high = kernels.sum_128(low, high)
     return Digest(len(counts), int(counts.sum(dtype=np.int64)), int(total_high) << 64 | int(total_low))
+
+
+def held_by(
+    mine: CellIndex, chosen: npt.NDArray[np.bool_], theirs: CellIndex, among: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which of the `chosen` cells have a cell of the same key (all but value and tags) `among` the others."""
+    held = chosen.copy()
+    held[chosen] = pc.is_in(_keys(mine, chosen), _keys(theirs, among)).to_numpy(zero_copy_only=False)
+    return held
+
+
+def _keys(cells: CellIndex, chosen: npt.NDArray[np.bool_]) -> pa.Array:
+    hashes = kernels.hash_keys(cells.buffer, cells.position, cells.value_start, np.flatnonzero(chosen))
+    return pa.Array.from_buffers(pa.binary(16), len(hashes), [None, pa.py_buffer(hashes)])
 
 
 def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:

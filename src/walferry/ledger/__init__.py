@@ -5,9 +5,11 @@
 
 from walferry.ledger.ledger import Ledger, RunLedger, source_tables, user_name
 from walferry.ledger.rows import (
+    AcceptedDifference,
     AuditHead,
     AuditLine,
     ClusterObject,
+    ComparedTable,
     Coverage,
     Difference,
     Gap,
@@ -26,9 +28,11 @@ from walferry.ledger.rows import (
 )
 
 __all__ = [
+    "AcceptedDifference",
     "AuditHead",
     "AuditLine",
     "ClusterObject",
+    "ComparedTable",
     "Coverage",
     "Difference",
     "Gap",

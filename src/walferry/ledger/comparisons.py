@@ -1,77 +1,135 @@
-"""Comparisons of one run's tables."""
+"""Comparisons of one run's tables, the rows that differed, and what a person decided about them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sqlalchemy import ColumnElement, Table, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Table, func, insert, select, tuple_
 
-from walferry.ledger.rows import Difference, RangeComparison, to_columns
+from walferry.errors import UsageError
+from walferry.ledger.database import now_ms
+from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, RangeComparison, to_columns
 from walferry.ledger.store import Store, fetch
+
+Decision = tuple[str, bytes, str]
+"""Table, row and fingerprint of an accepted difference."""
 
 
 class Comparisons:
-    """Comparisons of one run's tables."""
+    """Comparisons of one run's tables, the rows that differed, and what a person decided about them."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
-    def record(self, attempt: int, rows: Sequence[RangeComparison], differences: Sequence[Difference]) -> None:
-        """Keep the result of comparing the tables in `rows`; the same attempt at a table again replaces it."""
-        tables = sorted({row.table for row in rows} | {difference.table for difference in differences})
-        key = {"run_id": self._run_id, "attempt": attempt}
+    def record(
+        self, compared: ComparedTable, ranges: Sequence[RangeComparison], differences: Sequence[Difference]
+    ) -> ComparedTable:
+        """Keep a comparison as the newest of its table; the same with its number as `attempt`."""
+        heads = self._store.table("compared_tables")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            for kept, items in (
-                (self._store.table("comparisons"), rows),
-                (self._store.table("differences"), differences),
-            ):
-                same = (kept.c.run_id == self._run_id, kept.c.attempt == attempt, kept.c.table_name.in_(tables))
-                connection.execute(delete(kept).where(*same))
+            # Ledgers of before this table was made have comparisons without a head.
+            last = [
+                connection.execute(
+                    select(func.max(kept.c.attempt)).where(
+                        kept.c.run_id == self._run_id, kept.c.table_name == compared.table
+                    )
+                ).scalar_one()
+                for kept in (heads, self._store.table("comparisons"))
+            ]
+            compared = replace(compared, attempt=max(number or 0 for number in last) + 1)
+            key = {"run_id": self._run_id, "attempt": compared.attempt}
+            connection.execute(insert(heads), [to_columns(compared) | key])
+            for name, items in (("comparisons", ranges), ("differences", differences)):
                 if items:
-                    connection.execute(insert(kept), [to_columns(item) | key for item in items])
-            unequal = sum(row.source_digest != row.target_digest for row in rows)
+                    connection.execute(insert(self._store.table(name)), [to_columns(item) | key for item in items])
+            unequal = sum(not item.equal for item in ranges)
             inputs = {
-                "attempt": attempt,
-                "tables": tables,
-                "ranges": len(rows),
+                "table": compared.table,
+                "attempt": compared.attempt,
+                "purpose": compared.purpose,
+                "end_fence": compared.end_fence,
+                "ranges": len(ranges),
+                "differing_rows": compared.differing_rows,
                 "differences": dict(Counter(difference.kind for difference in differences)),
             }
-            self._store.note(connection, "compare", self._run_id, inputs, f"{unequal} of {len(rows)} ranges differ")
+            outcome = f"{unequal} of {len(ranges)} ranges differ"
+            self._store.note(connection, "compare", self._run_id, inputs, outcome)
+        return compared
 
-    def last(self) -> int:
-        """The highest attempt recorded for any table of the run; 0 before the first."""
-        comparisons = self._store.table("comparisons")
+    def tables(self) -> list[ComparedTable]:
+        """Every comparison of every table, by table and number."""
+        heads = self._store.table("compared_tables")
+        order = (heads.c.table_name, heads.c.attempt)
         with self._store.database.read() as connection:
-            query = select(func.max(comparisons.c.attempt)).where(comparisons.c.run_id == self._run_id)
-            return connection.execute(query).scalar_one() or 0
+            return fetch(connection, ComparedTable, heads, heads.c.run_id == self._run_id, order=order)
 
-    def ranges(self, attempt: int | None = None) -> list[RangeComparison]:
-        """Ranges by table and start row, of `attempt` or of each table's newest."""
+    def ranges(self, of: Sequence[ComparedTable] | None = None) -> list[RangeComparison]:
+        """Ranges by table and start row, of these comparisons or of each table's newest."""
         table = self._store.table("comparisons")
         order = (table.c.table_name, table.c.start_row)
         with self._store.database.read() as connection:
-            return fetch(connection, RangeComparison, table, *self._attempt(table, attempt), order=order)
+            return fetch(connection, RangeComparison, table, *self._chosen(table, of), order=order)
 
-    def differences(self, attempt: int | None = None, table: str | None = None) -> list[Difference]:
-        """Rows that differ (in `table`), of `attempt` or of each table's newest."""
+    def differences(self, of: Sequence[ComparedTable] | None = None, table: str | None = None) -> list[Difference]:
+        """Rows that differ (in `table`), of these comparisons or of each table's newest."""
         found = self._store.table("differences")
-        conditions = self._attempt(found, attempt)
+        conditions = self._chosen(found, of)
         if table is not None:
             conditions.append(found.c.table_name == table)
         order = (found.c.table_name, found.c.row_key, found.c.kind)
         with self._store.database.read() as connection:
             return fetch(connection, Difference, found, *conditions, order=order)
 
-    def _attempt(self, table: Table, attempt: int | None) -> list[ColumnElement[bool]]:
-        if attempt is not None:
-            return [table.c.run_id == self._run_id, table.c.attempt == attempt]
+    def accept(self, differences: Sequence[Difference], reason: str, actor: str) -> None:
+        """Record a person's decision to live with these differences; those accepted before stay as they are.
+
+        UsageError for an empty reason, and for a difference of which the exact cells are not known.
+        """
+        if not reason.strip():
+            raise UsageError("give a reason for accepting differences: it is kept")
+        if unknown := [item for item in differences if not item.fingerprint]:
+            raise UsageError(f"a row of {unknown[0].table} was recorded without its cells: compare again")
+        table = self._store.table("accepted_differences")
+        with self._store.database.write() as connection:
+            self._store.run(connection, self._run_id)
+            known = fetch(connection, AcceptedDifference, table, table.c.run_id == self._run_id)
+            decided = {decision(item) for item in known}
+            new = {decision(item): item for item in differences if decision(item) not in decided}
+            at = now_ms()
+            rows = [
+                AcceptedDifference(item.table, item.row, item.fingerprint, item.detail, reason, actor, at)
+                for item in new.values()
+            ]
+            if rows:
+                connection.execute(insert(table), [to_columns(row) | {"run_id": self._run_id} for row in rows])
+                inputs = {"differences": [to_columns(row) for row in rows], "reason": reason}
+                self._store.note(connection, "accept differences", self._run_id, inputs, actor=actor)
+
+    def accepted(self) -> dict[Decision, AcceptedDifference]:
+        """What was decided, by table, row and fingerprint."""
+        table = self._store.table("accepted_differences")
+        with self._store.database.read() as connection:
+            rows = fetch(connection, AcceptedDifference, table, table.c.run_id == self._run_id)
+        return {decision(row): row for row in rows}
+
+    def _chosen(self, table: Table, of: Sequence[ComparedTable] | None) -> list[ColumnElement[bool]]:
+        of_run = table.c.run_id == self._run_id
+        attempts = tuple_(table.c.table_name, table.c.attempt)
+        if of is not None:
+            return [of_run, attempts.in_([(item.table, item.attempt) for item in of])]
         made = self._store.table("comparisons")
         newest = (
             select(made.c.table_name, func.max(made.c.attempt))
             .where(made.c.run_id == self._run_id)
             .group_by(made.c.table_name)
         )
-        return [table.c.run_id == self._run_id, tuple_(table.c.table_name, table.c.attempt).in_(newest)]
+        return [of_run, attempts.in_(newest)]
+
+
+def decision(item: Difference | AcceptedDifference) -> Decision:
+    """What a decision about a difference goes by."""
+    return item.table, item.row, item.fingerprint

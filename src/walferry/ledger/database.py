@@ -37,6 +37,8 @@ TABLES = (
     "quarantine",
     "held_regions",
     "comparisons",
+    "compared_tables",
+    "accepted_differences",
     "differences",
     "rounds",
     "audit",

@@ -25,6 +25,10 @@ ObjectKind = Literal["peer", "snapshot", "table", "read-only table", "durability
 """What walferry makes on a cluster: a replication peer, a snapshot, a target table (which stays when the run ends),
 the READONLY of a source table, and another DURABILITY of a target table ("table=what it had before")."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
+Purpose = Literal["phase", "verify"]
+"""What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""
+DifferenceKind = Literal["in-flight", "not-in-log", "history-dependent", "expired-overwrite", "left-out", "unexplained"]
+"""Why a row differs (walferry/migration/explain.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
 """In the order a range passes through them; never backwards."""
@@ -211,8 +215,27 @@ class Hold:
 
 
 @dataclass(frozen=True)
+class ComparedTable:
+    """One comparison of a table, what it was made for and what it rests on."""
+
+    table: str = field(metadata={"column": "table_name"})
+    attempt: int
+    """of all comparisons of the table in this run"""
+    purpose: Purpose
+    phase_attempt: int
+    """of the phase `compare`; 0 when it was made by `walferry verify`"""
+    drain_attempt: int
+    """of the phase `drain`, which was done by then; 0 when it was not"""
+    end_fence: str
+    """digest of the end fence as it began; "" without one"""
+    began_ms: int
+    ended_ms: int
+    differing_rows: int
+
+
+@dataclass(frozen=True)
 class RangeComparison:
-    """Both sides of a source region's row range [start, stop), resolved at one moment. Digests are hex."""
+    """Both sides of a source region's row range [start, stop), read side by side. Digests are hex."""
 
     table: str = field(metadata={"column": "table_name"})
     region: str
@@ -225,16 +248,45 @@ class RangeComparison:
     target_cells: int
     target_digest: str
     dropped: dict[str, Any]
+    """invisible cells by side and fate"""
+    expiring: int = 0
+    """cells whose TTL ended during the read, compared because both sides held them"""
+    uncompared: int = 0
+    """and those that one side only held: nothing is known of them"""
+    first_ms: int | None = None
+    """when the first piece of the range was asked for"""
+    last_ms: int | None = None
+    """the moment at which the last piece was resolved"""
+
+    @property
+    def equal(self) -> bool:
+        """Whether both sides are alike, and all of them was compared."""
+        source = (self.source_rows, self.source_cells, self.source_digest)
+        return source == (self.target_rows, self.target_cells, self.target_digest) and not self.uncompared
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that differs; `kind` is the class of the difference."""
+    """A row that differs; `kind` is the class of the difference, `fingerprint` that of exactly its cells."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})
-    kind: str
+    kind: DifferenceKind
     detail: str
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class AcceptedDifference:
+    """A person's decision to live with exactly this difference."""
+
+    table: str = field(metadata={"column": "table_name"})
+    row: bytes = field(metadata={"column": "row_key"})
+    fingerprint: str
+    detail: str
+    reason: str
+    accepted_by: str
+    accepted_ms: int
 
 
 @dataclass(frozen=True)

@@ -1,93 +1,249 @@
-"""Digests of row ranges, computed where the rows are read."""
+"""Both sides of row ranges, read side by side in the executors and compared piece by piece.
+
+A task reads one row range on both sides at once and compares it in pieces of whole rows, a block or so at a time.
+Each piece has moments of its own: `first_ms`, before the earlier of its two blocks was asked for, and `last_ms`, after
+the later one had arrived, with the clocks' difference added. So a cell is either
+
+- beyond its TTL at `first_ms`: no reader sees it any more, and it is left out on both sides;
+- within its TTL until `last_ms`: every correct copy holds it, and it is compared;
+- expiring in between: a server may have dropped it by the time it was read. It is compared, too, when both sides hold
+  it. When one does not, the piece is read again, and what is still held by one side only counts as *uncompared*.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from walferry.formats.cells import CellIndex, index_cells
-from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, resolve, row_digests
+from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.client import HBaseClient
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
+CLOCKS_APART_MS = 30_000
+"""how far a region server's clock may be from ours: HBase lets no server in whose clock differs by more from the
+master's (hbase.master.maxclockskew)"""
+READS = 3
+"""of a piece in which cells expire that one side does not hold"""
+SHOWN_ROWS = 200
+"""of those that differ, the first ones of a range are named"""
+
+Scan = Callable[[bytes, bytes], Iterator[bytes]]
+"""Raw cell blocks of whole rows, from a start row to before a stop row."""
+Clock = Callable[[], int]
+"""Milliseconds since the epoch."""
+
 
 @dataclass(frozen=True)
-class RowRange:
-    """A row range of one table on one side, read raw and resolved at one fixed moment."""
+class RangePair:
+    """A row range of a table and of its copy."""
 
-    side: str
-    cluster: ClusterAddress
-    table: str
+    source: ClusterAddress
+    target: ClusterAddress
+    source_table: str
+    target_table: str
     region: str
     """the source region that the range is named after"""
     start: bytes
     stop: bytes
     rules: Mapping[bytes, FamilyRules]
-    now_ms: int
 
 
 @dataclass(frozen=True)
-class RangeDigest:
-    """What is visible in a span, and how many cells were dropped for which reason."""
+class Outcome:
+    """What comparing a row range found. Outcomes of neighbouring ranges add up."""
 
-    side: str
-    region: str
-    start: bytes
-    stop: bytes
-    digest: Digest
-    dropped: dict[str, int]
+    source: Digest
+    target: Digest
+    dropped: npt.NDArray[np.int64]
+    """cells by side (source, target) and Fate"""
+    expiring: int
+    """cells whose TTL ended during the read, compared because both sides held them"""
+    uncompared: int
+    """and those that one side only held"""
+    first_ms: int | None
+    last_ms: int | None
+    differing: int
+    rows: tuple[bytes, ...]
+    """the first SHOWN_ROWS that differ"""
 
-
-def digest_ranges(spark: SparkSession, spans: Sequence[RowRange]) -> list[RangeDigest]:
-    """Digest every span in a task of its own."""
-    return fan_out(spark, lambda span: [digest_range(span)], spans, what="read both sides")
-
-
-def digest_range(span: RowRange) -> RangeDigest:
-    """Read one span and digest what is visible of it. Memory: one block and the widest row."""
-    total = Digest(0, 0, 0)
-    dropped = np.zeros(len(Fate), np.int64)
-    for cells, fates in resolved(shared_client(span.cluster), span):
-        total += digest(cells, fates == Fate.VISIBLE)
-        dropped += np.bincount(fates, minlength=len(Fate))
-    counts = {fate.name.lower(): int(dropped[fate]) for fate in Fate if fate is not Fate.VISIBLE}
-    return RangeDigest(span.side, span.region, span.start, span.stop, total, counts)
-
-
-def resolved(client: HBaseClient, span: RowRange) -> Iterator[tuple[CellIndex, np.ndarray]]:
-    """Blocks of whole rows of a span, each cell with its fate."""
-    for block in client.scan_raw(span.table, span.start, span.stop):
-        cells = index_cells(np.frombuffer(block, np.uint8))
-        yield cells, resolve(cells, span.rules, span.now_ms)
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(
+            self.source + other.source,
+            self.target + other.target,
+            self.dropped + other.dropped,
+            self.expiring + other.expiring,
+            self.uncompared + other.uncompared,
+            min((at for at in (self.first_ms, other.first_ms) if at is not None), default=None),
+            max((at for at in (self.last_ms, other.last_ms) if at is not None), default=None),
+            self.differing + other.differing,
+            (self.rows + other.rows)[:SHOWN_ROWS],
+        )
 
 
-def differing_rows(spark: SparkSession, spans: Sequence[RowRange], limit: int) -> tuple[int, list[bytes]]:
-    """Rows that are not alike on both sides of the given spans: how many, and the first `limit` in row order."""
-    frozen = list(spans)
+NOTHING = Outcome(
+    Digest(0, 0, 0), Digest(0, 0, 0), np.zeros((2, len(Fate)), np.int64), 0, 0, None, None, 0, ()
+)  # fmt: skip
 
-    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                span = frozen[number]
-                for cells, fates in resolved(shared_client(span.cluster), span):
-                    rows = row_digests(cells, fates == Fate.VISIBLE)
-                    yield rows.append_column("side", pa.array([span.side] * rows.num_rows, pa.string()))
 
-    numbers = spark.range(0, len(frozen), 1, max(1, len(frozen)))
-    rows = numbers.mapInArrow(read, "row binary, cells int, low long, high long, side string")
-    source = rows.where("side = 'source'").drop("side").alias("s")
-    target = rows.where("side = 'target'").drop("side").alias("t")
-    unequal: DataFrame = source.join(target, "row", "full_outer").where(
-        "not (s.cells <=> t.cells and s.low <=> t.low and s.high <=> t.high)"
+def compare_pairs(spark: SparkSession, pairs: Sequence[RangePair]) -> list[Outcome]:
+    """Compare every range in a task of its own."""
+    return fan_out(spark, lambda pair: [compare_pair(pair, *_scans(pair))], pairs, what="compare both sides")
+
+
+def _scans(pair: RangePair) -> tuple[Scan, Scan]:
+    source, target = shared_client(pair.source), shared_client(pair.target)
+    return (
+        lambda start, stop: source.scan_raw(pair.source_table, start, stop),
+        lambda start, stop: target.scan_raw(pair.target_table, start, stop),
     )
-    found = unequal.select("row").cache()
-    count = found.count()
-    first = [bytes(row["row"]) for row in found.orderBy("row").limit(limit).collect()]
-    found.unpersist()
-    return count, first
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:
+    """Read a range on both sides and compare it. Memory: two blocks of each side, or its widest row.
+
+    `read` says the how manieth read of these rows this is.
+    """
+    total = NOTHING
+    start = pair.start
+    for here, there in _pieces(pair, source, target, clock):
+        stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
+        outcome = _compare(here, there, pair.rules)
+        if outcome.uncompared and read < READS:
+            again = replace(pair, start=start, stop=stop)
+            outcome = compare_pair(again, source, target, clock, read + 1)
+        total += outcome
+        start = stop
+    return total
+
+
+# ------------------------------------------------------------------ reading both sides
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Whole rows of one side, asked for after `first_ms` and there before `last_ms`."""
+
+    cells: CellIndex
+    first_ms: int
+    last_ms: int
+
+    @property
+    def last_row(self) -> bytes:
+        return self.cells.row(len(self.cells) - 1)
+
+
+class _Side:
+    """One side's scan; the next block is read while the one before is compared."""
+
+    def __init__(self, blocks: Iterator[bytes], readers: ThreadPoolExecutor, clock: Clock) -> None:
+        self._blocks = blocks
+        self._readers = readers
+        self._clock = clock
+        self._ended = False
+        self._next: Future[_Piece] = readers.submit(self._read)
+        self._piece = _Piece(_NO_CELLS, 0, 0)
+
+    def _read(self) -> _Piece:
+        first_ms = self._clock()
+        block = next(self._blocks, b"")
+        return _Piece(index_cells(np.frombuffer(block, np.uint8)), first_ms, self._clock())
+
+    def last_row(self) -> bytes | None:
+        """The last row that has been read; None at the end."""
+        if not len(self._piece.cells) and not self._ended:
+            self._piece = self._next.result()
+            self._ended = not len(self._piece.cells)
+            if not self._ended:
+                self._next = self._readers.submit(self._read)
+        return None if self._ended else self._piece.last_row
+
+    def take(self, border: bytes) -> _Piece:
+        """What is there of the rows up to `border`, and that row."""
+        cells = self._piece.cells
+        count = bisect_right(range(len(cells)), border, key=cells.row)
+        taken = replace(self._piece, cells=cells.part(0, count))
+        self._piece = replace(self._piece, cells=cells.part(count, len(cells)))
+        return taken
+
+
+_NO_CELLS = index_cells(np.empty(0, np.uint8))
+
+
+def _pieces(pair: RangePair, source: Scan, target: Scan, clock: Clock) -> Iterator[tuple[_Piece, _Piece]]:
+    """Both sides of the same rows, again and again; one of the two may be without cells."""
+    with ThreadPoolExecutor(2) as readers:
+        here = _Side(source(pair.start, pair.stop), readers, clock)
+        there = _Side(target(pair.start, pair.stop), readers, clock)
+        while True:
+            ends = [row for row in (here.last_row(), there.last_row()) if row is not None]
+            if not ends:
+                return
+            yield here.take(min(ends)), there.take(min(ends))
+
+
+# ------------------------------------------------------------------ comparing them
+
+
+def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules]) -> Outcome:
+    read = [piece for piece in (here, there) if len(piece.cells)]
+    first_ms = min(piece.first_ms for piece in read)
+    last_ms = max(piece.last_ms for piece in read) + CLOCKS_APART_MS
+    sides = (here.cells, there.cells)
+    fates = [resolve(cells, rules, last_ms) for cells in sides]
+    expiring = [
+        _expiring(cells, fate, resolve(cells, rules, first_ms) if (fate == Fate.EXPIRED).any() else fate)
+        for cells, fate in zip(sides, fates, strict=True)
+    ]
+    held = [
+        held_by(cells, mine, others, theirs) if mine.any() else mine
+        for cells, mine, others, theirs in zip(sides, expiring, sides[::-1], expiring[::-1], strict=True)
+    ]
+    keep = [(fate == Fate.VISIBLE) | mine for fate, mine in zip(fates, held, strict=True)]
+    source, target = (digest(cells, mine) for cells, mine in zip(sides, keep, strict=True))
+    rows = _differing(row_digests(sides[0], keep[0]), row_digests(sides[1], keep[1])) if source != target else []
+    return Outcome(
+        source,
+        target,
+        np.array([np.bincount(fate[~mine], minlength=len(Fate)) for fate, mine in zip(fates, held, strict=True)]),
+        int(held[0].sum()),
+        int(sum(all_.sum() - both.sum() for all_, both in zip(expiring, held, strict=True))),
+        first_ms,
+        last_ms,
+        len(rows),
+        tuple(rows[:SHOWN_ROWS]),
+    )
+
+
+def _expiring(
+    cells: CellIndex, at_last: npt.NDArray[np.uint8], at_first: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.bool_]:
+    """Cells that were visible at the first moment and are beyond their TTL at the last."""
+    expiring: npt.NDArray[np.bool_] = (at_first == Fate.VISIBLE) & (at_last == Fate.EXPIRED)
+    return expiring
+
+
+def _differing(source: pa.RecordBatch, target: pa.RecordBatch) -> list[bytes]:
+    """Rows whose digests are not alike, in order."""
+    names = ("cells", "low", "high")
+    right = pa.Table.from_batches([target]).rename_columns(["row", *(f"target_{name}" for name in names)])
+    both = pa.Table.from_batches([source]).join(right, "row", join_type="full outer")
+    alike = pa.chunked_array([pa.array(np.ones(both.num_rows, np.bool_))])
+    for name in names:
+        alike = pc.and_(alike, pc.fill_null(pc.equal(both[name], both[f"target_{name}"]), False))
+    return sorted(both.filter(pc.invert(alike))["row"].to_pylist())

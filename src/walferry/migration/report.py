@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
-from walferry.migration.compare import UNEXPLAINED, equal
+from walferry.migration.accept import describe
+from walferry.migration.compare import needs_decision
+from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
 from walferry.run.progress import now_ms
 from walferry.run.status import status
 
+SHOWN_ROWS = 20
+"""of those that differ, in the text, the worst first"""
 OF_STATUS = (
     "run", "state", "colour", "cause", "next_step", "waits_for", "whom", "longest_lag_seconds", "write_stop_seconds",
     "seconds_since_last_edit", "write_stop_over",
@@ -25,35 +30,13 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
     run = ledger.record
     phases = ledger.phases.all()
     rounds = ledger.rounds.all()
-    by_table: dict[str, dict[str, Any]] = {}
-    for item in ledger.comparisons.ranges():
-        row = by_table.setdefault(
-            item.table,
-            {"regions": 0, "equal_regions": 0, "dropped": Counter()}
-            | dict.fromkeys(("source_rows", "source_cells", "target_rows", "target_cells"), 0)
-            | {"source_digest": 0, "target_digest": 0},
-        )
-        row["regions"] += 1
-        row["equal_regions"] += equal(item)
-        for key in ("source_rows", "source_cells", "target_rows", "target_cells"):
-            row[key] += getattr(item, key)
-        for side in ("source", "target"):
-            digest = int(getattr(item, f"{side}_digest"), 16)
-            row[f"{side}_digest"] = (row[f"{side}_digest"] + digest) % (1 << 128)
-            row["dropped"].update({f"{side} {k}": v for k, v in item.dropped.get(side, {}).items() if v})
-    classes: dict[str, Counter[str]] = {}
-    for difference in ledger.comparisons.differences():
-        classes.setdefault(difference.table, Counter())[difference.kind] += 1
-    for table, row in by_table.items():
-        row["source_digest"], row["target_digest"] = f"{row['source_digest']:032x}", f"{row['target_digest']:032x}"
-        row["differences"] = dict(classes.get(table, {}))
-        row["dropped"] = dict(row["dropped"])
+    by_table = compared_tables(ledger)
     head = ledger.whole.audit_head()
     now = status(ledger)
     return {key: now[key] for key in OF_STATUS} | {
         "outcome": run.outcome,
         "tables": by_table,
-        "unexplained": sum(c[UNEXPLAINED] for c in classes.values()),
+        **{key: sum(row[key] for row in by_table.values()) for key in ("unexplained", "undecided", "uncompared")},
         "phases": [
             {
                 "phase": p.phase, "subject": p.subject, "state": p.state, "attempts": p.attempts,
@@ -78,6 +61,38 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
+    """What each table's newest comparison found, the worst rows first; digests as hex."""
+    by_table: dict[str, dict[str, Any]] = {}
+    purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
+    summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
+    for item in ledger.comparisons.ranges():
+        row = by_table.setdefault(
+            item.table,
+            {"regions": 0, "equal_regions": 0, "dropped": Counter(), "made_by": purposes.get(item.table)}
+            | dict.fromkeys((*summed, "source_digest", "target_digest"), 0),
+        )
+        row["regions"] += 1
+        row["equal_regions"] += item.equal
+        for key in summed:
+            row[key] += getattr(item, key)
+        for side in ("source", "target"):
+            digest = int(getattr(item, f"{side}_digest"), 16)
+            row[f"{side}_digest"] = (row[f"{side}_digest"] + digest) % (1 << 128)
+            row["dropped"].update({f"{side} {k}": v for k, v in item.dropped.get(side, {}).items() if v})
+    decided = ledger.comparisons.accepted()
+    for table, row in by_table.items():
+        found = sorted(ledger.comparisons.differences(None, table), key=lambda item: WORST_FIRST.index(item.kind))
+        row |= {
+            "source_digest": f"{row['source_digest']:032x}", "target_digest": f"{row['target_digest']:032x}",
+            "dropped": dict(row["dropped"]), "differences": dict(Counter(item.kind for item in found)),
+            "unexplained": sum(item.kind == UNEXPLAINED for item in found),
+            "undecided": sum(needs_decision(item, decided) for item in found),
+            "rows": [describe(item, decided) for item in found],
+        }  # fmt: skip
+    return by_table
+
+
 def render(facts: dict[str, Any]) -> str:
     """The report as text."""
     lines = [f"Run {facts['run']}: {facts['state']}: {facts['cause']}"]
@@ -91,7 +106,10 @@ def render(facts: dict[str, Any]) -> str:
             f"  source  {row['source_rows']:>10} rows {row['source_cells']:>11} cells  digest {row['source_digest']}",
             f"  target  {row['target_rows']:>10} rows {row['target_cells']:>11} cells  digest {row['target_digest']}",
             f"  differences: {_counts(row['differences'])}",
+            *_rows(row["rows"]),
         ]
+        if row["uncompared"]:
+            lines.append(f"  {row['uncompared']} cells expired while they were read, and one side only held them")
     lines += ["", "Phase                          State     Seconds  Attempts"]
     for p in facts["phases"]:
         name = f"{p['phase']} {p['subject']}".strip()
@@ -143,6 +161,16 @@ def _noted_head(path: Path) -> AuditHead:
     except (ValueError, TypeError):
         message = f"{path} does not hold an audit head as it was written: restore it, or move it away if you know why"
         raise WalferryError(message, file=str(path)) from None
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows[:SHOWN_ROWS]:
+        decision = f"; accepted by {row['accepted_by']}: {row['reason']}" if row["accepted_by"] else ""
+        lines.append(f"    {row['kind']:<17} {row['row']}: {row['detail']}{decision}")
+    if len(rows) > SHOWN_ROWS:
+        lines.append(f"    and {len(rows) - SHOWN_ROWS} more rows, all of them in `walferry report --json`")
+    return lines
 
 
 def _counts(classes: dict[str, int]) -> str:

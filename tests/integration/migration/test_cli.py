@@ -157,7 +157,9 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
 
         differs = walferry(tmp_path, "verify", name, "--json")
         assert differs.returncode == 5
-        assert json.loads(differs.stdout) == [{"table": table, "regions": 2, "differing_rows": 1, "unexplained": 1}]
+        assert json.loads(differs.stdout) == [
+            {"table": table, "regions": 2, "differing_rows": 1, "unexplained": 1, "undecided": 0, "uncompared_cells": 0}
+        ]
         assert differs.stderr.splitlines()[-1].startswith(f"error: run {name}-1: source and target differ")
         there.mutate(table, [delete_column(b"zz", b"f", b"q")])
         assert walferry(tmp_path, "verify", name).returncode == 0

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
+from unit.migration.filled_ledger import compared
 from walferry.ledger import (
     Difference,
     Hold,
@@ -204,7 +205,7 @@ def compare(ledger: Ledger, run: str, hands: Clock) -> None:
             dropped = {"source": {"expired": dice.randrange(40)}, "target": {}}
             rows.append(RangeComparison(table, region, start, stop, n, n * 4, digest, n, n * 4, other, dropped))
         found = [Difference("customers", b"04\x00\xfe", "history-dependent", "the source kept 4 versions, not 3")]
-        ledger.of(run).comparisons.record(1, rows, found if table == "customers" else [])
+        ledger.of(run).comparisons.record(compared(table, len(found)), rows, found if table == "customers" else [])
         ledger.of(run).phases.finish("compare", {}, table)
 
 
@@ -242,7 +243,9 @@ def large(ledger: Ledger) -> str:
         for i, name in enumerate(names)
         for n in range(10)
     ]  # fmt: skip
-    mine.comparisons.record(1, rows, [Difference(names[30], b"0001x", "unexplained", "only at the source")])
+    for name in names:
+        found = [Difference(name, b"0001x", "unexplained", "only at the source")] if name == names[30] else []
+        mine.comparisons.record(compared(name, len(found)), [row for row in rows if row.table == name], found)
     return run
 
 

@@ -14,7 +14,6 @@ from walferry.airflow.board.data import (
     phase_rows,
     run_page,
     series,
-    shown_row,
 )
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, WalRange
@@ -319,10 +318,6 @@ def test_thousands_of_rounds_are_put_together_without_losing_the_highest_lag() -
     assert len(facts["rate"]["at_ms"]) <= MOST_POINTS
     assert max(facts["lag"]["seconds"]) >= 77
     assert set(facts["rate"]["edits"]) == {10.0}
-
-
-def test_row_keys_are_shown_as_the_shell_writes_them() -> None:
-    assert shown_row(b"a\x00\xffz\\<") == r"a\x00\xFFz\x5C<"
 
 
 def test_the_clock_of_the_ledger_runs_again_after_filling(book: Ledger) -> None:

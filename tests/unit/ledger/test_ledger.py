@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from unit.migration.filled_ledger import compared
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import (
     AuditHead,
@@ -32,6 +36,8 @@ from walferry.ledger import (
     SeenFile,
     WalRange,
 )
+from walferry.ledger.comparisons import decision
+from walferry.ledger.database import sql_directory
 
 SPEC = {"name": "move", "tables": ["shop:orders"]}
 TABLE = "shop:orders"
@@ -486,18 +492,64 @@ class TestQuarantine:
 
 
 class TestComparisons:
-    def test_the_newest_attempt_of_each_table_counts(self, ledger: Ledger, run: RunRecord) -> None:
-        def side(table: str, digest: str) -> RangeComparison:
-            return RangeComparison(table, "r1", b"", b"\xff", 1, 2, "aa", 1, 2, digest, {"MASKED": 3})
+    @staticmethod
+    def side(table: str, digest: str, **more: int) -> RangeComparison:
+        return RangeComparison(table, "r1", b"", b"\xff", 1, 2, "aa", 1, 2, digest, {"MASKED": 3}, **more)
 
-        difference = Difference("t1", b"\x00row", "in flight", "seen later")
-        ledger.of(run.run_id).comparisons.record(1, [side("t1", "bb"), side("t2", "aa")], [difference])
-        ledger.of(run.run_id).comparisons.record(2, [side("t1", "cc")], [])
-        ledger.of(run.run_id).comparisons.record(2, [side("t1", "aa")], [])
-        assert ledger.of(run.run_id).comparisons.ranges() == [side("t1", "aa"), side("t2", "aa")]
-        assert ledger.of(run.run_id).comparisons.ranges(1) == [side("t1", "bb"), side("t2", "aa")]
-        assert ledger.of(run.run_id).comparisons.differences() == []
-        assert ledger.of(run.run_id).comparisons.differences(1) == [difference]
+    def test_the_newest_comparison_of_each_table_counts(self, ledger: Ledger, run: RunRecord) -> None:
+        kept, side = ledger.of(run.run_id).comparisons, self.side
+        difference = Difference("t1", b"\x00row", "in-flight", "seen later")
+        first = kept.record(compared("t1", 1), [side("t1", "bb")], [difference])
+        other = kept.record(compared("t2"), [side("t2", "aa")], [])
+        newest = kept.record(compared("t1"), [side("t1", "aa")], [])
+        assert [(made.table, made.attempt) for made in (first, other, newest)] == [("t1", 1), ("t2", 1), ("t1", 2)]
+        assert kept.tables() == [first, newest, other]
+        assert kept.ranges() == [side("t1", "aa"), side("t2", "aa")]
+        assert kept.ranges([first]) == [side("t1", "bb")]
+        assert kept.ranges([]) == []
+        assert kept.differences() == []
+        assert kept.differences([first, other]) == [difference]
+
+    def test_a_range_is_equal_only_when_all_of_it_was_compared(self) -> None:
+        assert self.side("t", "aa").equal
+        assert not self.side("t", "bb").equal
+        assert not self.side("t", "aa", uncompared=1).equal
+
+    def test_a_decision_is_about_one_difference_and_is_signed(self, ledger: Ledger, run: RunRecord) -> None:
+        kept = ledger.of(run.run_id).comparisons
+        one, other = (Difference("t1", b"\x00row", "not-in-log", "d", print_) for print_ in ("aa", "bb"))
+        kept.accept([one], "a counter that nobody needs", "alice")
+        kept.accept([one], "again", "bob")
+        assert list(kept.accepted()) == [decision(one)]
+        made = kept.accepted()[decision(one)]
+        assert (made.reason, made.accepted_by, made.detail) == ("a counter that nobody needs", "alice", "d")
+        assert decision(other) not in kept.accepted()
+        line = ledger.of(run.run_id).audit_trail()[-1]
+        assert (line.actor, line.action) == ("alice", "accept differences")
+        assert line.inputs["differences"][0]["row_key"] == b"\x00row".hex()
+        with pytest.raises(UsageError, match="give a reason"):
+            kept.accept([other], " ", "alice")
+        with pytest.raises(UsageError, match="compare again"):
+            kept.accept([Difference("t1", b"row", "not-in-log", "of an older ledger")], "because", "alice")
+
+    def test_a_ledger_of_before_is_brought_up_to_date(self, tmp_path: Path) -> None:
+        """Its comparisons stay the newest, its differences get the names of today."""
+        with closing(sqlite3.connect(tmp_path / "old.db")) as old:
+            for name in ("0001_ledger.sql", "0001_ledger.sqlite.sql", "0002_run_kinds.sql"):
+                old.executescript((sql_directory() / name).read_text())
+            for values in (
+                "schema_versions VALUES (2, '0002_run_kinds', 0)",
+                "runs VALUES ('m-1', 'm', 'o', '{\"tables\": [\"t1\"]}', 'running', 0, '', 1, NULL, 'migration')",
+                "comparisons VALUES ('m-1', 4, 't1', 'r1', '', '', 1, 2, 'aa', 1, 2, 'aa', '{}')",
+                "differences VALUES ('m-1', 4, 't1', '00', 'not in the log', 'd')",
+            ):
+                old.execute(f"INSERT INTO {values}")
+            old.commit()
+        with Ledger.open(f"sqlite:///{tmp_path / 'old.db'}") as ledger:
+            kept = ledger.of("m-1").comparisons
+            assert kept.ranges()[0].equal
+            assert [item.kind for item in kept.differences()] == ["not-in-log"]
+            assert kept.record(compared("t1"), [], []).attempt == 5
 
     def test_rounds_come_back_by_number(self, ledger: Ledger, run: RunRecord) -> None:
         rounds = [Round(n, 10, 20, 1, 2, 3, 4, 5, 6) for n in (1, 2)]

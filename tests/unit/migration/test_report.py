@@ -29,7 +29,7 @@ def test_the_summary_adds_up_the_regions_of_a_table(book: Ledger) -> None:
     assert table["source_digest"] == f"{0:032x}"  # modulo 2**128
     assert table["target_digest"] == f"{3:032x}"
     assert table["dropped"] == {"source expired": 3}
-    assert table["differences"] == {"in flight": 1, "unexplained": 1}
+    assert table["differences"] == {"in-flight": 1, "unexplained": 1}
     assert facts["unexplained"] == 1
 
 
@@ -77,7 +77,7 @@ def test_the_write_stop_counts_from_the_operators_word_and_tells_of_the_last_edi
 def test_the_report_for_people_names_tables_phases_and_the_audit_head(book: Ledger) -> None:
     text = render(summary(book.of("move-1")))
     assert "shop:orders: differs (1 of 2 regions)" in text
-    assert "differences: 1 in flight, 1 unexplained" in text
+    assert "differences: 1 in-flight, 1 unexplained" in text
     assert "snapshot shop:orders" in text
     assert "quarantine: 1" in text
     assert "gaps: not known yet" in text

@@ -6,13 +6,15 @@ Lists that can grow long come in pages: `{"total", "page", "size", "rows"}`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.errors import UsageError, WalferryError
+from walferry.hbase.rowkey import shown_row
 from walferry.ledger import (
+    AcceptedDifference,
     AuditLine,
     Coverage,
     Difference,
@@ -24,8 +26,11 @@ from walferry.ledger import (
     RunRecord,
     WalFile,
 )
+from walferry.ledger.comparisons import Decision
 from walferry.ledger.rows import RANGE_STATES, to_json
-from walferry.migration.compare import UNEXPLAINED, equal
+from walferry.migration.accept import describe as describe_difference
+from walferry.migration.compare import needs_decision
+from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION
 from walferry.run.heartbeat import alive
@@ -110,6 +115,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     coverage = ledger.of(run.run_id).log.coverage()
     differences = ledger.of(run.run_id).comparisons.differences()
     comparison = ledger.of(run.run_id).comparisons.ranges()
+    decided = ledger.of(run.run_id).comparisons.accepted()
     items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
     rounds = ledger.of(run.run_id).rounds.all()
@@ -122,7 +128,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             key: facts[key]
             for key in ("log_bytes", "rounds", "data_docs", "ledger")
         },
-        "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], differences, facts),
+        "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], facts),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, files, holes, len(_pairs(run)), pages.lanes),
@@ -131,11 +137,12 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "charts": series(rounds),
         "latest_rounds": [vars(made) for made in rounds[-LATEST_ROUNDS:][::-1]],
         "comparison": _page(
-            [_region(r) for r in sorted(comparison, key=lambda r: (equal(r), r.table, r.start))], pages.comparison
+            [_region(r) for r in sorted(comparison, key=lambda r: (r.equal, r.table, r.start))], pages.comparison
         )
-        | {"differing": sum(not equal(r) for r in comparison)},
+        | {"differing": sum(not r.equal for r in comparison)},
         "differences": _page(
-            [_difference(d) for d in sorted(differences, key=lambda d: d.kind != UNEXPLAINED)], pages.differences
+            [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))],
+            pages.differences,
         )
         | {"kinds": dict(Counter(d.kind for d in differences))},
         "quarantine": _page(_items(ledger, run, items), pages.quarantine)
@@ -179,18 +186,20 @@ def _hole(hole: Hole) -> Facts:
     }  # fmt: skip
 
 
-def _alarms(
-    head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], differences: Sequence[Difference], facts: Facts
-) -> list[Facts]:
+def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], facts: Facts) -> list[Facts]:
     """What a person has to know beside the run's state, the worst first."""
     alarms = []
     if lost:
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log: {lost[0].gap.reason}; {files[0]}{more}"})
-    unexplained = sum(difference.kind == UNEXPLAINED for difference in differences)
-    if unexplained:
-        alarms.append({"kind": "failed", "text": f"{unexplained} rows differ and nothing explains it"})
+    for key, text in (
+        ("unexplained", "{} rows differ and nothing explains it"),
+        ("undecided", "{} rows are not in the log and wait for a decision: `walferry accept`"),
+        ("uncompared", "{} cells expired while they were compared: compare again"),
+    ):
+        if facts[key]:
+            alarms.append({"kind": "failed", "text": text.format(facts[key])})
     if held and head["state"] != "held":
         items = "item waits" if len(held) == 1 else "items wait"
         alarms.append(
@@ -330,7 +339,7 @@ def _region(item: RangeComparison) -> Facts:
         "region": item.region,
         "start": shown_row(item.start) or "(first)",
         "stop": shown_row(item.stop) or "(last)",
-        "equal": equal(item),
+        "equal": item.equal,
         **{key: getattr(item, key) for key in sides},
         "dropped": {
             f"{side} {what}": count
@@ -341,8 +350,13 @@ def _region(item: RangeComparison) -> Facts:
     }
 
 
-def _difference(item: Difference) -> Facts:
-    return {"table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": _short(item.detail)}
+def _difference(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> Facts:
+    facts = describe_difference(item, decided)
+    if facts["accepted_by"]:
+        facts["kind"] += f", accepted by {facts['accepted_by']}: {_short(facts['reason'])}"
+    elif needs_decision(item, decided):
+        facts["kind"] += ", waits for `walferry accept`"
+    return facts | {"detail": _short(item.detail)}
 
 
 def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list[Facts]:
@@ -371,11 +385,6 @@ def _audit(line: AuditLine) -> Facts:
         "sequence": line.sequence, "at_ms": line.at_ms, "actor": line.actor, "action": line.action,
         "inputs": _short(to_json(line.inputs)), "outcome": _short(line.outcome), "hash": line.hash,
     }  # fmt: skip
-
-
-def shown_row(row: bytes) -> str:
-    r"""A row key as the HBase shell writes it: printable ASCII as it is, every other byte (and `\`) as \x.."""
-    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in row)
 
 
 def _short(text: str) -> str:

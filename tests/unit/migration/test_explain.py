@@ -6,19 +6,20 @@ from collections.abc import Mapping
 
 import pytest
 
-from walferry.formats.cells import CellType, encode_cell
+from walferry.formats.cells import CellType, decode_tags, encode_cell
 from walferry.formats.resolve import FamilyRules
-from walferry.ledger import Difference
-from walferry.migration.compare import (
-    ACCEPTED,
+from walferry.migration.explain import (
+    EXPIRED_OVERWRITE,
     HISTORY,
     IN_FLIGHT,
+    LEFT_OUT,
     NOT_IN_LOG,
     UNEXPLAINED,
     Cell,
+    Explanation,
     RowLog,
-    TableComparison,
     classify,
+    row_sides,
 )
 
 SINCE = 1_000
@@ -28,8 +29,9 @@ UNTIL = 900_000
 NOW = 1_000_000
 
 
-def put(timestamp: int, value: bytes = b"v", qualifier: bytes = b"q") -> Cell:
-    return (b"f", qualifier, timestamp, CellType.PUT, value, b"")
+def put(timestamp: int, value: bytes = b"v", qualifier: bytes = b"q", ttl: int | None = None) -> Cell:
+    tags = b"" if ttl is None else b"\0\x09\x08" + ttl.to_bytes(8, "big")
+    return (b"f", qualifier, timestamp, CellType.PUT, value, tags)
 
 
 def marker(timestamp: int, kind: CellType = CellType.DELETE_COLUMN) -> Cell:
@@ -43,18 +45,24 @@ def why(
     applied: Mapping[Cell, int] | None = None,
     pending: set[Cell] | None = None,
     versions: int = 1,
-    accepted: set[Cell] | None = None,
+    left_out: set[Cell] | None = None,
 ) -> str | None:
     """The class of a row with these raw cells on both sides; `applied` are the log's, with sequence numbers."""
-    log = RowLog(SINCE, UNTIL, dict(applied or {}), pending or set(), accepted or set())
+    log = RowLog(SINCE, UNTIL, dict(applied or {}), pending or set(), left_out or set())
+    found = explained(source, target, log, versions)
+    return found.kind if found else None
+
+
+def explained(source: list[Cell], target: list[Cell], log: RowLog, versions: int = 1) -> Explanation | None:
     rules = {b"f": FamilyRules(versions, 0, None)}
-    return classify(block(source), block(target), log, rules, NOW)[0]
+    sides = row_sides(block(source), block(target), rules, NOW)
+    return classify(sides, log, rules) if sides else None
 
 
 def block(cells: list[Cell]) -> bytes:
     # HBase's order within a row: column, newest first, then the higher type first.
     ordered = sorted(cells, key=lambda cell: (cell[1], -cell[2], -cell[3]))
-    return b"".join(encode_cell(b"row", *cell[:5]) for cell in ordered)
+    return b"".join(encode_cell(b"row", *cell[:5], decode_tags(cell[5])) for cell in ordered)
 
 
 def test_equal_sides_have_no_class() -> None:
@@ -119,9 +127,9 @@ def test_a_newer_version_that_only_the_target_got_is_unexplained() -> None:
 def test_two_puts_of_one_timestamp_in_the_wrong_order_are_unexplained() -> None:
     first, second = put(2_000, b"first"), put(2_000, b"second")
     # The newer of two equal keys stands first in a scan.
-    log = RowLog(SINCE, UNTIL, {first: 7, second: 8})
-    rules = {b"f": FamilyRules(1, 0, None)}
-    assert classify(block([second, first]), block([first, second]), log, rules, NOW)[0] == UNEXPLAINED
+    found = explained([second, first], [first, second], RowLog(SINCE, UNTIL, {first: 7, second: 8}))
+    assert found
+    assert found.kind == UNEXPLAINED
 
 
 # ---- the named classes
@@ -184,16 +192,79 @@ def test_an_unexplained_cell_is_never_hidden_by_an_explained_one_of_its_row(
     assert why([*source, lost], target, {**applied, lost: 10}, pending) == UNEXPLAINED
 
 
-def test_rows_beyond_those_shown_count_as_unexplained() -> None:
-    differences = [Difference("t", b"a", HISTORY, ""), Difference("t", b"b", UNEXPLAINED, "")]
-    assert TableComparison("t", [], differences, 2).unexplained == 1
-    assert TableComparison("t", [], differences, 9).unexplained == 8
-
-
 def test_the_detail_names_side_column_and_timestamp_and_no_value() -> None:
-    rules = {b"f": FamilyRules(1, 0, None)}
-    _, detail = classify(block([put(5, b"s3cr3t")]), b"", RowLog(SINCE, UNTIL), rules, NOW)
-    assert detail == "only the source shows f:71 at 5, type PUT: no explanation"
+    found = explained([put(5, b"s3cr3t")], [], RowLog(SINCE, UNTIL))
+    assert found
+    assert found.detail == "only the source shows f:71 at 5, type PUT: no explanation"
+
+
+def test_a_row_with_more_edits_in_the_log_than_are_kept_is_unexplained() -> None:
+    found = explained([put(2_000)], [], RowLog(SINCE, UNTIL, too_many=True))
+    assert found
+    assert found.kind == UNEXPLAINED
+
+
+def test_a_log_that_could_not_be_looked_at_is_named() -> None:
+    found = explained([put(2_000)], [], RowLog(SINCE, UNTIL, unread=["WAL file rs.7 is gone from the source"]))
+    assert found
+    assert found.kind == NOT_IN_LOG
+    assert "not all of the log could be looked at: WAL file rs.7 is gone from the source" in found.detail
+
+
+# ---- overwritten at the same timestamp by a put that has expired
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["in the log", "of the snapshot"])
+def test_a_cell_that_shows_up_again_once_what_overwrote_it_has_expired_has_a_class_of_its_own(logged: bool) -> None:
+    timestamp = 2_000 if logged else 5
+    older, over = put(timestamp, b"older"), put(timestamp, b"newer", ttl=10)
+    edits = {over: 8} | ({older: 7} if logged else {})
+    assert why([older], [], edits) == EXPIRED_OVERWRITE  # the target was flushed while the newer one stood over it
+    assert why([], [older], edits) == EXPIRED_OVERWRITE  # or the source was
+    found = explained([older], [], RowLog(SINCE, UNTIL, dict(edits)))
+    assert found
+    assert "a put with a TTL of 10 ms (sequence number 8 in the log, expired)" in found.detail
+
+
+@pytest.mark.parametrize(
+    "over",
+    [put(2_000, b"newer"), put(2_000, b"newer", ttl=NOW), put(2_001, b"newer", ttl=10), put(2_000, b"n", b"x", 10)],
+    ids=["no TTL", "not over yet", "another timestamp", "another column"],
+)
+def test_another_put_explains_no_loss(over: Cell) -> None:
+    older = put(2_000, b"older")
+    assert why([older], [], {older: 7, over: 8}, versions=9) == UNEXPLAINED
+
+
+def test_a_put_that_was_overwritten_before_the_expired_one_was_written_is_lost() -> None:
+    older, expired = put(2_000, b"older"), put(2_000, b"newer", ttl=10)
+    assert why([older], [], {expired: 7, older: 8}) == UNEXPLAINED
+
+
+def test_an_unlogged_put_under_an_expired_one_is_not_in_the_log() -> None:
+    older, expired = put(2_000, b"older"), put(2_000, b"newer", ttl=10)
+    assert why([older], [], {expired: 8}) == NOT_IN_LOG
+
+
+def test_what_a_pending_put_of_the_same_timestamp_overwrites_is_in_flight() -> None:
+    older, newer = put(2_000, b"older"), put(2_000, b"newer")
+    assert why([newer], [older], {older: 7}, pending={newer}) == IN_FLIGHT
+
+
+# ---- fingerprints: what a decision goes by
+
+
+def test_a_fingerprint_is_of_exactly_the_cells_that_differ() -> None:
+    log = RowLog(SINCE, UNTIL)
+
+    def fingerprint(*missing: Cell, alike: tuple[Cell, ...] = ()) -> str:
+        found = explained([*missing, *alike], list(alike), log, versions=9)
+        assert found
+        return found.fingerprint
+
+    assert fingerprint(put(2_000)) == fingerprint(put(2_000), alike=(put(4_000),))
+    others = [put(2_001), put(2_000, b"other"), put(2_000, b"v", b"x"), put(2_000, b"v" * 50), put(2_000, b"w" * 50)]
+    assert len({fingerprint(put(2_000)), fingerprint(put(2_000), put(2_001)), *map(fingerprint, others)}) == 7
 
 
 # ---- decisions
@@ -201,12 +272,12 @@ def test_the_detail_names_side_column_and_timestamp_and_no_value() -> None:
 
 def test_what_an_operator_left_out_is_named_so_on_either_side() -> None:
     late = SINCE + 5
-    assert why([put(late)], [], accepted={put(late)}) == ACCEPTED
-    assert why([marker(late)], [put(late)], applied={put(late): 1}, accepted={marker(late)}) == ACCEPTED
+    assert why([put(late)], [], left_out={put(late)}) == LEFT_OUT
+    assert why([marker(late)], [put(late)], applied={put(late): 1}, left_out={marker(late)}) == LEFT_OUT
 
 
 def test_a_decision_about_one_entry_explains_no_other_loss() -> None:
     late, other = SINCE + 5, SINCE + 6
-    assert why([put(late), put(other)], [], versions=9, accepted={put(late)}, applied={put(other): 1}) == UNEXPLAINED
+    assert why([put(late), put(other)], [], versions=9, left_out={put(late)}, applied={put(other): 1}) == UNEXPLAINED
     # The same cell once more in an entry that was not left out: the target must have it.
-    assert why([put(late)], [], accepted={put(late)}, applied={put(late): 2}) == UNEXPLAINED
+    assert why([put(late)], [], left_out={put(late)}, applied={put(late): 2}) == UNEXPLAINED

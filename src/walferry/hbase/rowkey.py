@@ -1,0 +1,24 @@
+"""Row keys as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from walferry.errors import UsageError
+
+_ESCAPE = re.compile(r"\\x([0-9A-Fa-f]{2})")
+
+
+def shown_row(row: bytes) -> str:
+    r"""A row key as the HBase shell writes it: printable ASCII as it is, every other byte (and `\`) as \x.."""
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in row)
+
+
+def parse_row(text: str) -> bytes:
+    r"""The row key that `shown_row` wrote; other characters count in UTF-8. UsageError for a lone `\`."""
+    pieces = _ESCAPE.split(text)  # text, two hex digits, text, ...
+    if any("\\" in piece for piece in pieces[::2]):
+        raise UsageError(
+            f"row key {text}: write a backslash as \\x5C, and other bytes as \\x and two hex digits", row=text
+        )
+    return b"".join(bytes.fromhex(piece) if at % 2 else piece.encode() for at, piece in enumerate(pieces))

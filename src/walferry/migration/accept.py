@@ -1,0 +1,64 @@
+"""A person's decision to live with rows that the log does not hold.
+
+It is about exactly the differences that a comparison named: the same row with the same cells. Whatever differs later,
+in another row or in other cells, waits for a decision of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from walferry.errors import UsageError
+from walferry.hbase.rowkey import parse_row, shown_row
+from walferry.ledger import AcceptedDifference, Difference, RunLedger
+from walferry.ledger.comparisons import Decision, decision
+from walferry.migration.compare import comparisons_of_phase, needs_decision
+
+
+def waiting(ledger: RunLedger, table: str) -> list[Difference]:
+    """What waits for a decision: in the table's newest comparison, and in the one that the last gate goes by."""
+    decided = ledger.comparisons.accepted().keys()
+    known = ledger.comparisons
+    found = [*known.differences(None, table), *known.differences(comparisons_of_phase(ledger)[0], table)]
+    return list({decision(item): item for item in found if needs_decision(item, decided)}.values())
+
+
+def accept(
+    ledger: RunLedger, table: str, rows: Sequence[str] | None, reason: str, actor: str, *, dry_run: bool = False
+) -> list[Difference]:
+    """Record the decision about rows of a source table (none given: all that wait); what it is about.
+
+    `rows` as the report writes them, with \\x.. for what is not printable. UsageError for a table that is not part of
+    the run, for a row that waits for no decision, when nothing waits, and for an empty reason.
+    """
+    if not reason.strip():
+        raise UsageError("give a reason for accepting differences: it is kept")
+    tables = {compared.table for compared in ledger.comparisons.tables()}
+    if table not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise UsageError(f"run {ledger.run_id} has no comparison of {table!r}; compared so far: {known}", table=table)
+    candidates = waiting(ledger, table)
+    wanted = {parse_row(row) for row in rows} if rows else None
+    chosen = [item for item in candidates if wanted is None or item.row in wanted]
+    missing = sorted((wanted or set()) - {item.row for item in chosen})
+    if missing or not chosen:
+        what = f"no row {shown_row(missing[0])} of {table}" if missing else f"nothing in {table}"
+        others = ", ".join(shown_row(item.row) for item in candidates[:5]) or "none"
+        raise UsageError(
+            f"{what} waits for a decision; waiting: {others}. Only rows of class not-in-log can be accepted: an "
+            f"unexplained one is a loss or a stray write, to be mended and compared again",
+            table=table,
+        )
+    if not dry_run:
+        ledger.comparisons.accept(chosen, reason, actor)
+    return chosen
+
+
+def describe(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> dict[str, Any]:
+    """A difference as plain values, with the decision about it."""
+    made = decided.get(decision(item))
+    return {
+        "table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": item.detail,
+        "accepted_by": made.accepted_by if made else None, "reason": made.reason if made else None,
+    }  # fmt: skip

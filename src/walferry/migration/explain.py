@@ -1,0 +1,299 @@
+"""Why a row differs: the class of its difference, from both sides' raw cells and from the log.
+
+A class explains a cell only when what hides it on the other side is known from the log or from the source, and when
+nothing that the target must have is missing there. Where the log cannot tell, the difference stays unexplained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from walferry.formats.cells import CellType, cells_to_arrow, decode_tags, index_cells
+from walferry.formats.resolve import FamilyRules, Fate, resolve
+from walferry.ledger.rows import DifferenceKind
+
+IN_FLIGHT: Final = "in-flight"
+"""its edit stands in a WAL file that is not applied yet, or the row was equal when it was read again"""
+NOT_IN_LOG: Final = "not-in-log"
+"""no WAL of the run holds the edit: written with SKIP_WAL, or its log is lost; a person has to decide"""
+HISTORY: Final = "history-dependent"
+"""the sides dropped cells at different times, as flushes and compactions do"""
+EXPIRED_OVERWRITE: Final = "expired-overwrite"
+"""a put with a TTL of its own overwrote the cell at its timestamp, and expired: the cell shows up again, unless a flush
+dropped it meanwhile"""
+LEFT_OUT: Final = "left-out"
+"""its entry was released from the quarantine by `accept`"""
+UNEXPLAINED: Final = "unexplained"
+
+WORST_FIRST: tuple[DifferenceKind, ...] = (
+    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, HISTORY, EXPIRED_OVERWRITE
+)  # fmt: skip
+
+SHOWN_CELLS = 3
+_TTL_TAG = 8
+_SHORT_VALUE = 32
+_FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
+
+Cell = tuple[bytes, bytes, int, int, bytes, bytes]
+"""family, qualifier, timestamp, type, value (its SHA-256 where it is longer than that), tags"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The cells that a row differs in, for whoever looks for an explanation elsewhere.
+
+    What explains a cell, a marker, a newer version or another put, is of its column or family and no older.
+    """
+
+    columns: Mapping[tuple[bytes, bytes], int]
+    """the oldest timestamp that differs of each family and qualifier"""
+    families: Mapping[bytes, int]
+    """and of each family"""
+
+    def concerns(self, cell: Cell) -> bool:
+        """Whether a cell of the row may explain anything."""
+        family, qualifier, timestamp, kind, *_ = cell
+        if kind in _FAMILY_MARKERS:
+            return timestamp >= self.families.get(family, timestamp + 1)
+        return timestamp >= self.columns.get((family, qualifier), timestamp + 1)
+
+
+@dataclass(frozen=True)
+class RowSides:
+    """A row that differs: the cells that one side only shows, and what both hold that may explain them."""
+
+    source: frozenset[Cell]
+    """of the raw cells those that the question concerns"""
+    target: frozenset[Cell]
+    only_source: tuple[Cell, ...]
+    only_target: tuple[Cell, ...]
+    at_ms: int
+    """the moment at which both were resolved"""
+
+    @property
+    def question(self) -> Question:
+        """What to look for in the log."""
+        return question((*self.only_source, *self.only_target))
+
+
+@dataclass
+class RowLog:
+    """What the log between the fences holds of one row, as far as it may explain the difference."""
+
+    since_ms: int
+    """the start fence: what the source's clock stamped earlier came with the snapshot"""
+    until_ms: int
+    """what is stamped later than this was stamped by the application, and tells nothing of when it was written"""
+    applied: dict[Cell, int] = field(default_factory=dict)
+    """cells that the target must have, each with the sequence number of its newest edit"""
+    pending: set[Cell] = field(default_factory=set)
+    """cells of files that are not applied yet"""
+    left_out: set[Cell] = field(default_factory=set)
+    """cells of quarantined entries that an operator released by `accept`"""
+    unread: list[str] = field(default_factory=list)
+    """why some of the log could not be looked at"""
+    too_many: bool = False
+    """there are more such cells than anybody wants to keep: nothing is explained"""
+
+    def stamped_since_the_fence(self, cell: Cell) -> bool:
+        """Whether the cell's timestamp is one of the source's clock since the start fence."""
+        return self.since_ms <= _timestamp(cell) <= self.until_ms
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The class of one row's difference, what shows it, and a fingerprint of exactly the cells that differ."""
+
+    kind: DifferenceKind
+    detail: str
+    fingerprint: str
+
+
+def row_sides(source: bytes, target: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int) -> RowSides | None:
+    """Both sides of one row, from its raw cells as cell blocks; None when what is visible is equal."""
+    here, here_seen = _cells(source, rules, at_ms)
+    there, there_seen = _cells(target, rules, at_ms)
+    only_source, only_target = sorted(here_seen - there_seen), sorted(there_seen - here_seen)
+    if not only_source and not only_target:
+        return None
+    asked = question((*only_source, *only_target))
+    return RowSides(
+        frozenset(filter(asked.concerns, here)),
+        frozenset(filter(asked.concerns, there)),
+        tuple(only_source),
+        tuple(only_target),
+        at_ms,
+    )
+
+
+def question(cells: Iterable[Cell]) -> Question:
+    """What may explain that these cells differ."""
+    columns: dict[tuple[bytes, bytes], int] = {}
+    families: dict[bytes, int] = {}
+    for family, qualifier, timestamp, *_ in cells:
+        columns[family, qualifier] = min(timestamp, columns.get((family, qualifier), timestamp))
+        families[family] = min(timestamp, families.get(family, timestamp))
+    return Question(columns, families)
+
+
+def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> Explanation:
+    """Name the class of a row's difference: the worst of its cells'."""
+    kinds: set[DifferenceKind] = set()
+    details = []
+    hashed = hashlib.sha256()
+    for side, cells, why in (("source", sides.only_source, _why_missing), ("target", sides.only_target, _why_shown)):
+        for cell in cells:
+            kind: DifferenceKind = UNEXPLAINED
+            because = "too many edits of its column stand in the log to look at them"
+            if not log.too_many:
+                kind, because = why(cell, sides, log, rules)
+            kinds.add(kind)
+            details.append(f"only the {side} shows {_show(cell)}: {because}")
+            hashed.update(repr((side, kind, cell)).encode())
+    detail = "; ".join(details[:SHOWN_CELLS])
+    if len(details) > SHOWN_CELLS:
+        detail += f"; and {len(details) - SHOWN_CELLS} more cells"
+    return Explanation(next(kind for kind in WORST_FIRST if kind in kinds), detail, hashed.hexdigest())
+
+
+def _why_missing(
+    cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]
+) -> tuple[DifferenceKind, str]:
+    """Why the target does not show a cell that the source shows."""
+    known = sides.source | log.applied.keys()
+    if cell in log.pending:
+        return IN_FLIGHT, "its WAL file is not applied yet"
+    if cell in log.left_out - log.applied.keys():
+        return LEFT_OUT, "its entry was released from the quarantine by accept"
+    markers = _markers_over(cell, sides.target)
+    if markers & known:
+        return HISTORY, "a marker of the source hides it, which the source has dropped by now"
+    if _displaced(cell, sides.target & known, rules):
+        return HISTORY, "newer versions of the source displace it, which the source has dropped by now"
+    if not markers and cell not in log.applied and log.stamped_since_the_fence(cell):
+        return NOT_IN_LOG, _not_logged("it", log)
+    if not markers and (over := _expired_overwrites(cell, log, sides.at_ms)):
+        return EXPIRED_OVERWRITE, f"the target dropped it while {_logged(over[0], log)} stood over it"
+    return UNEXPLAINED, "no explanation"
+
+
+def _why_shown(
+    cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]
+) -> tuple[DifferenceKind, str]:
+    """Why the target still shows a cell that the source does not show."""
+    if cell not in sides.source and cell not in log.applied and _timestamp(cell) >= log.since_ms:
+        return UNEXPLAINED, "the source never had it"
+    if _hidden_by(cell, log.pending, rules):
+        return IN_FLIGHT, "what hides it stands in a WAL file that is not applied yet"
+    if _hidden_by(cell, log.left_out - log.applied.keys(), rules):
+        return LEFT_OUT, "what hides it was released from the quarantine by accept"
+    for marker in _markers_over(cell, sides.source | log.applied.keys()) - sides.target:
+        if marker in log.applied:
+            if log.applied.get(cell, -1) < log.applied[marker]:
+                return UNEXPLAINED, "a marker that hides it is in the log and not at the target"
+        elif log.stamped_since_the_fence(marker):
+            return NOT_IN_LOG, _not_logged("the marker that hides it", log)
+        else:
+            return UNEXPLAINED, "a marker that hides it is not at the target"
+    if _displaced(cell, sides.source | log.applied.keys(), rules):
+        return HISTORY, "displaced by newer versions before those were deleted"
+    if _markers_over(cell, log.applied.keys()):
+        return HISTORY, "written again after the marker that hides it, which the target has dropped by now"
+    if over := _expired_overwrites(cell, log, sides.at_ms):
+        return EXPIRED_OVERWRITE, f"the source dropped it while {_logged(over[0], log)} stood over it"
+    return UNEXPLAINED, "no explanation"
+
+
+def _not_logged(what: str, log: RowLog) -> str:
+    unread = f"; not all of the log could be looked at: {'; '.join(log.unread[:2])}" if log.unread else ""
+    return f"no WAL past the start fence holds {what}{unread}"
+
+
+def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:
+    return bool(_markers_over(cell, cells) or _displaced(cell, cells, rules) or _overwrites(cell, cells))
+
+
+def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:
+    """Those of `cells` that are markers and hide the cell."""
+    family, qualifier, timestamp, *_ = cell
+    found = set()
+    for other in cells:
+        other_family, other_qualifier, at, kind, *_ = other
+        whole_family = (kind == CellType.DELETE_FAMILY and timestamp <= at) or (
+            kind == CellType.DELETE_FAMILY_VERSION and timestamp == at
+        )
+        column = (kind == CellType.DELETE_COLUMN and timestamp <= at) or (kind == CellType.DELETE and timestamp == at)
+        if other_family == family and (whole_family or (column and other_qualifier == qualifier)):
+            found.add(other)
+    return found
+
+
+def _displaced(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:
+    """Whether `cells` hold as many newer versions of the column as the family keeps, so that a flush drops it."""
+    family, qualifier, timestamp, *_ = cell
+    newer = {c[2] for c in cells if c[:2] == (family, qualifier) and c[3] == CellType.PUT and c[2] > timestamp}
+    return len(newer) >= rules[family].max_versions
+
+
+def _overwrites(cell: Cell, cells: Collection[Cell]) -> list[Cell]:
+    """Those of `cells` that are other puts of the same column and timestamp."""
+    return [other for other in cells if other[:4] == cell[:4] and other != cell and cell[3] == CellType.PUT]
+
+
+def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
+    """Applied edits that put another cell over this one, later in the log, with a TTL of their own that has passed."""
+    written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
+    return [
+        other
+        for other in _overwrites(cell, log.applied.keys())
+        if log.applied[other] > written and (ttl := _own_ttl(other)) is not None and _timestamp(other) + ttl < at_ms
+    ]
+
+
+def _own_ttl(cell: Cell) -> int | None:
+    """Milliseconds that a cell's TTL tag gives it; None without one."""
+    for kind, content in decode_tags(cell[5]):
+        if kind == _TTL_TAG and len(content) == 8:
+            return int.from_bytes(content, "big", signed=True)
+    return None
+
+
+def _logged(cell: Cell, log: RowLog) -> str:
+    return f"a put with a TTL of {_own_ttl(cell)} ms (sequence number {log.applied[cell]} in the log, expired)"
+
+
+def _cells(block: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int) -> tuple[set[Cell], set[Cell]]:
+    if not block:
+        return set(), set()
+    index = index_cells(np.frombuffer(block, np.uint8))
+    fates = resolve(index, rules, at_ms)
+    cells = list(cells_of(cells_to_arrow(index)))
+    return set(cells), {cell for cell, fate in zip(cells, fates, strict=True) if fate == Fate.VISIBLE}
+
+
+def cells_of(batch: pa.RecordBatch) -> Iterable[Cell]:
+    """The cells of a batch that has CELL_SCHEMA's columns."""
+    names = ("family", "qualifier", "timestamp", "type", "value", "tags")
+    for family, qualifier, timestamp, kind, value, tags in zip(
+        *(batch[name].to_pylist() for name in names), strict=True
+    ):
+        yield family, qualifier, timestamp, kind, _short(value), tags
+
+
+def _short(value: bytes) -> bytes:
+    return value if len(value) <= _SHORT_VALUE else hashlib.sha256(value).digest()
+
+
+def _timestamp(cell: Cell) -> int:
+    return cell[2]
+
+
+def _show(cell: Cell) -> str:
+    family, qualifier, timestamp, kind, *_ = cell
+    return f"{family.decode('latin-1')}:{qualifier.hex() or '(empty)'} at {timestamp}, type {CellType(kind).name}"

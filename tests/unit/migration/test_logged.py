@@ -1,0 +1,134 @@
+"""What the log holds of a few rows, in WAL files on this machine's disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.formats.cells import CellType, encode_cell
+from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.migration import logged as lookups
+from walferry.migration.explain import RowLog, question
+from walferry.migration.logged import logged
+from walferry.run.run import Run
+from walferry.storage.local import Local
+
+SERVER = "rs,1,2"
+GROUP = "rs%2C1%2C2"
+UNTIL = 10**13
+QUESTION = question([(b"f", b"q", 100, CellType.PUT, b"", b"")])
+
+
+def cell(timestamp: int, value: bytes = b"v", row: bytes = b"row", qualifier: bytes = b"q") -> bytes:
+    return encode_cell(row, b"f", qualifier, timestamp, CellType.PUT, value)
+
+
+def name(number: int) -> str:
+    return f"{GROUP}.{number}"
+
+
+class Log:
+    """A run of table `t1` and its WAL files."""
+
+    def __init__(self, ledger: Ledger, root: Path) -> None:
+        spec = SPEC | {"tables": [{"source": "t1", "target": "t1"}]}
+        spec |= {side: CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{root}"} for side in ("source", "target")}
+        self.run = Run(ledger, ledger.open_run("move", "tester", spec, "tester").run_id)
+        self.run.__dict__["source_files"] = Local()
+        self.root = root
+        for folder in (f"WALs/{SERVER}", "oldWALs"):
+            (root / folder).mkdir(parents=True)
+        self.run.ledger.phases.start("fence")
+        self.run.ledger.log.set_fence("start", [Position(GROUP, name(1), 1, 0)])
+        self.run.ledger.phases.finish("fence", {"at_ms": 50})
+        self.applied: set[str] = set()
+
+    def write(self, number: int, content: bytes, *, applied: bool = True, cells: int = 1, keep: bool = True) -> None:
+        """A file; an applied one is archived, with that many cells of the table by the ledger's count."""
+        path = self.root / ("oldWALs" if applied else f"WALs/{SERVER}") / name(number)
+        if keep:
+            path.write_bytes(content)
+        if applied:
+            seen = SeenFile(name(number), GROUP, SERVER, number, str(path), len(content), sealed=True)
+            self.run.ledger.log.see_files([seen])
+            size = max(1, len(content))
+            self.run.ledger.log.set_ranges([WalRange(name(number), 0, size, "t1", cells, cells, 1, 2, "applied")])
+            self.applied.add(name(number))
+
+    def look(self, rows: Sequence[bytes] = (b"row",)) -> dict[bytes, RowLog]:
+        return logged(self.run, None, "t1", dict.fromkeys(rows, QUESTION), self.applied, UNTIL)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Log]:
+    def here(spark: object, work: Callable[[Any], Iterable[Any]], items: Sequence[Any], *, what: str) -> list[Any]:
+        return [result for item in items for result in work(item)]
+
+    monkeypatch.setattr(lookups, "fan_out", here)
+    monkeypatch.setattr(lookups, "shared_files", lambda address: Local())
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
+        yield Log(ledger, tmp_path / "hbase")
+
+
+def test_what_is_applied_and_what_is_pending_are_told_apart(wal: Log) -> None:
+    wal.write(1, header() + entry([cell(100), cell(100, row=b"other")], 7) + entry([cell(100)], 9) + TRAILER)
+    wal.write(2, header() + entry([cell(200, b"later")], 10), applied=False)
+    (found,) = wal.look().values()
+    assert found.applied == {(b"f", b"q", 100, 4, b"v", b""): 9}
+    assert found.pending == {(b"f", b"q", 200, 4, b"later", b"")}
+    assert (found.since_ms, found.until_ms, found.unread, found.too_many) == (50, UNTIL, [], False)
+
+
+def test_only_what_may_explain_the_difference_is_kept_and_no_large_value(wal: Log) -> None:
+    edits = [cell(99), cell(100, b"x" * 10_000), cell(100, qualifier=b"r"), encode_cell(b"row", b"f", b"", 150, 14)]
+    wal.write(1, header() + entry(edits) + TRAILER)
+    (found,) = wal.look().values()
+    assert {(c[1], c[2], c[3], len(c[4])) for c in found.applied} == {(b"q", 100, 4, 32), (b"", 150, 14, 0)}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PW", header(), header() + TRAILER], ids=["no bytes", "half a header", "no entry", "closed"]
+)
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_empty_log_holds_nothing(wal: Log, content: bytes, applied: bool) -> None:
+    wal.write(1, content, applied=applied)
+    (found,) = wal.look().values()
+    assert (found.applied, found.pending, found.unread) == ({}, set(), [])
+
+
+def test_no_log_at_all_holds_nothing(wal: Log) -> None:
+    (found,) = wal.look().values()
+    assert (found.applied, found.pending, found.unread) == ({}, set(), [])
+
+
+def test_a_file_in_which_the_table_has_no_cell_is_not_read(wal: Log) -> None:
+    wal.write(1, b"this is no WAL", cells=0)
+    wal.write(2, header() + entry([cell(100)]) + TRAILER)
+    (found,) = wal.look().values()
+    assert (len(found.applied), found.unread) == (1, [])
+
+
+def test_a_file_that_is_gone_or_damaged_is_named(wal: Log) -> None:
+    wal.write(1, b"gone", keep=False)
+    wal.write(2, header() + entry([cell(100)]) + b"\xff" * 50)
+    (found,) = wal.look().values()
+    assert len(found.applied) == 1
+    assert [f"{GROUP}.1 is gone" in found.unread[0], f"{GROUP}.2 is damaged" in found.unread[1]] == [True, True]
+
+
+def test_a_row_with_more_edits_than_are_kept_is_given_up_and_others_are_not(
+    wal: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "KEPT_CELLS", 5)
+    monkeypatch.setattr(lookups, "FILES_AT_ONCE", 1)
+    for number in range(1, 4):
+        edits = [cell(100 + 10 * number + n) for n in range(3)] + [cell(100, row=b"calm")]
+        wal.write(number, header() + entry(edits) + TRAILER)
+    found = wal.look((b"row", b"calm"))
+    assert (found[b"row"].too_many, found[b"row"].applied) == (True, {})
+    assert (found[b"calm"].too_many, len(found[b"calm"].applied)) == (False, 1)
