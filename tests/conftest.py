@@ -9,6 +9,7 @@ import pytest
 
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings
+from walferry.hbase import admin
 
 TESTS = Path(__file__).parent
 LAYERS = ("unit", "integration", "e2e")
@@ -41,6 +42,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICK.items():
             patch.setenv(name, value)
+        patch.setattr(admin, "_MAX_POLL_S", 0.1)  # hundreds of procedures, of half a second each
         yield laid_out
 
 

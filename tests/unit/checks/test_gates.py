@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from great_expectations.data_context import AbstractDataContext
 
 from unit.migration.filled_ledger import GROUP, SPEC, compared, filled
 from walferry.checks import gates
@@ -19,6 +20,13 @@ from walferry.ledger.rows import Purpose
 from walferry.migration import accept
 from walferry.migration.compare import comparisons_of_phase, end_fence_digest
 from walferry.run.run import Run
+
+
+@pytest.fixture(autouse=True)
+def data_docs_only_where_they_matter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing their pages takes as long as all else that a gate does."""
+    if "data_docs" not in request.node.name:
+        monkeypatch.setattr(AbstractDataContext, "build_data_docs", lambda *_, **__: {})
 
 
 def copied() -> pd.DataFrame:
