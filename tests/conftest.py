@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,13 @@ QUICK_SITE = {
     # Procedures of the master (open, close, snapshot) wait this long for others to go along in one request.
     "hbase.procedure.remote.dispatcher.delay.msec": "10",
 }
+
+
+def pytest_configure() -> None:
+    # pyspark.sql.connect ends a program without a file, as pytest-xdist's workers are: it takes it for a doctest.
+    main = sys.modules["__main__"]
+    if not hasattr(main, "__file__"):
+        main.__file__ = "a worker of pytest-xdist"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
