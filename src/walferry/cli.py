@@ -375,7 +375,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
             return
         record = open_window(book, spec, _owner())
         with Run(book, record.run_id) as run:
-            done = replay_window(run, open_session(record.run_id))
+            done = replay_window(run, lambda: open_session(record.run_id))
     if as_json:
         _print_json({"run": record.run_id, **done})
     else:

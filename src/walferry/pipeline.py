@@ -60,7 +60,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "compare": lambda run, table, means: last_comparison(run, means.spark(), table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(run, OUTCOMES[run.record.kind]),
-    "replay_window": lambda run, _, means: window.replay_window(run, means.spark()),
+    "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }
 """What each phase of `run.phases` does, for a table where it goes by table. Every one is idempotent."""

@@ -23,6 +23,7 @@ from walferry.formats.cells import gather, index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
+from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import fan_out
 from walferry.wal.files import WalFile
 
@@ -40,7 +41,8 @@ class GroupTask:
 
 def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
     """Apply every group in a Spark task of its own; reports of all files, in task order."""
-    return fan_out(spark, apply_group, tasks, what="apply edits")
+    sizes = [sum(file.length for file in task.files) for task in tasks]
+    return fan_out(spark, apply_group, tasks, what="apply edits", sizes=sizes)
 
 
 def apply_group(task: GroupTask) -> list[FileReport]:
@@ -75,6 +77,8 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
                 lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
+            if len(batch):
+                count_bytes(int(batch.end[-1] - batch.start[0]))
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
     return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), ())

@@ -39,7 +39,13 @@ LEAST_WRITERS = 4
 
 def index_files(spark: SparkSession, route: Route, files: Sequence[WalFile]) -> list[FileIndex]:
     """Read files without applying anything; one task each."""
-    return fan_out(spark, lambda file: [index_file(route.open(file), file, route.tables)], files, what="read WALs")
+    return fan_out(
+        spark,
+        lambda file: [index_file(route.open(file), file, route.tables)],
+        files,
+        what="read WALs",
+        sizes=[file.length for file in files],
+    )
 
 
 @dataclass(frozen=True)

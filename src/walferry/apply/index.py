@@ -11,6 +11,7 @@ from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, unreadab
 from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.spark.byte_counts import count_bytes
 from walferry.wal.files import WalFile
 from walferry.wal.open import Wal
 
@@ -54,6 +55,8 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str]) -> FileIndex:
             pairs = np.unique(np.stack([batch.table[edits], batch.region[edits]]), axis=1)
             regions |= {(batch.tables[t].decode(), batch.regions[r].decode()) for t, r in pairs.T}
             opened = (batch.marker == Marker.REGION_OPEN) | (batch.marker == Marker.REGION_CLOSE)
+            if len(batch):
+                count_bytes(int(batch.end[-1] - batch.start[0]))
             events += [_event(file, batch, int(i)) for i in np.flatnonzero(selected & opened)]
     except DamagedInputError as error:
         refusals.append(damage(error))

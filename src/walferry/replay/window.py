@@ -11,7 +11,7 @@ this window stays out. "Later" goes by sequence number, as in the row's own hist
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -140,8 +140,10 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
     }
 
 
-def replay_window(run: Run, spark: SparkSession) -> dict[str, Any]:
+def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked.
+
+    `spark` opens the session, which takes a while: not before the window is found to be complete.
 
     Raises WindowOpenError before the window is complete, GapError naming what of the log is gone, UsageError when the
     target cannot take the tables, RefusedEditsError when edits went to the quarantine; what LeaseHeldError and
@@ -157,7 +159,7 @@ def replay_window(run: Run, spark: SparkSession) -> dict[str, Any]:
                 f"the window {window} is complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
         require_targets(run)
-        return _apply(run, spark, window)
+        return _apply(run, spark(), window)
 
     try:
         facts = run.once("replay_window", work)

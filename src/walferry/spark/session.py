@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import subprocess
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from walferry.errors import UsageError
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+_WATCHER = """
+read -r _ || kill -9 "$1"
+while kill -0 "$1" 2>/dev/null; do sleep 0.2; done
+rm -rf "$2"
+"""
+"""Reads a line when its parent ends in order; when the parent was killed, its end of the pipe is closed without one."""
 
 
 def open_session(app_name: str) -> SparkSession:
@@ -43,9 +55,13 @@ def open_session(app_name: str) -> SparkSession:
         .config("spark.speculation", "false")
         .config("spark.stage.maxConsecutiveAttempts", "1")
     )
+    folder: Path | None = None
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit, which brings a master
+        if SparkContext._gateway is None:  # this session starts the JVM
+            folder = Path(tempfile.mkdtemp(prefix="walferry-spark-"))
+            builder = builder.config("spark.local.dir", str(folder))
         builder = (
             builder.master("local[*]")
             .config("spark.ui.enabled", "false")
@@ -55,6 +71,8 @@ def open_session(app_name: str) -> SparkSession:
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if folder is not None:
+        die_together(spark.sparkContext._gateway.proc.pid, folder)  # type: ignore[union-attr]
     return spark
 
 
@@ -74,3 +92,18 @@ def require_one_pyspark() -> None:
             f"pip install --force-reinstall --no-deps pyspark=={installed.version}",
             installed=installed.version, found=pyspark.__version__,
         )  # fmt: skip
+
+
+def die_together(java: int, folder: Path) -> None:
+    """Let a JVM of this process end with it, also after a kill -9, and remove its folder then.
+
+    By itself a JVM whose Python is gone ends seconds later, and its tasks print their stack traces until then.
+    """
+    watcher = subprocess.Popen(
+        ["/bin/sh", "-c", _WATCHER, "sh", str(java), str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for us
+    )  # fmt: skip
+    assert watcher.stdin is not None
+    pipe = watcher.stdin
+    atexit.register(lambda: (pipe.write(b"\n"), pipe.close()))

@@ -117,7 +117,7 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
         edges.append(now())
     time.sleep(window_log.SKEW_MS / 1000)
     for number in order:
-        replay_window(open_replay(two_tables, spans_of(edges)[number]), spark)
+        replay_window(open_replay(two_tables, spans_of(edges)[number]), lambda: spark)
     here = content(source, two_tables)
     assert len(here) > 15
     assert content(target, two_tables) == here
@@ -132,7 +132,7 @@ def test_a_window_holds_its_first_moment_and_not_its_last(
         edges.append(now())
     time.sleep(window_log.SKEW_MS / 1000)
     run = open_replay(two_tables, (edges[1], edges[2]))
-    facts = replay_window(run, spark)
+    facts = replay_window(run, lambda: spark)
     assert facts["cells"] == 1
     assert list(content(target, two_tables)) == ["b'inside' b'f:q'"]
     assert run.ledger.record.state == "done"
@@ -153,7 +153,7 @@ def test_a_window_of_the_past_does_not_undo_what_a_migration_has_replayed_since(
     assert content(target, table) == here
     spec = make_spec(source, target, [table], window={"from": iso(edges[0]), "to": iso(edges[1])})
     with Run(run.ledger.whole, open_window(run.ledger.whole, spec, "test").run_id) as older:
-        facts = replay_window(older, spark)
+        facts = replay_window(older, lambda: spark)
     assert facts["outranked"] > 0
     assert content(target, table) == here
 
@@ -173,16 +173,16 @@ def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_on
     with monkeypatch.context() as patch:
         patch.setattr(window, "apply_by_row", lambda spark, task: (_ for _ in ()).throw(TransientError("killed")))
         with pytest.raises(TransientError, match="killed"):
-            replay_window(later, spark)
+            replay_window(later, lambda: spark)
     whole = open_replay(two_tables, (edges[0], edges[2]))
     with pytest.raises(OverlappingRunError, match=f"run {later.run_id} has not finished"):
-        replay_window(whole, spark)
+        replay_window(whole, lambda: spark)
     for run in (later, whole):
         run.ledger.end("aborted", "test", "enough")
-    facts = replay_window(open_replay(two_tables, (edges[0], edges[1])), spark)
+    facts = replay_window(open_replay(two_tables, (edges[0], edges[1])), lambda: spark)
     assert facts["outranked"] == 0
     assert content(target, two_tables) == shown[0]
-    replay_window(open_replay(two_tables, (edges[1], edges[2])), spark)
+    replay_window(open_replay(two_tables, (edges[1], edges[2])), lambda: spark)
     assert content(target, two_tables) == shown[1]
 
 
@@ -191,7 +191,7 @@ def test_a_window_that_is_not_over_says_when_it_will_be(
 ) -> None:
     run = open_replay(two_tables, (now(), now() + 3_600_000))
     with pytest.raises(WindowOpenError, match="is complete at") as early:
-        replay_window(run, spark)
+        replay_window(run, lambda: spark)
     assert early.value.exit_code == 3
     assert run.ledger.record.state == "running"
 
@@ -211,7 +211,7 @@ def test_a_window_whose_log_is_gone_names_what_is_missing_and_applies_nothing(
     assert home is not None
     lost = next(file for file in plan_window(run).files if file.server == home.name)
     with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name) as gap:
-        replay_window(run, spark)
+        replay_window(run, lambda: spark)
     assert gap.value.exit_code == 6
     assert content(target, two_tables) == {}
     assert run.ledger.record.state == "failed"
@@ -228,7 +228,7 @@ def test_a_table_that_began_a_new_history_within_the_window_is_not_replayed(
     end = now()
     time.sleep(window_log.SKEW_MS / 1000)
     with pytest.raises(WalferryError, match="two histories"):
-        replay_window(open_replay(two_tables, (start, end)), spark)
+        replay_window(open_replay(two_tables, (start, end)), lambda: spark)
 
 
 def test_a_target_without_the_table_or_a_family_is_refused(
@@ -238,7 +238,7 @@ def test_a_target_without_the_table_or_a_family_is_refused(
     time.sleep(window_log.SKEW_MS / 1000)
     table = make_table()
     with pytest.raises(UsageError, match=f"no table {table} at the target"):
-        replay_window(open_replay(table, (start, start + 10)), spark)
+        replay_window(open_replay(table, (start, start + 10)), lambda: spark)
     at_target.create_table(table, {"f": {}})
     with pytest.raises(UsageError, match="lacks the families g"):
-        replay_window(open_replay(table, (start, start + 10)), spark)
+        replay_window(open_replay(table, (start, start + 10)), lambda: spark)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.errors import UsageError
-from walferry.replay.window import planned
+from walferry.ledger import Ledger
+from walferry.replay.window import WindowOpenError, open_window, planned, replay_window
 from walferry.replay.window_log import FIRST_LOG_MS, SKEW_MS, covering, missing_ranges
+from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
+from walferry.run.state import state_of
 from walferry.wal.files import Place, WalFile
 
 HOUR = 3_600_000
@@ -70,3 +76,15 @@ def test_a_windows_run_is_called_by_its_borders_in_utc() -> None:
 def test_a_replay_by_time_without_a_window_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a window"):
         planned(ResolvedSpec.model_validate(SPEC))
+
+
+def test_a_window_that_is_not_over_says_so_before_spark_starts(tmp_path: Path) -> None:
+    soon = datetime.now(UTC).replace(microsecond=0)
+    window = {"from": soon.isoformat(), "to": (soon + timedelta(hours=1)).isoformat()}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, open_window(ledger, ResolvedSpec.model_validate(SPEC | {"window": window}), "test").run_id)
+        with pytest.raises(WindowOpenError, match="is complete at"):
+            replay_window(run, lambda: pytest.fail("Spark was started"))
+        state = state_of(run.ledger)
+    assert (state.name, "is complete at" in state.cause) == ("failed", True)
+    assert state.next_step.endswith("`walferry replay SPEC --from … --to …` again")

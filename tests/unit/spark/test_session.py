@@ -1,0 +1,47 @@
+"""A JVM ends with the Python that started it, whatever ended that."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+STARTER = """
+import subprocess, sys, time
+from pathlib import Path
+from walferry.spark.session import die_together
+java = subprocess.Popen(["sleep", "60"], start_new_session=True)
+die_together(java.pid, Path(sys.argv[1]))
+print(java.pid, flush=True)
+if sys.argv[2] == "killed":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "ended"])
+def test_a_jvm_does_not_outlive_a_kill_of_its_python_and_ends_by_itself_after_an_orderly_end(
+    tmp_path: Path, end: str
+) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    command = [sys.executable, "-c", STARTER, str(folder), end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as python:
+        assert python.stdout is not None
+        java = psutil.Process(int(python.stdout.readline()))
+        if end == "killed":
+            python.send_signal(signal.SIGKILL)
+            java.wait(timeout=10)
+        else:
+            python.wait(timeout=30)
+            time.sleep(1)
+            assert java.is_running()  # it has its own way to end, in order
+            java.kill()
+    deadline = time.monotonic() + 10
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not folder.exists()
