@@ -100,7 +100,8 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
         print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
         for table in found.tables:
             print(
-                f"{table.source} -> {table.target}: {table.regions} regions, {table.bytes / 1e6:.1f} MB, "
+                f"{table.source} -> {table.target}: {table.regions} regions, {table.bytes / 1e6:.1f} MB in files, "
+                f"at least {table.memstore_bytes / 1e6:.1f} MB in memory, "
                 f"families {', '.join(table.families)}"
             )
         print(f"write-ahead log: {found.wal_files} files, {found.wal_bytes / 1e6:.1f} MB")

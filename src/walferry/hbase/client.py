@@ -24,7 +24,7 @@ from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)
 _ASK_FOR_STATE = 3  # failures after which a table may well be disabled
-_HBASE_VERSION = 0  # ClusterStatus.Option
+_HBASE_VERSION, _LIVE_SERVERS = 0, 2  # ClusterStatus.Option
 
 
 class HBaseClient:
@@ -117,6 +117,20 @@ class HBaseClient:
         request = pb.GetClusterStatusRequest(options=[_HBASE_VERSION])
         answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
         return answer.cluster_status.hbase_version.version
+
+    def memstore_bytes(self) -> dict[str, int]:
+        """What stands in memory and in no store file yet, by table, as region servers last reported it to the master.
+
+        They report whole MiB for each region, so this is a lower bound.
+        """
+        request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
+        answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
+        sizes: dict[str, int] = {}
+        for server in answer.cluster_status.live_servers:
+            for region in server.server_load.region_loads:
+                table = region.region_specifier.value.partition(b",")[0].decode()
+                sizes[table] = sizes.get(table, 0) + (region.mem_store_size_MB << 20)
+        return sizes
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
         """Names of all tables, or of one namespace's; HBase's own ones only with `system`."""

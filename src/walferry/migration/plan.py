@@ -47,6 +47,9 @@ class TablePlan:
     target: str
     regions: int
     bytes: int
+    """in files"""
+    memstore_bytes: int
+    """in memory, and in files once the snapshot has flushed it; at least, see `HBaseClient.memstore_bytes`"""
     families: list[str]
 
 
@@ -103,6 +106,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         wals = list_wals(source_files, source_root)
         findings += _codec(source_files, source_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
+        in_memory = source.memstore_bytes()
         for pair in spec.tables:
             if not source.table_exists(pair.source):
                 findings.append(Finding("refuse", pair.source, "there is no such table at the source"))
@@ -116,10 +120,11 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                     pair.target,
                     len(source.regions(pair.source)),
                     _size(source_files, folder),
+                    in_memory.get(pair.source, 0),
                     sorted(descriptor.families),
                 )
             )
-        findings += _room(spec, sum(table.bytes for table in tables))
+        findings += _room(spec, sum(table.bytes + table.memstore_bytes for table in tables))
         return Plan(
             source.version(), target.version(), source_id, target_id, tables,
             sum(file.length for file in wals), len(wals), findings,

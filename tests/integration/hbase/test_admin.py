@@ -218,3 +218,12 @@ def test_a_disabled_peer_queues_the_wals_of_every_server_until_it_is_removed(cli
     assert client.remove_peer(peer) is False
     assert peer not in client.peers()
     assert client.peer_queues(peer) == {}
+
+
+def test_what_stands_in_memory_is_told_by_table(client: HBaseClient, make_table: Callable[..., str]) -> None:
+    """A plan that asked the file system only said 0.0 MB."""
+    name, empty = make_table(), make_table()
+    for i in range(3):
+        client.put(name, [Cell(b"r%d" % i, b"f", b"q", bytes(1 << 20), 1)])
+    wait_until(lambda: client.memstore_bytes().get(name, 0) >= 3 << 20)  # servers report every three seconds
+    assert client.memstore_bytes().get(empty, 0) == 0

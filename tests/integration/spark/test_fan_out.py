@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import GapError
 from walferry.spark import fan_out as items
+from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import fan_out
 
 
@@ -51,3 +52,18 @@ def test_a_long_job_tells_how_far_it_is(
     with caplog.at_level(logging.INFO):
         fan_out(spark, work, range(6), what="sleep")
     assert re.search(r"sleep: [1-5] of 6 tasks; Time: \d+s; ETA: \d+s", caplog.text)
+
+
+def test_a_job_tells_its_bytes_while_its_first_task_still_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(size: int) -> list[int]:
+        for _ in range(4):
+            count_bytes(size // 4)
+            time.sleep(1.1)
+        return [size]
+
+    monkeypatch.setattr(items, "PROGRESS_SECONDS", 0.2)
+    with caplog.at_level(logging.INFO):
+        fan_out(spark, work, [4_000_000], what="read", sizes=[4_000_000])
+    assert re.search(r"read: [123]\.0/4\.0MB (25|50|75)\.0%; Time: \d+s; ETA: \d+s", caplog.text)
