@@ -42,6 +42,8 @@ class Means:
     """where Data Docs go"""
     by: str | None = None
     """the person who approved, or who said that writes have stopped"""
+    said_ms: int | None = None
+    """when; None for now"""
 
 
 WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
@@ -54,7 +56,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
     "replay": lambda run, _, means: follower.follow(run, means.spark()),
     "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
-    "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by),
+    "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
     "compare": lambda run, table, means: last_comparison(run, means.spark(), table),

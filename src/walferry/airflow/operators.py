@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,14 +72,14 @@ def open_run(
         return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
 
 
-def do_phase(run: Run, phase: str, table: str = "", by: str | None = None) -> None:
-    """Do a phase that is no Spark job, unless the ledger says that it is done; `by`: who approved it."""
+def do_phase(run: Run, phase: str, table: str = "", by: str | None = None, said_ms: int | None = None) -> None:
+    """Do a phase that is no Spark job, unless the ledger says that it is done; `by`: who approved it, and when."""
     from walferry.pipeline import Means, do
 
     def no_session() -> NoReturn:
         raise AssertionError(f"{phase} is a Spark job: submit it by WalferrySparkOperator")
 
-    do(run, phase, table, Means(no_session, _docs(), by))
+    do(run, phase, table, Means(no_session, _docs(), by, said_ms))
 
 
 def finish(run_id: str, outcome: str = "done") -> None:
@@ -271,7 +272,7 @@ class HBaseCutoverOperator(WalferrySparkOperator):
             if run.spec.write_stop == "confirm":
                 confirmed_by = f"airflow {approved_by(self.writes_stopped)}"
             self._approve(run, person)
-            stop_writes(run, confirmed_by)
+            stop_writes(run, confirmed_by, answered_ms(self.writes_stopped))
             self._await_end_of_replay(run)
             end_fence(run)
         self.submit()
@@ -344,6 +345,14 @@ def approved_by(answer: Any) -> str:
     if list(chosen) != ["Approve"]:
         raise UsageError(f"{person} answered {', '.join(chosen)}: the cutover is not approved")
     return str(person)
+
+
+def answered_ms(answer: Any) -> int | None:
+    """When a person gave an ApprovalOperator's answer, in ms since 1970; None when there is no such answer."""
+    at = answer.get("responded_at") if isinstance(answer, Mapping) else None
+    if at is None:
+        return None
+    return round((datetime.fromisoformat(at) if isinstance(at, str) else at).timestamp() * 1000)
 
 
 def _tables(run_id: str) -> list[str]:

@@ -39,11 +39,12 @@ def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dic
     return run.once("approve", work)
 
 
-def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:
+def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) -> dict[str, Any]:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
     With `write_stop: confirm` the operator has stopped the writers and says so: `confirmed`. Fact `at_ms`: the moment
-    from which the stop counts, which is the operator's word or the first table's READONLY.
+    from which the stop counts, which is the operator's word (`said_ms` when it was given before this is called) or the
+    first table's READONLY.
     """
 
     def work() -> dict[str, Any]:
@@ -59,7 +60,9 @@ def stop_writes(run: Run, confirmed: Answer | None) -> dict[str, Any]:
                 run.ledger.objects.plan("source", "read-only table", pair.source)
                 run.source.set_read_only(pair.source, True)
                 made(run, "source", "read-only table", pair.source)
-        elif by is None:
+        elif said_ms is not None:
+            at_ms = said_ms
+        if run.spec.write_stop == "confirm" and by is None:
             raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
         return {"at_ms": at_ms, "how": run.spec.write_stop, "by": by}
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,12 +19,15 @@ from walferry.airflow.operators import (
     HBaseCompareOperator,
     HBaseCutoverOperator,
     WalferrySparkOperator,
+    answered_ms,
     approved_by,
+    do_phase,
 )
 from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.run.phases import phases_of
+from walferry.run.run import Run
 
 EXAMPLES = Path(str(example_dags.__file__)).parent
 OWN_DAGS = Path(__file__).parents[3] / "dags"
@@ -236,6 +240,19 @@ def test_nothing_but_a_persons_approval_approves() -> None:
     for nothing in (None, True, {}, {"chosen_options": ["Approve"], "responded_by_user": None}):
         with pytest.raises(UsageError, match="no person's answer"):
             approved_by(nothing)
+
+
+def test_the_write_stop_counts_from_the_persons_answer_not_from_the_task_that_records_it(ledger: Ledger) -> None:
+    run_id = open_run(ledger, write_stop="confirm")
+    done(ledger, run_id, "check_copy", "approve")
+    word = datetime(2026, 11, 21, 8, 0, 0, tzinfo=UTC)
+    assert answered_ms(None) is None
+    assert answered_ms(answer()) is None
+    for at in (word, word.isoformat()):  # as Airflow hands it on, and as JSON has it
+        assert answered_ms(answer() | {"responded_at": at}) == 1_795_248_000_000
+    with Run(ledger, run_id) as run:
+        do_phase(run, "write_stop", by="airflow ann", said_ms=answered_ms(answer() | {"responded_at": word}))
+        assert run.done("write_stop")["at_ms"] == 1_795_248_000_000
 
 
 def test_a_cutover_by_confirmation_needs_the_second_answer_and_records_nothing_without(ledger: Ledger) -> None:

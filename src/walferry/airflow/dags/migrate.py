@@ -17,7 +17,7 @@ from airflow.sdk import DAG, get_current_context, task
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
-from walferry.airflow.operators import WalferrySparkOperator, approved_by, do_phase, final_errors, step
+from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
 from walferry.process import reports_folder
 from walferry.run.phases import Phase, phases_of
 
@@ -94,7 +94,8 @@ def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
 def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
     """Writes have stopped, as a person said, or are refused from here on."""
     with step(run) as opened:
-        do_phase(opened, "write_stop", by=f"airflow {approved_by(answer)}" if answer else None)
+        by = f"airflow {approved_by(answer)}" if answer else None
+        do_phase(opened, "write_stop", by=by, said_ms=answered_ms(answer))
 
 
 @task
