@@ -63,7 +63,7 @@ def test_a_request_over_the_limit_is_refused_as_such_and_the_next_one_goes(small
 
 
 def test_what_is_over_the_limit_arrives_in_parts_and_only_a_cell_that_is_cannot(small: HBaseClient) -> None:
-    cells = cells_of(b"part", 40, 50_000)
+    cells = cells_of(b"part", 12, 50_000)
     run = CellRun("t", b"", b"region", 5, 6, len(cells))
     writer(small).send([run], b"".join(cells))
     assert b"".join(small.scan_raw("t", b"part", b"paru")) == b"".join(cells)
