@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import filled
-from walferry import cli
-from walferry.cli import main
+from walferry.cli import ask, main
 from walferry.errors import GapError
 from walferry.ledger import Ledger
 
@@ -270,7 +269,7 @@ def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
             if len(looks) == 2:
                 os.write(here, b"y\n")
 
-        assert cli._ask("Cut over?", at_work)
+        assert ask.ask("Cut over?", at_work)
     os.close(here)
     lines = capsys.readouterr().err.split("Cut over? [y/N]: ")
     assert lines[1] == "answer y or n\n"
@@ -286,5 +285,5 @@ def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPat
     with os.fdopen(there) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
         with pytest.raises(GapError):
-            cli._ask("Cut over?", at_work)
+            ask.ask("Cut over?", at_work)
     os.close(here)

@@ -1,0 +1,51 @@
+"""The `walferry` command: the same pipeline as the DAG, without Airflow.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 unfinished input, 4 damaged input, 5 sides differ, 6 gap.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from walferry.cli import comparisons, quarantine, replay, runs, wal
+from walferry.errors import WalferryError
+from walferry.process import set_up_logging
+
+app = typer.Typer(
+    help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for verb in (
+    runs.plan, runs.start, runs.status, runs.pause, runs.resume, runs.abort, replay.replay, comparisons.verify,
+    comparisons.accept, runs.report,
+):  # fmt: skip
+    app.command()(verb)
+wal_app = typer.Typer(help="Look into WAL files.", no_args_is_help=True)
+wal_app.command("cat")(wal.wal_cat)
+app.add_typer(wal_app, name="wal")
+quarantine_app = typer.Typer(help="Edits that could not be applied, and the way out.", no_args_is_help=True)
+quarantine_app.command("list")(quarantine.quarantine_list)
+quarantine_app.command("show")(quarantine.quarantine_show)
+quarantine_app.command("release")(quarantine.quarantine_release)
+app.add_typer(quarantine_app, name="quarantine")
+
+
+def main() -> None:
+    """Run the command; every error that the user can mend is one line on stderr."""
+    set_up_logging()
+    try:
+        app()
+    except WalferryError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        print(f"error: the package {error.name} is missing: install walferry with its extras spark, checks and, for a "
+              "ledger on PostgreSQL, postgres", file=sys.stderr)  # fmt: skip
+        sys.exit(1)
+    except OSError as error:  # a folder that cannot be written to
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,45 @@
+"""Ask a person at the terminal while work goes on."""
+
+from __future__ import annotations
+
+import logging
+import select
+import sys
+from collections.abc import Callable
+
+from walferry.errors import UsageError
+
+
+class _Prompt(logging.Handler):
+    """Shows the open question again after each line of the log, so that it is always the last one."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def emit(self, record: logging.LogRecord | None) -> None:
+        print(f"{self.question} [y/N]: ", end="", file=sys.stderr, flush=True)
+
+
+def ask(question: str, at_work: Callable[[], None]) -> bool:
+    """Ask at the terminal and call `at_work` each second until there is an answer. UsageError where nobody can answer.
+
+    The question comes on stderr: stdout is for the report.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
+    prompt = _Prompt(question)
+    logging.getLogger().addHandler(prompt)
+    try:
+        while True:
+            prompt.emit(None)
+            while not select.select([sys.stdin], [], [], 1.0)[0]:
+                at_work()
+            answer = sys.stdin.readline().strip().lower()
+            if answer in ("y", "yes"):
+                return True
+            if answer in ("", "n", "no"):
+                return False
+            print("answer y or n", file=sys.stderr)
+    finally:
+        logging.getLogger().removeHandler(prompt)

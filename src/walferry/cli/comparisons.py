@@ -1,0 +1,73 @@
+"""`walferry verify` and `walferry accept`: compare both sides now, decide about what the log does not hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    RunName,
+    existing,
+    owner,
+    print_json,
+)
+from walferry.errors import SidesDifferError, UsageError
+
+
+def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """Compare both sides of a run's tables now; exit 5 when something would shut the last gate.
+
+    Reads both clusters and changes neither. The ledger keeps the outcome; the gate goes by the run's own comparison.
+    """
+    from walferry.migration.compare import compare
+    from walferry.run.run import Run
+    from walferry.spark.session import open_session
+
+    with existing(ledger) as book:
+        record = book.find(name)
+        book.verify_audit()
+        with Run(book, record.run_id) as run:
+            spark = open_session(f"{record.run_id} verify")
+            results = [compare(run, spark, pair.source) for pair in run.tables]
+    if as_json:
+        print_json([result.facts() for result in results])
+    else:
+        for result in results:
+            facts = result.facts()
+            print(f"{facts.pop('table')}: " + ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in facts.items()))
+    if any(r.shuts_the_gate for r in results):
+        raise SidesDifferError(
+            f"run {record.run_id}: source and target differ; `walferry report {record.name}` shows where"
+        )
+
+
+def accept(
+    name: RunName,
+    table: Annotated[str, typer.Option(help="source table")],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    row: Annotated[list[str] | None, typer.Option(help=r"row key as the report writes it, with \x.. escapes")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="all rows that wait for a decision now")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Decide to live with rows that differ and that the log does not hold (class not-in-log).
+
+    The decision is about exactly the cells that the comparison named. Then resume the run, or clear `check_drain`.
+    """
+    from walferry.migration import accept as decisions
+
+    if bool(row) == all_:
+        raise UsageError("say which rows: either --row, once or several times, or --all")
+    with existing(ledger) as book:
+        run = book.of(book.find(name).run_id)
+        chosen = decisions.accept(run, table, row, reason, owner(), dry_run=dry_run)
+        items = [decisions.describe(item, run.comparisons.accepted()) for item in chosen]
+    if as_json:
+        print_json({"run": run.run_id, "dry_run": dry_run, "accepted": items})
+    for item in [] if as_json else items:
+        print(f"{'would accept' if dry_run else 'accepted'} {item['row']} of {item['table']}: {item['detail']}")

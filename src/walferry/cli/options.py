@@ -1,0 +1,41 @@
+"""What the verbs share: their arguments and options, the ledger and the spec they name, and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from walferry.ledger import Ledger, user_name
+from walferry.process import REPORTS_VARIABLE
+from walferry.run.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
+
+SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file, see migration.example.yaml")]
+RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the migration, or id of a run")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
+Folder = Annotated[Path, typer.Option(envvar=REPORTS_VARIABLE, help="where reports and Data Docs go")]
+LedgerUrl = Annotated[
+    str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
+]
+
+
+def existing(url: str | None) -> Ledger:
+    """The ledger for a verb about a run that is in it: nothing is made where there is none."""
+    return Ledger.open(url, create=False)
+
+
+def resolved(spec: Path) -> ResolvedSpec:
+    given = load_spec(spec)
+    refuse_window(given, str(spec))
+    return resolve(given, environment_connection)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True, default=str))
+
+
+def owner() -> str:
+    return f"cli {user_name()}"

@@ -1,0 +1,78 @@
+"""`walferry quarantine …`: edits that could not be applied, and the way out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    RunName,
+    existing,
+    print_json,
+)
+
+
+class Resolution(StrEnum):
+    """Ways out of the quarantine."""
+
+    retry = "retry"
+    rpc = "rpc"
+    reread = "reread"
+    accept = "accept"
+
+
+def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """List what could not be applied."""
+    from walferry.replay.quarantine import describe
+
+    with existing(ledger) as book:
+        items = [describe(item) for item in book.of(book.find(name).run_id).quarantine.items()]
+    if as_json:
+        print_json(items)
+        return
+    table = Table("id", "state", "table", "region", "file", "start", "reason")
+    for item in items:
+        table.add_row(*(str(item[key]) for key in ("id", "state", "table", "region", "file", "start", "reason")))
+    Console().print(table if items else "the quarantine is empty")
+
+
+def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
+    """Show one item, its bytes in hex."""
+    from walferry.replay.quarantine import describe, find_item
+
+    with existing(ledger) as book:
+        found = find_item(book.of(book.find(name).run_id), item)
+    print_json(describe(found) | {"data": found.data.hex()})
+
+
+def quarantine_release(
+    name: RunName,
+    item: int,
+    how: Annotated[
+        Resolution,
+        typer.Option(help="retry: apply again; rpc: past Thrift; reread: copy the rows anew; accept: leave out"),
+    ],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Decide about an item; the next replay round carries it out."""
+    from walferry.replay.quarantine import check_release, release
+    from walferry.run.run import Run
+
+    with existing(ledger) as book, Run(book, book.find(name).run_id) as run:
+        if dry_run:
+            check_release(run, item, how.value)
+            print(f"would release item {item} of {run.run_id} by {how.value}: {reason}")
+            return
+        release(run, item, how.value, reason)
+        window = run.spec.window is not None
+        print(f"item {item} released by {how.value}; " + (
+            "run the window again to carry it out" if window else "the next round carries it out"))  # fmt: skip

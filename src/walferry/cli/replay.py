@@ -1,0 +1,97 @@
+"""`walferry replay`: the log of an unfinished run, or of one time window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    LedgerUrl,
+    existing,
+    owner,
+    print_json,
+)
+from walferry.errors import UsageError
+from walferry.ledger import Ledger
+from walferry.run.spec import environment_connection, load_spec, resolve
+
+
+def replay(
+    name: Annotated[str, typer.Argument(metavar="NAME|SPEC", help="an unfinished run; with a window, a YAML spec")],
+    from_: Annotated[str | None, typer.Option("--from", metavar="TIME", help="a window's start, ISO 8601, UTC")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="its end, not included")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Apply the log: all that is sealed now for an unfinished run, or one time window into tables that are there.
+
+    Without a window it stops when the lag is small. With one, exit 3: the window is not over yet; exit 6: a part of
+    its log is gone.
+    """
+    if (from_ is None) != (to is None):
+        raise UsageError("a window needs both --from and --to")
+    if from_ is not None and to is not None:
+        _replay_window(Path(name), {"from": from_, "to": to}, dry_run, as_json, ledger)
+    else:
+        _replay_run(name, dry_run, as_json, ledger)
+
+
+def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
+    from walferry.replay.follower import replay as follow
+    from walferry.run.progress import caught_up, unapplied
+    from walferry.run.run import Run
+    from walferry.spark.session import open_session
+
+    with existing(ledger) as book:
+        record = book.find(name)
+        if dry_run:
+            waiting = unapplied(book.of(record.run_id))
+            size = sum(file.length for file in waiting)
+            if as_json:
+                print_json({"run": record.run_id, "files": len(waiting), "bytes": size})
+            else:
+                print(
+                    f"would apply {len(waiting)} files ({size / 1e6:.1f} MB) known so far, and what the next cut seals"
+                )
+            return
+        with Run(book, record.run_id) as run:
+            follow(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
+        rounds = book.of(record.run_id).rounds.all()
+    if as_json:
+        print_json({"run": record.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})
+    else:
+        print(f"{record.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
+
+
+def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
+    from walferry.replay.window import describe, open_window, plan_window, planned, replay_window, require_targets
+    from walferry.run.run import Run
+    from walferry.run.spec import with_window
+    from walferry.spark.session import open_session
+
+    spec = resolve(with_window(load_spec(path), window), environment_connection)
+    with Ledger.open(ledger) as book:
+        if dry_run:
+            with Run(book, planned(spec)) as run:
+                require_targets(run)
+                facts = describe(plan_window(run))
+            if as_json:
+                print_json(facts)
+            else:
+                print("\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in facts.items()))
+            return
+        record = open_window(book, spec, owner())
+        with Run(book, record.run_id) as run:
+            done = replay_window(run, lambda: open_session(record.run_id))
+    if as_json:
+        print_json({"run": record.run_id, **done})
+    else:
+        print(
+            f"{record.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} stayed out, "
+            "because the target has later edits of them"
+        )

@@ -1,0 +1,215 @@
+"""The verbs that plan, start, look after and end a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from walferry.cli.ask import ask as ask_at_terminal
+from walferry.cli.options import (
+    AsJson,
+    DryRun,
+    Folder,
+    LedgerUrl,
+    RunName,
+    SpecFile,
+    existing,
+    owner,
+    print_json,
+    resolved,
+)
+from walferry.errors import UsageError, WalferryError
+from walferry.ledger import Ledger
+from walferry.process import DEFAULT_REPORTS
+
+
+def plan(spec: SpecFile, as_json: AsJson = False) -> None:
+    """Examine both clusters and say what a run would meet. Changes nothing."""
+    from walferry.migration.plan import make_plan, require
+
+    found = make_plan(resolved(spec))
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print(f"source: HBase {found.source_version}, cluster {found.source_cluster_id}")
+        print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
+        for table in found.tables:
+            print(
+                f"{table.source} -> {table.target}: {table.regions} regions, {table.bytes / 1e6:.1f} MB in files, "
+                f"at least {table.memstore_bytes / 1e6:.1f} MB in memory, "
+                f"families {', '.join(table.families)}"
+            )
+        print(f"write-ahead log: {found.wal_files} files, {found.wal_bytes / 1e6:.1f} MB")
+        for finding in found.findings:
+            print(f"{finding.level}: {finding.subject}: {finding.message}")
+    require(found)
+
+
+def start(
+    spec: SpecFile,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    reports: Folder = DEFAULT_REPORTS,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Run a migration from plan to release, or go on with the unfinished one of that name."""
+    wanted = resolved(spec)
+    if dry_run:
+        plan(spec, as_json)
+        if not as_json:
+            print(f"would run: {', '.join(_phases())}")
+        return
+    with Ledger.open(ledger) as book:
+        run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
+        _go(book, run.run_id, yes, reports, as_json)
+
+
+def _phases() -> tuple[str, ...]:
+    from walferry.run.phases import phases_of
+
+    return tuple(phase.name for phase in phases_of("migration"))
+
+
+def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> None:
+    from walferry.pipeline import Means, migrate, write_report
+    from walferry.run.heartbeat import beating
+    from walferry.run.run import Run
+    from walferry.spark.session import open_session
+
+    def ask(question: str, at_work: Callable[[], None]) -> bool:
+        return yes or ask_at_terminal(question, at_work)
+
+    with Run(book, run_id) as run, beating(run.ledger, "", run.actor):
+        try:
+            migrate(run, ask, Means(cache(partial(open_session, f"walferry {run_id}")), reports / "data_docs"))
+        except BaseException as error:
+            try:
+                write_report(run, reports)
+            except WalferryError as second:  # it must not hide the first
+                print(f"no report was written: {second}", file=sys.stderr)
+            if isinstance(error, KeyboardInterrupt):
+                print(f"interrupted; `walferry resume {run.record.name}` goes on from here", file=sys.stderr)
+            raise
+        path = write_report(run, reports)
+    print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
+
+
+def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """Say where a run stands: its state with cause and next step, phase, edits applied, backlog, lag, ETA."""
+    from walferry.run.status import status as facts_of
+    from walferry.run.status import status_line
+
+    with existing(ledger) as book:
+        facts = facts_of(book.of(book.find(name).run_id))
+    if as_json:
+        print_json(facts)
+    else:
+        print(f"{facts['run']}: {status_line(facts)}")
+        print(f"{facts['state']}: {facts['cause']}")
+        print(f"next step: {facts['next_step']}")
+
+
+def pause(
+    name: RunName,
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")] = "",
+    dry_run: DryRun = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Ask the replay to wait after its present round."""
+    from walferry.run.state import state_of
+
+    with existing(ledger) as book:
+        run = book.find(name)
+        if dry_run:
+            print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
+            return
+        book.set_paused(run.run_id, True, owner(), reason)
+        print(f"{run.run_id} pauses after its present round; `walferry resume {run.name}` goes on")
+
+
+def resume(
+    name: RunName,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    reports: Folder = DEFAULT_REPORTS,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
+    from walferry.run.state import state_of
+
+    with existing(ledger) as book:
+        run = book.find(name)
+        if run.spec.get("window"):
+            raise UsageError(
+                f"run {run.run_id} is that of a window: `walferry replay SPEC --from … --to …` goes on with it",
+                run=run.run_id,
+            )
+        if dry_run:
+            print(f"would resume {run.run_id} ({state_of(book.of(run.run_id)).name} now, owner {run.owner})")
+            return
+        was_paused = run.paused
+        book.set_paused(run.run_id, False, owner())
+        if run.owner.startswith("airflow"):
+            print(f"{run.run_id} goes on in Airflow ({run.owner})")
+        elif was_paused and _at_work(book, run.run_id):
+            print(f"{run.run_id} goes on in the process that runs it")
+        else:
+            book.adopt_run(run.run_id, owner(), owner())
+            _go(book, run.run_id, yes, reports, as_json)
+
+
+def _at_work(book: Ledger, run_id: str) -> bool:
+    """Whether somebody holds the lease of the run's first target table now."""
+    from walferry.replay import lease
+    from walferry.run.run import Run
+
+    with Run(book, run_id) as run:
+        return lease.holder_of(run.target.zk, run.tables[0].target) is not None
+
+
+def abort(
+    name: RunName,
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """End a run and remove its peer and snapshots. Target tables stay as they are."""
+    from walferry.pipeline import abort as abort_run
+    from walferry.run.run import Run
+
+    with existing(ledger) as book:
+        record = book.find(name)
+        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
+        made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
+        if not dry_run:
+            with Run(book, record.run_id) as run:
+                abort_run(run, reason)
+    if as_json:
+        print_json({"run": record.run_id, "dry_run": dry_run, "removed": made})
+    elif dry_run:
+        print(f"would abort {record.run_id} and remove: {', '.join(made) or 'nothing'}")
+    else:
+        print(f"{record.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
+
+
+def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:
+    """Print what a run did and found, and write it beside the audit trail's head."""
+    from walferry.migration.report import write
+
+    with existing(ledger) as book:
+        run_id = book.find(name).run_id
+        path = write(book.of(run_id), reports / run_id)
+    print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
