@@ -233,7 +233,7 @@ def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseR
     if newest.error.startswith("SidesDifferError"):
         next_step = (
             f"do not let clients in; `walferry report {run.name}` shows what differs, the runbook what may have caused "
-            f"it; then {_again(run, newest.phase)}"
+            f"it; do what the cause asks for, then {_again(run, newest.phase)}"
         )
     return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
 

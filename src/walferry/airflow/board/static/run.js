@@ -23,7 +23,7 @@ function tiles(facts) {
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
   const list = [
-    ["Phase", r.phase, "", `since ${time(r.since_ms).slice(11)}`],
+    ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ["Done", `${r.percent.toFixed(0)} %`],
     ["Edits applied", count(r.edits_applied)],
     ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_unknown],
