@@ -63,7 +63,7 @@ WHAT = {
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
     "errors by Java class name",
     "wal": "WAL files as files: names, groups, where they are now, the door to their entries; `wal cat`",
-    "run": "a run as a process sees it: spec, phases, both clusters, progress (lag, backlog, ETA)",
+    "run": "a run as a process sees it: spec, phases, both clusters, state, progress (lag, backlog, ETA)",
     "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
     "apply": "from entries to the target: route, by group, by row, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
