@@ -179,7 +179,7 @@ def _why_missing(
     if not markers and cell not in log.applied and log.stamped_since_the_fence(cell):
         return NOT_IN_LOG, _not_logged("it", log)
     if not markers and (over := _expired_overwrites(cell, log, sides.at_ms)):
-        return EXPIRED_OVERWRITE, f"the target dropped it while {_logged(over[0], log)} stood over it"
+        return EXPIRED_OVERWRITE, f"the target gave it up for {_logged(over[0], log)}"
     return UNEXPLAINED, "no explanation"
 
 
@@ -206,7 +206,7 @@ def _why_shown(
     if _markers_over(cell, log.applied.keys()):
         return HISTORY, "written again after the marker that hides it, which the target has dropped by now"
     if over := _expired_overwrites(cell, log, sides.at_ms):
-        return EXPIRED_OVERWRITE, f"the source dropped it while {_logged(over[0], log)} stood over it"
+        return EXPIRED_OVERWRITE, f"the source gave it up for {_logged(over[0], log)}"
     return UNEXPLAINED, "no explanation"
 
 
