@@ -165,7 +165,7 @@ def test_the_overview_lists_all_runs_and_leads_to_each(page: Page, environment: 
     expect(page.locator("#runs tbody tr", has_text="visits-1")).to_contain_text("100 %")
     expect(page.locator("#runs tbody tr", has_text="trial-1")).to_contain_text("aborted")
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
-    picture(page, "overview", clip={"x": 0, "y": 0, "width": WIDTH, "height": 270})
+    picture(page, "overview", clip={"x": 0, "y": 0, "width": WIDTH, "height": 500})
     page.get_by_role("link", name="visits-1").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("visits-1 ✓ done", timeout=LIVE_MS)
 
