@@ -277,6 +277,16 @@ def clone_snapshot(client: Calls, name: str, table: str) -> None:
     client.forget(table)
 
 
+def restore_snapshot(client: Calls, name: str) -> None:
+    """Put a disabled table back to its snapshot: what came later is lost. Raises SnapshotNotFoundError."""
+    found = next((one for one in snapshots(client) if one.name == name), None)
+    if found is None:
+        raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
+    request = pb.RestoreSnapshotRequest(snapshot=found)
+    _procedure(client, "RestoreSnapshot", request, pb.RestoreSnapshotResponse, found.table)
+    client.forget(found.table)
+
+
 def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
     """Add a replication peer. No error when the same one is there; UsageError when another is.
 

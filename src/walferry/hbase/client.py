@@ -54,6 +54,7 @@ class HBaseClient:
     snapshots = admin.snapshots
     delete_snapshot = admin.delete_snapshot
     clone_snapshot = admin.clone_snapshot
+    restore_snapshot = admin.restore_snapshot
     roll_wal = admin.roll_wal
     add_peer = admin.add_peer
     peers = admin.peers

@@ -14,7 +14,7 @@ from walferry.ledger.store import Store
 
 
 class Notes:
-    """One value for each name and subject. Notes steer nothing that the gate rests on, and are not audited."""
+    """One value for each name and subject. The gate does not ask them, and they are not audited."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store

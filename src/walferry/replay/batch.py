@@ -6,12 +6,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowTask, apply_by_row, index_files
-from walferry.apply.outcomes import FileReport, Withheld
+from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
 from walferry.ledger import Round
 from walferry.ledger.database import now_ms
@@ -19,7 +20,7 @@ from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.cut import (
     regions_of,
 )
-from walferry.replay.lineage import find_breaks
+from walferry.replay.lineage import closed_regions, find_breaks, keep_closed_regions
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.run.progress import unapplied
 from walferry.run.run import Run
@@ -45,6 +46,8 @@ def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, start
     held = held_regions(run)
     stopped = {table for table, regions in held.items() if ANY_REGION in regions}
     reports = [untouched(file, stopped) for file in batch.files if stopped]
+    if batch.files:  # what becomes of their regions meanwhile is not read
+        keep_closed_regions(run, stopped, [], partial(regions_of, run.source))
     moved = {pair.source for pair in run.tables} - batch.calm - stopped
     if moved and batch.files:
         reports += _apply_moved(run, spark, _narrow(route, moved), batch, held)
@@ -99,8 +102,14 @@ def _apply_moved(
 ) -> list[FileReport]:
     """Tables whose regions moved: read first what the files hold, then apply in row order."""
     indexes = index_files(spark, route, batch.files)
-    refusals = find_breaks([event for index in indexes for event in index.events])
     damaged = any(not index.report.complete for index in indexes)
+    # What a damaged file hides may be what explains the rest; nothing of the batch is applied before it is released.
+    refusals: list[Refusal] = []
+    if not damaged:
+        events = [*closed_regions(run, route.tables), *(event for index in indexes for event in index.events)]
+        now = partial(regions_of, run.source)
+        refusals = find_breaks(events, now)
+        keep_closed_regions(run, route.tables, events, now)
     waiting = {table: set(held.get(table, ())) for table in route.tables}
     for refusal in (r for index in indexes for r in index.report.refusals if r.kind is not RefusalKind.DAMAGE):
         waiting[refusal.table].add(refusal.region)
