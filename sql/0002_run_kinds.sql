@@ -1,6 +1,6 @@
 -- What kind of run it is decides which phases it has, and in which order (walferry/run/phases.py).
 ALTER TABLE runs ADD COLUMN kind TEXT NOT NULL DEFAULT 'migration'
-    CHECK (kind IN ('migration', 'copy', 'standby', 'comparison', 'window', 'drain', 'watch'));
+    CHECK (kind IN ('migration', 'snapshot', 'copy', 'standby', 'comparison', 'window', 'drain', 'watch'));
 UPDATE runs SET kind = 'window' WHERE owner = 'window';
 UPDATE runs SET kind = 'drain' WHERE owner = 'airflow hbase_wal_drain';
 UPDATE runs SET kind = 'watch' WHERE owner = 'hbase_wal_watch';

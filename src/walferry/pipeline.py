@@ -28,8 +28,13 @@ LOOK_SECONDS = 2.0
 """between two looks at whether the gate to the cutover is open"""
 ASK_AGAIN_SECONDS = 30.0
 """after a person said no"""
-OUTCOMES = {"migration": "cut over; nothing unexplained", "copy": "copied", "standby": "followed until it was ended",
-            "comparison": "compared"}  # fmt: skip
+OUTCOMES = {
+    "migration": "cut over; nothing unexplained",
+    "snapshot": "snapshots taken",
+    "copy": "copied",
+    "standby": "followed until it was ended",
+    "comparison": "compared",
+}
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,16 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
     if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
         return
     spark = means.spark()  # in this thread: a failure ends the command at once
+    _ = run.source, run.target, run.source_files, run.target_files  # opened once, before two threads use them
     failures: list[BaseException] = []
     interrupted = threading.Event()
 
     def replay() -> None:
         try:
-            retried(lambda: follower.follow(run, spark, interrupted=interrupted.is_set))
+            retried(
+                lambda: follower.follow(run, spark, interrupted=interrupted.is_set),
+                progress=lambda: len(run.ledger.rounds.all()),
+            )
         except BaseException as error:
             failures.append(error)
 
@@ -139,6 +148,10 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
             return
         except GateShutError as shut:  # it has shut again since it was looked at
             log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
+        except TransientError as error:  # of a look at the clusters: no reason to end the replay beside it
+            at_work()
+            log.warning("not yet: %s", error)
+            time.sleep(LOOK_SECONDS)
         except NotApprovedError as no:
             log.info("%s; replay goes on, and you are asked again in %.0f s", no, ASK_AGAIN_SECONDS)
             for _ in range(int(ASK_AGAIN_SECONDS)):
@@ -182,13 +195,19 @@ def abort(run: Run, reason: str) -> None:
     protect.release(run, aborted=True)
 
 
-def retried(work: Callable[[], object]) -> None:
-    """Repeat what failed for a reason that may go away, a few times, with growing pauses."""
-    for attempt in range(1, ATTEMPTS + 1):
+def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:
+    """Repeat what failed for a reason that may go away, a few times, with growing pauses.
+
+    Failures count anew when what `progress` returns has changed since the last one: long work meets many of them.
+    """
+    attempt, reached = 0, progress()
+    while True:
         try:
             work()
             return
         except TransientError as error:
+            attempt = 1 if (now := progress()) != reached else attempt + 1
+            reached = now
             if attempt == ATTEMPTS:
                 raise
             log.warning("attempt %d of %d failed: %s; again in %d s", attempt, ATTEMPTS, error, 5 * attempt)

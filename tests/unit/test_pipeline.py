@@ -12,11 +12,12 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry import pipeline
-from walferry.errors import GapError, UsageError
-from walferry.ledger import Ledger
+from walferry.errors import GapError, GateShutError, TransientError, UsageError
+from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import RunKind
-from walferry.pipeline import WORK, Means, do, migrate
-from walferry.replay import follower
+from walferry.pipeline import WORK, Means, do, migrate, retried
+from walferry.refusals import RefusalKind
+from walferry.replay import follower, protect
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
 
@@ -171,3 +172,29 @@ def test_who_interrupts_a_question_interrupts_the_replay(
     assert session.cancelled
     assert "replay" not in {thread.name for thread in threading.enumerate()}
     assert {p.phase: p.state for p in run.ledger.phases.all()}["replay"] == "failed"
+
+
+def test_failures_of_long_work_count_anew_when_it_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    tries: list[int] = []
+
+    def work() -> None:
+        tries.append(len(tries))
+        if len(tries) < 12:
+            raise TransientError("a region moved")
+
+    retried(work, progress=lambda: len(tries) // 2)
+    assert len(tries) == 12
+    tries.clear()
+    with pytest.raises(TransientError):
+        retried(work)
+    assert len(tries) == 4
+
+
+def test_edits_in_quarantine_keep_their_logs(run: Run) -> None:
+    run.ledger.quarantine.put(
+        [QuarantineItem("f", 0, 9, "shop:orders", "r1", 1, "refused", b"", RefusalKind.REFUSED)]
+    )  # fmt: skip
+    with pytest.raises(GateShutError, match="edits wait in quarantine"):
+        protect.finish(run, "over")
+    assert run.ledger.record.state == "running"

@@ -58,6 +58,9 @@ class RpcWriter:
                     raise  # others may fill the queue
                 message = f"one cell alone is more than the target takes in a request: {error}"
                 raise RefusedError(message, reason=str(error)) from error
+            if isinstance(error, CallQueueFullError):
+                # It may be the sink's own client that was refused, after a part of the request was under way.
+                time.sleep(self.limits.settle_seconds)
             log.info("a request of %d bytes is too big for the target, it goes in two: %s", len(cells), error)
             for part, part_cells in _halves(runs, cells):
                 self.send(part, part_cells)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import insert, update
 
+from walferry.errors import WalferryError
 from walferry.ledger.database import now_ms
 from walferry.ledger.rows import PhaseRecord, PhaseState, to_columns
 from walferry.ledger.store import Store, fetch
@@ -31,9 +32,18 @@ class Phases:
         """Begin a phase, or begin it again; the number of this attempt. UsageError when the run has ended."""
         return self._set(phase, subject, "running")
 
-    def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "") -> None:
-        """The phase is done; `facts` is what later phases and the report need of it."""
-        self._set(phase, subject, "done", facts=facts)
+    def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "", attempt: int | None = None) -> None:
+        """The phase is done; `facts` is what later phases and the report need of it.
+
+        WalferryError when this attempt was superseded: what it found may not hold any more.
+        """
+        newest = self._set(phase, subject, "done", facts=facts, attempt=attempt)
+        if attempt is not None and newest != attempt:
+            raise WalferryError(
+                f"attempt {attempt} at {phase} {subject}".rstrip()
+                + f" of run {self._run_id} was superseded by attempt {newest}: what it found is not recorded",
+                run=self._run_id, phase=phase, subject=subject,
+            )  # fmt: skip
 
     def fail(self, phase: str, error: str, subject: str = "", attempt: int | None = None) -> None:
         """This attempt at the phase failed. Nothing changes when another attempt has begun, or done it, since."""

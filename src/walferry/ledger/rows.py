@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from walferry.refusals import RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
-RunKind = Literal["migration", "copy", "standby", "comparison", "window", "drain", "watch"]
+RunKind = Literal["migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch"]
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
 FileState = Literal["open", "sealed", "missing"]

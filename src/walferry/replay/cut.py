@@ -59,7 +59,7 @@ class Cut:
         return [
             file
             for file in self.files
-            if file.place is not Place.SPLITTING and file.number < self.current.get(file.group, file.number + 1)
+            if file not in self.splitting() and file.number < self.current.get(file.group, file.number + 1)
         ]
 
     def is_quiet(self, table: str) -> bool:
@@ -67,8 +67,12 @@ class Cut:
         return self.before[table] == self.after[table]
 
     def splitting(self) -> list[WalFile]:
-        """Files of dead servers that HBase is splitting: to be applied once they are archived."""
-        return [file for file in self.files if file.place is Place.SPLITTING]
+        """Files of dead servers that HBase is splitting, or is about to: to be applied once they are archived."""
+        return [
+            file
+            for file in self.files
+            if file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
+        ]
 
 
 def fingerprint(client: HBaseClient, table: str) -> str:

@@ -20,10 +20,12 @@ MEANWHILE = "USE_DEFAULT"
 
 def make_durable(run: Run) -> None:
     """Give target tables that acknowledge too early the cluster's default; `restore` gives back what they had."""
+    # A change that was cut off shows in the schema at once, in the regions only when each of them was reopened.
+    unfinished = {o.name.partition("=")[0]: o.name for o in run.ledger.objects.all("planned") if o.kind == "durability"}
     for pair in run.tables:
         descriptor = run.target.describe(pair.target)
-        if descriptor.durability in NOT_DURABLE:
-            name = f"{pair.target}={descriptor.durability}"
+        if descriptor.durability in NOT_DURABLE or pair.target in unfinished:
+            name = unfinished.get(pair.target, f"{pair.target}={descriptor.durability}")
             run.ledger.objects.plan("target", "durability", name)
             run.target.modify_table(descriptor.with_attribute("DURABILITY", MEANWHILE))
             run.ledger.objects.made("target", "durability", name)

@@ -11,7 +11,7 @@ import os
 import time
 from typing import Any
 
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.durability import restore
 from walferry.run.run import Run, RunEndedError
@@ -141,7 +141,13 @@ def require_peer(run: Run) -> None:
     """Raise PeerChangedError unless the run's peer is there and disabled. Something to ask for in each round: a
     peer that was enabled lets go of WALs at once, one that is gone lets the cleaner take them."""
     # The newest one: an older one may just have been removed.
-    peer = [o.name for o in _own_peers(run) if o.state == "made"][-1]
+    made = [o.name for o in _own_peers(run) if o.state == "made"]
+    if not made:  # an abort has removed it in the meantime
+        state = run.ledger.record.state
+        raise PeerChangedError(
+            f"run {run.run_id} is {state} and has no peer (any more): nothing keeps its WALs", peer=""
+        )
+    peer = made[-1]
     enabled, _ = run.source.peers().get(peer, (None, ""))
     if enabled is not False:
         what = "enabled" if enabled else "removed"
@@ -194,6 +200,12 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
 
 
 def finish(run: Run, outcome: str) -> None:
-    """Remove what the run made on the clusters, target tables aside, and end it as done."""
+    """Remove what the run made on the clusters, target tables aside, and end it as done.
+
+    Raises GateShutError while edits wait in quarantine: their WALs would go with the peer. An abort does not ask.
+    """
+    if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
+        reason = f"edits wait in quarantine: `walferry quarantine list {run.run_id}`"
+        raise GateShutError(f"the gate is shut: {reason}", reasons=[reason])
     run.once("release", lambda: release(run))
     run.ledger.end("done", run.actor, outcome)

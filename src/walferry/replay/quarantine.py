@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_row import RowTask, apply_by_row
+from walferry.apply.by_row import RowTask, apply_by_row, index_files
+from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, TableTally, damage
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
@@ -25,6 +26,7 @@ from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRan
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.cut import as_listed
+from walferry.replay.lineage import find_breaks
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -219,10 +221,13 @@ def _apply_table(
         cut_off={item.file: item.start for item in left_out if item.kind is RefusalKind.DAMAGE},
         held=frozenset(hold.region for hold in still),
     )
-    try:
-        refusals = apply_by_row(spark, task).refusals
-    except DamagedInputError as error:
-        refusals = (damage(error),)
+    indexes = index_files(spark, narrow, files)
+    refusals: Sequence[Refusal] = _passed_over(indexes, task, items.values())
+    if not refusals:
+        try:
+            refusals = apply_by_row(spark, task).refusals
+        except DamagedInputError as error:
+            refusals = (damage(error),)
     if refusals:
         _hold_again(run, released, refusals[0])
         return
@@ -238,6 +243,24 @@ def _apply_table(
                 _hold_again(run, released, again)
                 return
     _mark_applied(run, table, {hold.file for hold in released} - {hold.file for hold in still})
+
+
+def _passed_over(indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Quarantined]) -> list[Refusal]:
+    """What a file that waited as a whole holds beside edits and nobody has looked at: bulk loads, a broken lineage.
+
+    What is in quarantine already has been looked at, whatever was decided. Damage is met when the edits are read.
+    """
+    known = {(item.file, item.start) for item in items}
+    events = [event for index in indexes for event in index.events]
+    found = [refusal for index in indexes for refusal in index.report.refusals]
+    return [
+        refusal
+        for refusal in (*find_breaks(events), *found)
+        if refusal.kind is not RefusalKind.DAMAGE
+        and (refusal.file, refusal.start) not in known
+        and refusal.region not in task.held
+        and refusal.start < task.cut_off.get(refusal.file, refusal.start + 1)
+    ]
 
 
 def _mark_applied(run: Run, table: str, files: Collection[str]) -> None:

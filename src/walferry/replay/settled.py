@@ -179,7 +179,8 @@ def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
     tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
     if any(theirs.phases.facts("clone", table) is None for table in tables):
         return 0
-    taken = [phase.started_ms for phase in theirs.phases.all() if phase.phase == "snapshot"]
+    # Planned before it is made, and once only: a phase that was repeated after a kill started later than its snapshot.
+    taken = [o.planned_ms for o in theirs.objects.all() if (o.cluster, o.kind) == ("source", "snapshot")]
     return min(taken, default=window_log.SKEW_MS) - window_log.SKEW_MS
 
 

@@ -31,11 +31,14 @@ class Phase:
     """whose answer it waits for"""
 
 
-_UP_TO_COPY = (
+_UP_TO_SNAPSHOT = (
     Phase("plan", "examine both clusters, refuse what cannot be moved"),
     Phase("protect", "let a disabled replication peer keep the source's WALs", ("plan",)),
     Phase("fence", "roll all WALs: replay begins here", ("protect",)),
     Phase("snapshot", "take a FLUSH snapshot", ("fence",), by_table=True),
+)
+_UP_TO_COPY = (
+    *_UP_TO_SNAPSHOT,
     Phase("copy", "copy the snapshot's files", ("snapshot",), by_table=True, spark=True),
     Phase("clone", "create the target table from the copied files", ("copy",), by_table=True),
     Phase("check_copy", "check files, bytes, checksums, region borders and schema", ("clone",)),
@@ -51,14 +54,15 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
         Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
         Phase("check_drain", "the last gate: no gap, no late edit, nothing unexplained", ("drain", "compare")),
-        Phase("release", "remove the peer and the snapshots", ("check_drain",)),
+        Phase("release", "remove the peer and the snapshots", ("end_fence", "drain", "compare", "check_drain")),
     ),
-    "copy": (*_UP_TO_COPY, Phase("release", "remove the peer and the snapshots")),
+    "copy": (*_UP_TO_COPY, Phase("release", "remove the peer and the snapshots", ("check_copy",))),
+    "snapshot": (*_UP_TO_SNAPSHOT, Phase("release", "remove the peer and the snapshots", ("snapshot",))),
     "standby": (
         *_UP_TO_COPY,
         Phase("replay", "apply the log round after round until a person ends it", ("check_copy",), spark=True),
         Phase("write_stop", "end the replay after its present round", ("check_copy",), waits_for="write stop"),
-        Phase("release", "remove the peer and the snapshots"),
+        Phase("release", "remove the peer and the snapshots", ("replay", "write_stop")),
     ),
     "comparison": (
         Phase("fence", "roll all WALs: from here on the log tells what was written meanwhile"),

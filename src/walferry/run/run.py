@@ -128,7 +128,7 @@ class Run:
         except BaseException as error:
             self.ledger.phases.fail(phase, f"{type(error).__name__}: {error}", subject, attempt)
             raise
-        self.ledger.phases.finish(phase, facts, subject)
+        self.ledger.phases.finish(phase, facts, subject, attempt)
         log.info("%s: done", label)
         return facts
 

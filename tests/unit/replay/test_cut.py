@@ -197,13 +197,13 @@ def rolled(source: Rolling, files: Local) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize(("dying", "behind"), [(False, {"rs%2C1%2C2": 8}), (True, {})], ids=["rolls", "dies"])
-def test_what_was_written_before_a_cut_is_below_it_though_a_roll_takes_time_or_the_server_dies(
+def test_what_was_written_before_a_cut_is_below_it_or_to_be_split_though_a_roll_takes_time_or_the_server_dies(
     dying: bool, behind: dict[str, int], tmp_path: Path
 ) -> None:
     source = Rolling(tmp_path, dying)
     with rolled(source, Local()) as run:
         made = cut_log(run)
-    assert [file.number for file in made.below()] == [7]
+    assert [file.number for file in (made.splitting() if dying else made.below())] == [7]
     assert made.current == behind
 
 
@@ -292,3 +292,12 @@ def test_a_region_that_is_not_served_is_never_still(meta: Meta) -> None:
 def test_the_closed_regions_of_a_disabled_table_are_still() -> None:
     first, again = prints(Meta(on(None), [HOME], enabled=False))
     assert first == again
+
+
+def test_files_of_a_server_that_just_died_are_neither_sealed_nor_below_a_cut() -> None:
+    """Its znode is gone and the master has not renamed its folder yet: the files are to be split."""
+    dying, alive, old = wal("dying", 5, Place.LIVE), wal("rs", 7, Place.LIVE), wal("rs", 6, Place.LIVE)
+    archived = wal("gone", 3, Place.ARCHIVED)
+    cut = Cut(1, {TABLE: "still"}, {TABLE: "still"}, [dying, alive, old, archived], {"rs": 7})
+    assert cut.below() == [old, archived]
+    assert cut.splitting() == [dying]

@@ -104,3 +104,26 @@ def test_what_somebody_set_meanwhile_stays_and_a_table_that_was_dropped_is_no_er
     target.table = None
     restore(run)
     assert {item.state for item in run.ledger.objects.all()} == {"removed"}
+
+
+def test_a_change_that_was_cut_off_is_made_again_though_the_schema_shows_it(
+    run: Run, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema changes at once, each region when it has been reopened: until then it acknowledges early."""
+    target.set("ASYNC_WAL")
+    changed: list[str] = []
+
+    def cut_off(descriptor: TableDescriptor) -> None:
+        target.table = descriptor
+        changed.append(descriptor.durability)
+        if len(changed) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(target, "modify_table", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        make_durable(run)
+    assert target.describe(TABLE).durability == "USE_DEFAULT"
+    make_durable(run)
+    assert changed == ["USE_DEFAULT", "USE_DEFAULT"]
+    restore(run)
+    assert target.describe(TABLE).durability == "ASYNC_WAL"

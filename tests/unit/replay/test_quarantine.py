@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.apply.by_row import RowTask
+from walferry.apply.index import FileIndex, RegionEvent
 from walferry.apply.outcomes import FileReport, Refusal, TableTally, Withheld
 from walferry.errors import UsageError
+from walferry.formats.markers import Marker
 from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
-from walferry.replay.quarantine import _hold_again, check_release, record, release
+from walferry.replay.quarantine import _hold_again, _passed_over, check_release, item_of, record, release
 from walferry.run.run import Run
 
 TABLE, OTHER = "shop:orders", "shop:users"
@@ -118,3 +122,22 @@ def test_a_broken_lineage_that_is_refused_once_more_is_still_one(run: Run) -> No
     assert again.kind is RefusalKind.LINEAGE
     with pytest.raises(UsageError, match="began a new history"):
         check_release(run, again.quarantine_id, "accept")
+
+
+def test_what_nobody_looked_at_while_a_whole_table_waited_is_refused_before_its_edits_are_applied(run: Run) -> None:
+    load = Refusal(FILE, 40, 50, TABLE, "r1", 5, "a bulk load", b"", RefusalKind.NOT_IN_LOG)
+    damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
+    report = FileReport(FILE, 100, True, (), (load, damaged), ())
+    opened = RegionEvent(Marker.REGION_OPEN, FILE, 60, TABLE, "r9", 2, 1)
+    index = FileIndex("rs%2C1%2C2", report, frozenset(), (opened,))
+    task = RowTask(route=None, files=())  # type: ignore[arg-type]
+    found = _passed_over([index], task, [])
+    assert {(refusal.start, refusal.kind) for refusal in found} == {
+        (60, RefusalKind.LINEAGE), (40, RefusalKind.NOT_IN_LOG),
+    }  # fmt: skip
+    (number,) = run.ledger.quarantine.put([item_of(load)])
+    (known,) = run.ledger.quarantine.items()
+    assert known.quarantine_id == number
+    assert [refusal.start for refusal in _passed_over([index], task, [known])] == [60]
+    assert _passed_over([index], replace(task, held=frozenset({"r1", ANY_REGION})), []) == []
+    assert _passed_over([index], replace(task, cut_off={FILE: 30}), []) == []

@@ -127,7 +127,10 @@ def test_what_came_with_a_snapshot_counts_and_what_a_migration_never_came_to_doe
 ) -> None:
     part = lease(ledger, run_of(ledger, "migration"), 1)
     part.log.set_fence("start", [Position(GROUP, SECOND, 2 * HOUR, 0)])
-    monkeypatch.setattr("walferry.ledger.phases.now_ms", lambda: 5 * HOUR // 2)
+    monkeypatch.setattr("walferry.ledger.objects.now_ms", lambda: 5 * HOUR // 2)
+    part.objects.plan("source", "snapshot", "walferry-move-1-default.t")
+    # A kill came after the snapshot was made: its phase was done hours later, and tells nothing of the snapshot's time.
+    monkeypatch.setattr("walferry.ledger.phases.now_ms", lambda: 9 * HOUR)
     for phase in ("snapshot", "clone"):
         part.phases.start(phase, TABLE)
         part.phases.finish(phase, {}, TABLE)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.errors import WalferryError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.run.phases import Phase, phase_of, phases_of, steps
@@ -101,3 +102,19 @@ def test_each_need_is_a_phase_that_comes_earlier() -> None:
         for phase in phases_of(kind):
             assert set(phase.needs) <= set(names[: names.index(phase.name)]), (kind, phase.name)
             assert phase_of(kind, phase.name) is phase
+
+
+def test_what_a_superseded_attempt_found_is_not_recorded(run: Run) -> None:
+    """Airflow gave a task up and began it again: the older one must not open a gate that the newer one found shut."""
+
+    def overtaken() -> dict[str, Any]:
+        with pytest.raises(ZeroDivisionError):
+            run.attempt("plan", failing)
+        return {"from": "the older attempt"}
+
+    def failing() -> dict[str, Any]:
+        raise ZeroDivisionError
+
+    with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded by attempt 2"):
+        run.once("plan", overtaken)
+    assert run.ledger.phases.facts("plan") is None

@@ -47,6 +47,13 @@ def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
     run.notes.keep(NOTE, {}, f"{phase} {subject}".strip())
 
 
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still, so that a lag is the same when it is looked at twice on a slow machine."""
+    now = progress.now_ms()
+    monkeypatch.setattr(progress, "now_ms", lambda: now)
+
+
 def fail(run: RunLedger, phase: str, error: str) -> None:
     run.phases.start(phase)
     run.phases.fail(phase, error)
@@ -120,6 +127,7 @@ STANDBY: set[StateName] = {"following"}
 """states of a run that nobody cuts over"""
 
 
+@pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("name", get_args(StateName))
 def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
     kind: RunKind = "standby" if name in STANDBY else "migration"
@@ -172,6 +180,7 @@ def test_a_question_says_whom_it_waits_for_and_for_which_answer(
     assert asked.next_step.startswith("stop the writers")
 
 
+@pytest.mark.usefixtures("still")
 def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: RunLedger) -> None:
     follow(run, 7)
     work_on(run, "approve")

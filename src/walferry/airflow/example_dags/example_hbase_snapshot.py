@@ -15,7 +15,7 @@ def example_hbase_snapshot() -> None:
     @task
     def begin() -> str:
         return open_run(
-            "before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target", kind="copy"
+            "before_deploy", ["shop:orders", "customers"], source="hbase_source", target="hbase_target", kind="snapshot"
         )
 
     @task
