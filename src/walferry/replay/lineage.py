@@ -110,6 +110,18 @@ def find_breaks(events: Sequence[RegionEvent], regions_of: Callable[[str], Seque
     return [_refusal(event) for _, event in sorted((found | lost).items())]
 
 
+def created_anew(events: Iterable[RegionEvent]) -> list[Refusal]:
+    """One refusal (of ANY_REGION) for every table of which a region opened without a history of sequence numbers.
+
+    Of the signs of a new history the one that shows in any part of the log by itself.
+    """
+    first: dict[str, RegionEvent] = {}
+    for event in events:
+        if event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE:
+            first.setdefault(event.table, event)
+    return [_refusal(event) for _, event in sorted(first.items())]
+
+
 def closed_regions(run: Run, tables: Iterable[str]) -> list[RegionEvent]:
     """Of the regions that were closed in earlier batches and not opened again: a closing, with the files they had."""
     events = []

@@ -26,7 +26,7 @@ from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRan
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.cut import as_listed
-from walferry.replay.lineage import find_breaks
+from walferry.replay.lineage import created_anew
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -255,7 +255,7 @@ def _passed_over(indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Qu
     found = [refusal for index in indexes for refusal in index.report.refusals]
     return [
         refusal
-        for refusal in (*find_breaks(events), *found)
+        for refusal in (*created_anew(events), *found)
         if refusal.kind is not RefusalKind.DAMAGE
         and (refusal.file, refusal.start) not in known
         and refusal.region not in task.held
