@@ -128,6 +128,10 @@ def _great_expectations() -> Any:
         # PySpark, which it imports, takes `python -c` for a doctest run without gRPC and exits with 0: a gate that
         # is skipped in silence.
         raise WalferryError("Great Expectations cannot be imported by `python -c`: run a file or a module") from error
+    # It names some of its loggers by file, so that the level of the package's own does not reach them.
+    for name in list(logging.root.manager.loggerDict):
+        if "great_expectations" in name:
+            logging.getLogger(name).setLevel(logging.WARNING)
     return gx
 
 

@@ -62,6 +62,7 @@ class RpcConnection:
         self._authenticate = authenticate or Simple()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._answered = False
         self._call_id = 0
 
     def call(
@@ -95,7 +96,9 @@ class RpcConnection:
                     with contextlib.suppress(OSError, DecodeError):
                         self._answer(sock, method, response_type, deadline)
                     raise broken
-                return self._answer(sock, method, response_type, deadline)
+                answer = self._answer(sock, method, response_type, deadline)
+                self._answered = True
+                return answer
             except TimeoutError as error:
                 self.close()
                 raise RequestTimeoutError(
@@ -105,8 +108,9 @@ class RpcConnection:
                 ) from error
             except (OSError, DecodeError) as error:
                 self.close()
+                never = "" if self._answered else "; is that the RPC port of an HBase server?"
                 raise ConnectionFailedError(
-                    f"the connection to {self.server} failed at {self.service}.{method}: {error}",
+                    f"the connection to {self.server} failed at {self.service}.{method}: {error}{never}",
                     **self._facts(method, sent),
                 ) from error
             except (ConnectionFailedError, RequestTooBigError):
