@@ -16,8 +16,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import cutover
-from walferry.replay import cut
-from walferry.replay import rounds as replaying
+from walferry.replay import batch, cut
 from walferry.replay.applying import applying
 from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseLostError
@@ -104,7 +103,7 @@ def test_a_batch_that_was_applied_but_not_recorded_is_repeated_and_changes_nothi
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "record", crash)
+        patch.setattr(batch, "record", crash)
         with pytest.raises(KeyboardInterrupt):
             one_round(run, spark)
     edit(at_source, table, 2)
