@@ -16,6 +16,7 @@ SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file, see m
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the migration, or id of a run")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
+Yes = Annotated[bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")]
 Folder = Annotated[Path, typer.Option(envvar=REPORTS_VARIABLE, help="where reports and Data Docs go")]
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")

@@ -19,6 +19,7 @@ from walferry.cli.options import (
     LedgerUrl,
     RunName,
     SpecFile,
+    Yes,
     existing,
     owner,
     print_json,
@@ -53,9 +54,7 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
 
 def start(
     spec: SpecFile,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
-    ] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     reports: Folder = DEFAULT_REPORTS,
@@ -138,9 +137,7 @@ def pause(
 
 def resume(
     name: RunName,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")
-    ] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     reports: Folder = DEFAULT_REPORTS,

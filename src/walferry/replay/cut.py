@@ -59,7 +59,7 @@ class Cut:
         return [
             file
             for file in self.files
-            if file not in self.splitting() and file.number < self.current.get(file.group, file.number + 1)
+            if not self._is_splitting(file) and file.number < self.current.get(file.group, file.number + 1)
         ]
 
     def is_quiet(self, table: str) -> bool:
@@ -68,11 +68,10 @@ class Cut:
 
     def splitting(self) -> list[WalFile]:
         """Files of dead servers that HBase is splitting, or is about to: to be applied once they are archived."""
-        return [
-            file
-            for file in self.files
-            if file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
-        ]
+        return [file for file in self.files if self._is_splitting(file)]
+
+    def _is_splitting(self, file: WalFile) -> bool:
+        return file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
 
 
 def fingerprint(client: HBaseClient, table: str) -> str:

@@ -13,6 +13,7 @@ from walferry.refusals import ANY_REGION
 from walferry.replay import window_log
 from walferry.replay.cut import as_listed
 from walferry.replay.window_log import covering, window_of
+from walferry.run.fences import fences_of
 from walferry.run.run import Run
 from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
 from walferry.wal.files import WalFile
@@ -186,9 +187,9 @@ def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
 
 def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
     """What snapshots hold of these files: all that stands before the start fence, and what was written before them."""
-    start = {position.group: position.number for position in theirs.log.fence("start") or []}
+    fences = fences_of(theirs)
     tables = [pair.source for pair in run.tables]
     for file in files:
-        before = file.number < start.get(file.group, 0)
+        before = not fences.starts_by(file)
         for table in tables:
             yield file.name, table, Settled(ALWAYS if before else WriteTimes(0, until_ms))
