@@ -17,8 +17,8 @@ from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, protect, rounds, window
+from walferry.run.lag import lag_of
 from walferry.run.phases import phase_of, steps
-from walferry.run.progress import lag
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
 
 
 def _cutover_question(run: Run) -> str:
-    seconds = lag(run.ledger).seconds
+    seconds = lag_of(run.ledger).seconds
     return f"Lag {'not measured' if seconds is None else f'{seconds:.0f} s'}, quarantine empty. Cut over {run.run_id}?"
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {"errors", "clock", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "clock": set(),
     "refusals": set(),
     "formats": {"errors"},
     "storage": {"errors"},
-    "ledger": {"errors", "refusals"},
+    "ledger": {"errors", "clock", "refusals"},
     "hbase": {"errors", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "airflow": {
         "__init__",
         "errors",
+        "clock",
         "refusals",
         "hbase",
         "ledger",
@@ -54,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Of each room and each module beside the rooms: what of walferry it may import."""
 WHAT = {
     "errors": "the family of errors: each carries its facts and an exit code; what may pass is a TransientError",
+    "clock": "the clock by which moments are recorded",
     "refusals": "the kinds of refusal and what stands for any table or region: words of appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
     "messages, numba kernels. No I/O, no clock",
@@ -63,7 +66,7 @@ WHAT = {
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
     "errors by Java class name",
     "wal": "WAL files as files: names, groups, where they are now, the door to their entries; `wal cat`",
-    "run": "a run as a process sees it: spec, phases, both clusters, state, progress (lag, backlog, ETA)",
+    "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
     "apply": "from entries to the target: route, by group, by row, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",

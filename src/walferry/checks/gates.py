@@ -19,7 +19,7 @@ from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.replay.lineage import missing_tables
-from walferry.run.progress import caught_up
+from walferry.run.lag import caught_up
 from walferry.run.run import Run
 
 if TYPE_CHECKING:

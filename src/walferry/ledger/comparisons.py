@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Table, func, insert, select, tuple_
 
+from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, RangeComparison, to_columns
 from walferry.ledger.store import Store, fetch
 

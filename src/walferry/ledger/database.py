@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
 
+from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError, WalferryError
 
 URL_VARIABLE = "WALFERRY_LEDGER"
@@ -49,11 +49,6 @@ TABLES = (
 
 _WRITER_LOCK = 0x77616C66  # "walf": our key among the PostgreSQL database's advisory locks
 _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970 UTC."""
-    return time.time_ns() // 1_000_000
 
 
 class Database:

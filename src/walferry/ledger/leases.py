@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from sqlalchemy import insert, update
 
+from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import Lease, to_columns
 from walferry.ledger.store import Store, fetch
 

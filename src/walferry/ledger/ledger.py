@@ -17,10 +17,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
 from walferry.ledger.comparisons import Comparisons
-from walferry.ledger.database import Database, now_ms
+from walferry.ledger.database import Database
 from walferry.ledger.leases import Leases
 from walferry.ledger.log import Log
 from walferry.ledger.notes import Notes

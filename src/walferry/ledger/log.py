@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
+from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import (
     RANGE_STATES,
     Coverage,

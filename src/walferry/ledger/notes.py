@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import delete, insert, select
 
-from walferry.ledger.database import now_ms
+from walferry.clock import now_ms
 from walferry.ledger.rows import to_json
 from walferry.ledger.store import Store
 

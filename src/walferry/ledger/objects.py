@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import insert, update
 
+from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState
 from walferry.ledger.store import Store, fetch
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import insert, update
 
+from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import PhaseRecord, PhaseState, to_columns
 from walferry.ledger.store import Store, fetch
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger.database import now_ms
 from walferry.ledger.rows import Hold, Quarantined, QuarantineItem, Resolution, to_columns
 from walferry.ledger.store import Store, fetch
 

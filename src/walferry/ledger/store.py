@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, select
 
+from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
-from walferry.ledger.database import Database, now_ms
+from walferry.ledger.database import Database
 from walferry.ledger.rows import AuditLine, Row, RunRecord, from_columns
 
 

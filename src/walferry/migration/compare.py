@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.clock import now_ms
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import ComparedTable, Difference, PhaseRecord, RangeComparison, RunLedger, source_tables
@@ -28,7 +29,6 @@ from walferry.migration.digest import (
     Outcome,
     RangePair,
     compare_pairs,
-    now_ms,
 )
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED, RowSides, classify, row_sides
 from walferry.migration.logged import logged

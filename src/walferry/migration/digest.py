@@ -12,7 +12,6 @@ the later one had arrived, with the clocks' difference added. So a cell is eithe
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from walferry.clock import now_ms
 from walferry.formats.cells import CellIndex, index_cells
 from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
@@ -107,11 +107,6 @@ def _scans(pair: RangePair) -> tuple[Scan, Scan]:
         lambda start, stop: source.scan_raw(pair.source_table, start, stop),
         lambda start, stop: target.scan_raw(pair.target_table, start, stop),
     )
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:

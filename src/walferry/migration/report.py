@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
 from walferry.migration.accept import describe
 from walferry.migration.compare import needs_decision
 from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
-from walferry.run.progress import now_ms
 from walferry.run.status import status
 
 SHOWN_ROWS = 20

@@ -14,15 +14,15 @@ from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
+from walferry.clock import now_ms
 from walferry.ledger import Round
-from walferry.ledger.database import now_ms
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.cut import (
     regions_of,
 )
 from walferry.replay.lineage import closed_regions, find_breaks, keep_closed_regions
 from walferry.replay.quarantine import held_regions, record, untouched
-from walferry.run.progress import unapplied
+from walferry.run.backlog import unapplied
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 

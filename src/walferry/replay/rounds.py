@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.route import Route
+from walferry.clock import now_ms
 from walferry.ledger import Round
-from walferry.ledger.database import now_ms
 from walferry.replay.applying import applying
 from walferry.replay.batch import Batch, apply_batch
 from walferry.replay.completeness import check_complete

@@ -23,11 +23,11 @@ from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
+from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.way import Way
 from walferry.ledger import Ledger, Quarantined, RunRecord
-from walferry.ledger.database import now_ms
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying

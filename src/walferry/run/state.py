@@ -9,10 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord
-from walferry.run import progress
+from walferry.run.backlog import unapplied
 from walferry.run.heartbeat import SILENT_SECONDS, alive
+from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.phases import Phase, Waits, phases_of
+from walferry.run.write_stop import write_stop_of
 
 Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
@@ -177,7 +180,7 @@ def state_of(ledger: RunLedger) -> State:
         return _ended(run, phases)
     if run.kind == "watch":
         return _state("following", "the source's WAL files are recorded as they change", None, run)
-    signs = alive(ledger, progress.now_ms())
+    signs = alive(ledger, clock.now_ms())
     live = [p for p in phases if p.state == "running" and label(p) in signs]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
     return (
@@ -194,7 +197,7 @@ def state_of(ledger: RunLedger) -> State:
 
 
 def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
-    missing = [file.name for file in progress.unapplied(ledger) if file.state == "missing"]
+    missing = [file.name for file in unapplied(ledger) if file.state == "missing"]
     failed = [p for p in phases if p.state == "failed" and p.error.startswith("GapError")]
     if failed:
         return _state("gap", failed[-1].error, failed[-1], run, error=failed[-1].error)
@@ -284,7 +287,7 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         return _following(ledger, run, done, live)
     newest = live[-1]
     if "write_stop" in done and run.kind == "migration":
-        stop = progress.write_stop(ledger)
+        stop = write_stop_of(ledger)
         since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
         name: StateName = "draining" if newest.phase in ("end_fence", "drain") else "comparing"
         if newest.phase != "release":
@@ -295,21 +298,21 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
 def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence[PhaseRecord]) -> State:
     replay = next((p for p in live if p.phase == "replay"), live[-1])
     question = next((p for p in live if p.phase in ("approve", "write_stop")), None)
-    lag = progress.lag(ledger)
+    lag = lag_of(ledger)
     measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
     if "write_stop" in done:
         return _state("draining", "writes have stopped; replay ends after its present round", replay, run)
     if run.kind != "migration":
-        name: StateName = "following" if progress.caught_up(ledger) else "catching up"
+        name: StateName = "following" if caught_up(ledger) else "catching up"
         return _state(name, f"replay is at work: {measured}", replay, run)
     if "approve" in done:
         if run.spec.get("write_stop") == "readonly":
             return _state("working", "the source tables become READONLY; replay goes on", question or replay, run)
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
-    caught_up = progress.caught_up(ledger)
-    if (question and question.phase == "approve") or caught_up:
-        if not caught_up:
-            measured += f", above `max_lag` ({progress.max_lag(ledger)} s): the gate to the cutover is shut meanwhile"
+    near = caught_up(ledger)
+    if (question and question.phase == "approve") or near:
+        if not near:
+            measured += f", above `max_lag` ({max_lag(ledger)} s): the gate to the cutover is shut meanwhile"
         return _asked("waiting for approval", "approval", measured, question or replay, run)
     return _state("catching up", f"replay is at work: {measured}", replay, run)
 
@@ -326,7 +329,7 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
 def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) -> State:
     """Nothing is at work and nothing has failed."""
     if not phases:
-        age = progress.now_ms() - run.created_ms
+        age = clock.now_ms() - run.created_ms
         cause = STATES["not started"].cause + ("" if age < BETWEEN_SECONDS * 1000 else f" for {age / 60_000:.0f} min")
         return _state("not started", cause, None, run)
     last = max(phases, key=lambda p: p.finished_ms or 0)
@@ -334,7 +337,7 @@ def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) ->
         return _state("following", "what was sealed is applied; hbase_wal_watch starts the next drain", last, run)
     if command_lives:
         return _state("working", f"{label(last)} is {last.state}; the next phase begins", last, run)
-    quiet = (progress.now_ms() - (last.finished_ms or 0)) / 1000
+    quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000
     if _in_airflow(run) or quiet < BETWEEN_SECONDS:
         cause = f"{label(last)} ended {quiet:.0f} s ago, and the next phase has not begun"
         return _state("between phases", cause, last, run)

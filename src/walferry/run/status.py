@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from walferry import clock
 from walferry.ledger import RunLedger
-from walferry.run import progress
+from walferry.run.backlog import eta_seconds, unapplied
+from walferry.run.lag import lag_of
 from walferry.run.phases import steps
 from walferry.run.state import state_of
+from walferry.run.write_stop import write_stop_of
 
 
 def status(ledger: RunLedger) -> dict[str, Any]:
     """Where the run stands now, as plain values. None means that there is no such number; `lag_unknown` says why."""
     run = ledger.record
     state = state_of(ledger)
-    lag = progress.lag(ledger)
-    stop = progress.write_stop(ledger)
+    lag = lag_of(ledger)
+    stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     tables = [table["source"] if isinstance(table, dict) else str(table) for table in run.spec.get("tables", ())]
     total = len(list(steps(run.kind, tables)))
@@ -36,15 +39,15 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "error": state.error or None,
         "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
         "edits_applied": sum(made.cells for made in ledger.rounds.all()) + window["cells"],
-        "backlog_bytes": sum(file.length for file in progress.unapplied(ledger)),
+        "backlog_bytes": sum(file.length for file in unapplied(ledger)),
         "lag_seconds": lag.seconds,
         "lag_unknown": lag.unknown,
         "longest_lag_seconds": lag.longest,
         "write_stop_seconds": stop.seconds() if stop else None,
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
-        "elapsed_seconds": round(((run.ended_ms or progress.now_ms()) - run.created_ms) / 1000, 1),
-        "eta_seconds": progress.eta_seconds(ledger) if state.name in ("catching up", "draining") else None,
+        "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
+        "eta_seconds": eta_seconds(ledger) if state.name in ("catching up", "draining") else None,
     }
 
 

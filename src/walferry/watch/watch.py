@@ -19,8 +19,9 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.ledger import WalFile as KnownFile
 from walferry.replay.cut import as_listed, as_seen
+from walferry.run.backlog import unapplied
 from walferry.run.fences import fences_of
-from walferry.run.progress import lag, max_lag, unapplied
+from walferry.run.lag import lag_of, max_lag
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
@@ -208,7 +209,7 @@ def run_facts(
     lost = tuple(sorted(waiting - listing.files.keys()))
     return RunFacts(
         run_id=run.run_id,
-        lag_seconds=lag(ledger.of(run.run_id), oldest).seconds,
+        lag_seconds=lag_of(ledger.of(run.run_id), oldest).seconds,
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
         gaps=len(lost),

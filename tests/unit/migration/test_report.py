@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, filled
+from walferry.clock import now_ms
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.run.heartbeat import NOTE
-from walferry.run.progress import now_ms
 from walferry.run.status import status, status_line
 
 

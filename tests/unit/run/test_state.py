@@ -9,10 +9,12 @@ from typing import get_args
 import pytest
 
 from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC
+from walferry import clock
 from walferry.ledger import Ledger, Position, QuarantineItem, Round, RunLedger, SeenFile
 from walferry.ledger.rows import RunKind
-from walferry.run import heartbeat, progress
+from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
+from walferry.run.lag import lag_of
 from walferry.run.phases import phases_of
 from walferry.run.state import STATES, State, StateName, state_of
 from walferry.run.status import status, status_line
@@ -38,7 +40,7 @@ def finish(run: RunLedger, *phases: str) -> None:
     for phase in phases:
         subject = TABLE if phase in by_table else ""
         run.phases.start(phase, subject)
-        run.phases.finish(phase, {"at_ms": progress.now_ms()}, subject)
+        run.phases.finish(phase, {"at_ms": clock.now_ms()}, subject)
 
 
 def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
@@ -50,8 +52,8 @@ def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stands still, so that a lag is the same when it is looked at twice on a slow machine."""
-    now = progress.now_ms()
-    monkeypatch.setattr(progress, "now_ms", lambda: now)
+    now = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now)
 
 
 def fail(run: RunLedger, phase: str, error: str) -> None:
@@ -60,7 +62,7 @@ def fail(run: RunLedger, phase: str, error: str) -> None:
 
 
 def end_round(run: RunLedger, lag_seconds: float) -> None:
-    now = progress.now_ms()
+    now = clock.now_ms()
     number = len(run.rounds.all()) + 1
     run.rounds.record(Round(number, now - 1_000, now, 1, 1_000, 3, 7, int(lag_seconds * 1000), 0))
 
@@ -295,8 +297,8 @@ def test_a_shell_that_vanished_between_two_phases_is_interrupted(
     run: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish(run, "plan")
-    later = progress.now_ms() + 600_000
-    monkeypatch.setattr(progress, "now_ms", lambda: later)
+    later = clock.now_ms() + 600_000
+    monkeypatch.setattr(clock, "now_ms", lambda: later)
     state = state_of(run)
     assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
 
@@ -347,7 +349,7 @@ def test_no_end_is_promised_while_a_person_decides(run: RunLedger) -> None:
 
 
 def test_the_longest_lag_is_the_one_just_before_a_round_ended(run: RunLedger) -> None:
-    assert progress.lag(run).longest is None
+    assert lag_of(run).longest is None
     run.rounds.record(Round(1, 0, 10_000, 1, 1, 1, 1, 3_000, 0))
     run.rounds.record(Round(2, 10_000, 40_000, 1, 1, 1, 1, 2_000, 0))
-    assert progress.lag(run).longest == 33.0  # 40 - (10 - 3)
+    assert lag_of(run).longest == 33.0  # 40 - (10 - 3)

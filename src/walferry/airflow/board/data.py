@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
+from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import (
@@ -34,8 +35,8 @@ from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION
 from walferry.run.heartbeat import alive
+from walferry.run.lag import ages
 from walferry.run.phases import phases_of, subjects
-from walferry.run.progress import ages, now_ms
 from walferry.run.state import PhaseShown, phase_shown
 from walferry.run.status import status
 

@@ -1,0 +1,38 @@
+"""The write stop: for how long clients could not write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walferry import clock
+from walferry.ledger import RunLedger
+
+
+@dataclass(frozen=True)
+class WriteStop:
+    """For how long clients cannot write: from the operator's word (or READONLY) to the end of the last check."""
+
+    since_ms: int
+    last_edit_ms: int | None
+    """write time of the newest edit in the log: clients may have been quiet since then"""
+    until_ms: int | None
+    """None: they still wait"""
+
+    def seconds(self) -> float:
+        """So far, or in all."""
+        return round(((self.until_ms or clock.now_ms()) - self.since_ms) / 1000, 1)
+
+    def seconds_since_last_edit(self) -> float | None:
+        """The same, counted from the log's last edit."""
+        if self.last_edit_ms is None:
+            return None
+        return round(((self.until_ms or clock.now_ms()) - self.last_edit_ms) / 1000, 1)
+
+
+def write_stop_of(ledger: RunLedger) -> WriteStop | None:
+    """The write stop of a run; None before it."""
+    facts = ledger.phases.facts("write_stop")
+    if facts is None or "at_ms" not in facts:
+        return None
+    checked = [p.finished_ms for p in ledger.phases.all() if p.phase == "check_drain" and p.state == "done"]
+    return WriteStop(int(facts["at_ms"]), ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)
