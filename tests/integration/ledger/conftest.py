@@ -8,9 +8,11 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
+from unit.ledger.entries import run as run
 from walferry.ledger import Ledger
 
-pytest.register_assert_rewrite("unit.ledger.test_ledger")
+UNIT = Path(__file__).parents[2] / "unit" / "ledger"
+pytest.register_assert_rewrite(*(f"unit.ledger.{path.stem}" for path in UNIT.glob("test_*.py")))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Every promise of tests/unit/ledger, kept by a real PostgreSQL."""
+"""Every promise of tests/unit/ledger, but for those about old SQLite files, kept by a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from unit.ledger.test_audit import *  # noqa: F403
+from unit.ledger.test_comparisons import *  # noqa: F403
+from unit.ledger.test_database import *  # noqa: F403
+from unit.ledger.test_gaps import *  # noqa: F403
+from unit.ledger.test_leases import *  # noqa: F403
 from unit.ledger.test_ledger import *  # noqa: F403
+from unit.ledger.test_log import *  # noqa: F403
+from unit.ledger.test_objects import *  # noqa: F403
+from unit.ledger.test_phases import *  # noqa: F403
+from unit.ledger.test_quarantine import *  # noqa: F403
+from unit.ledger.test_rounds import *  # noqa: F403
 from walferry.ledger import Ledger
 
 pytestmark = pytest.mark.cluster

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from unit.ledger.entries import run as run
 from walferry.ledger import Ledger
 
 

@@ -1,10 +1,12 @@
-"""A ledger from before the kinds of refusal were recorded gets them."""
+"""A ledger of an older walferry is brought up to date."""
 
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+from unit.migration.filled_ledger import compared
 from walferry.ledger import Ledger
 from walferry.ledger.database import sql_directory
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
@@ -48,3 +50,23 @@ def test_the_kind_and_region_of_older_items_are_known_from_their_reason(tmp_path
         ("t", ANY_REGION, RefusalKind.LINEAGE),
         (ANY_TABLE, ANY_REGION, RefusalKind.DAMAGE),
     ]
+
+
+def test_a_ledger_of_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Its comparisons stay the newest, its differences get the names of today."""
+    with closing(sqlite3.connect(tmp_path / "old.db")) as old:
+        for name in ("0001_ledger.sql", "0001_ledger.sqlite.sql", "0002_run_kinds.sql"):
+            old.executescript((sql_directory() / name).read_text())
+        for values in (
+            "schema_versions VALUES (2, '0002_run_kinds', 0)",
+            "runs VALUES ('m-1', 'm', 'o', '{\"tables\": [\"t1\"]}', 'running', 0, '', 1, NULL, 'migration')",
+            "comparisons VALUES ('m-1', 4, 't1', 'r1', '', '', 1, 2, 'aa', 1, 2, 'aa', '{}')",
+            "differences VALUES ('m-1', 4, 't1', '00', 'not in the log', 'd')",
+        ):
+            old.execute(f"INSERT INTO {values}")
+        old.commit()
+    with Ledger.open(f"sqlite:///{tmp_path / 'old.db'}") as ledger:
+        kept = ledger.of("m-1").comparisons
+        assert kept.ranges()[0].equal
+        assert [item.kind for item in kept.differences()] == ["not-in-log"]
+        assert kept.record(compared("t1"), [], []).attempt == 5
