@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, insert, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random_exponential
@@ -48,6 +48,7 @@ TABLES = (
 )
 
 _WRITER_LOCK = 0x77616C66  # "walf": our key among the PostgreSQL database's advisory locks
+_REFLECTED: dict[str, dict[str, Table]] = {}
 _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -66,10 +67,8 @@ class Database:
             raise UsageError(f"there is no ledger at {self.url}: the first run makes it", ledger=self.url)
         self._engine = _engine(parsed)
         self._migrate(create)
-        metadata = MetaData()
         with self.read() as connection:
-            metadata.reflect(connection, views=True, only=TABLES)
-        self.tables: dict[str, Table] = {table.name: table for table in metadata.tables.values()}
+            self.tables = _tables(connection)
 
     def close(self) -> None:
         """Close every connection."""
@@ -162,13 +161,25 @@ def _schema_version(connection: Connection) -> tuple[int, str]:
     return (int(row.version), str(row.name)) if row else (0, "")
 
 
+def _tables(connection: Connection) -> dict[str, Table]:
+    """Tables and views of the schema, which is the newest one in every ledger that is open: one look is enough."""
+    dialect = connection.dialect.name
+    if dialect not in _REFLECTED:
+        metadata = MetaData()
+        metadata.reflect(connection, views=True, only=TABLES)
+        _REFLECTED[dialect] = dict(metadata.tables)
+    return _REFLECTED[dialect]
+
+
 def _apply(connection: Connection, version: int, path: Path) -> None:
     dialect_part = path.with_suffix(f".{connection.dialect.name}.sql")
     for part in (path, dialect_part):
         if part.exists():
             _run_script(connection, part.read_text(encoding="utf-8"))
-    versions = Table("schema_versions", MetaData(), autoload_with=connection)
-    connection.execute(insert(versions).values(version=version, name=path.stem, applied_ms=now_ms()))
+    connection.execute(
+        text("INSERT INTO schema_versions (version, name, applied_ms) VALUES (:version, :name, :now)"),
+        {"version": version, "name": path.stem, "now": now_ms()},
+    )
 
 
 def _run_script(connection: Connection, script: str) -> None:
