@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -189,10 +190,13 @@ class NotApprovedError(WalferryError):
     """A person said no to the cutover; it is asked for again."""
 
 
-def abort(run: Run, reason: str) -> None:
-    """End the run as aborted and remove what it made on the clusters; target tables stay as they are."""
+def abort(run: Run, reason: str) -> dict[str, Any]:
+    """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
+
+    Facts as those of `protect.release`. May be repeated, for what was left the first time.
+    """
     run.ledger.end("aborted", run.actor, reason)
-    protect.release(run, aborted=True)
+    return protect.release(run, aborted=True)
 
 
 def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:

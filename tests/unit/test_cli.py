@@ -176,7 +176,8 @@ def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(t
 
 def test_what_an_abort_would_remove_is_told_as_json_too(tmp_path: Path, ledger: Path) -> None:
     answer = walferry(tmp_path, "abort", "move", "--reason", "r", "--dry-run", "--json")
-    assert json.loads(answer.stdout) == {"run": "move-1", "dry_run": True, "removed": ["source peer walferry_move_1"]}
+    told = {"run": "move-1", "dry_run": True, "removed": ["source peer walferry_move_1"], "left": []}
+    assert json.loads(answer.stdout) == told
 
 
 def test_a_dry_run_of_abort_names_what_it_would_remove(tmp_path: Path, ledger: Path) -> None:

@@ -190,16 +190,19 @@ def abort(
     with existing(ledger) as book:
         record = book.find(name)
         left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
-        made = [f"{o.cluster} {o.kind} {o.name}" for o in left]
+        facts = {"removed": [f"{o.cluster} {o.kind} {o.name}" for o in left], "left": []}
         if not dry_run:
             with Run(book, record.run_id) as run:
-                abort_run(run, reason)
+                facts = abort_run(run, reason)
+    removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:
-        print_json({"run": record.run_id, "dry_run": dry_run, "removed": made})
+        print_json({"run": record.run_id, "dry_run": dry_run, **facts})
     elif dry_run:
-        print(f"would abort {record.run_id} and remove: {', '.join(made) or 'nothing'}")
+        print(f"would abort {record.run_id} and remove: {removed}")
     else:
-        print(f"{record.run_id} aborted; removed: {', '.join(made) or 'nothing'}")
+        print(f"{record.run_id} aborted; removed: {removed}")
+        if facts["left"]:
+            print(f"left to the process that is at work on them: {', '.join(facts['left'])}")
 
 
 def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:

@@ -11,10 +11,13 @@ import os
 import time
 from typing import Any
 
+from walferry.clock import now_ms
 from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.durability import restore
+from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
+from walferry.run.state import label
 from walferry.wal.files import Place, list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
@@ -169,12 +172,13 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
 
     Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
-    Target tables get back their DURABILITY. What is planned and not there yet stays planned, as long as the phase that
-    makes it was not seen to end: that process may still make it. It removes it then (`made`); if it is killed in
-    between, an abort that is repeated does.
+    Target tables get back their DURABILITY. What is planned and not there yet stays planned while a process works on a
+    phase of the run: it may still make it. It removes it then (`made`); if it is killed in between, an abort that is
+    repeated does. Facts: removed, left.
     """
     removed = restore(run)
-    underway = any(phase.state == "running" for phase in run.ledger.phases.all() if phase.phase != "release")
+    left = []
+    underway = _phases_at_work(run)
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
             continue
@@ -192,11 +196,23 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
             if client.table_exists(item.name):
                 client.set_read_only(item.name, False)
         if not there and item.state == "planned" and underway:
+            left.append(f"{item.cluster} {item.kind} {item.name}")
+            log.warning(
+                "%s %s is about to be made at the %s: the process that works on %s removes it then; if it is killed "
+                "before, abort once more", item.kind, item.name, item.cluster, ", ".join(underway),
+            )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
-    return {"removed": removed}
+    return {"removed": removed, "left": left}
+
+
+def _phases_at_work(run: Run) -> list[str]:
+    """The phases on which a living process works. One that is only recorded as running may have been killed."""
+    signs = alive(run.ledger, now_ms())
+    begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
+    return [name for name in begun if name in signs]
 
 
 def finish(run: Run, outcome: str) -> None:

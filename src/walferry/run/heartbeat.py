@@ -6,8 +6,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
@@ -27,7 +28,7 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
     A beat that the ledger does not take is skipped: a sign of life must not stop the work.
     """
     ended = threading.Event()
-    facts = {"by": actor, "host": socket.gethostname(), "pid": os.getpid()}
+    facts = {"by": actor, "pid": os.getpid(), "machine": _machine()}
 
     def beat() -> None:
         try:
@@ -54,5 +55,35 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
 
 
 def alive(ledger: RunLedger, now_ms: int) -> set[str]:
-    """Labels of those whose last beat is younger than `SILENT_SECONDS`; "" is a whole command."""
-    return {label for label, (_, at_ms) in ledger.notes.named(NOTE).items() if now_ms - at_ms < SILENT_SECONDS * 1000}
+    """Labels of those who are at work; "" is a whole command.
+
+    Their last beat is younger than `SILENT_SECONDS`. One of this machine must also be there still: after a kill -9 it
+    counts as gone at once.
+    """
+    signs = ledger.notes.named(NOTE)
+    return {
+        label for label, (facts, at_ms) in signs.items()
+        if now_ms - at_ms < SILENT_SECONDS * 1000 and not _gone(facts)
+    }  # fmt: skip
+
+
+def _gone(facts: Mapping[str, Any]) -> bool:
+    """Whether a process that gave a sign of life was on this machine and ended since; of others nothing is known."""
+    if facts.get("machine") != _machine():
+        return False
+    try:
+        os.kill(int(facts["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # it is another user's, so it is there
+    return False
+
+
+def _machine() -> str:
+    """Where the number of a process means something: containers have numbers of their own, and may share a name."""
+    try:
+        numbers = os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux
+        numbers = ""
+    return f"{socket.gethostname()} {numbers}".strip()

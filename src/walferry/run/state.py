@@ -109,8 +109,7 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "interrupted": Kind(
         "red",
-        "a phase is recorded as running, and nobody who works on it gave a sign of life for "
-        f"{SILENT_SECONDS:.0f} s: its process was killed",
+        f"a phase is recorded as running, and its process is gone, or gave no sign of life for {SILENT_SECONDS:.0f} s",
         "`walferry resume NAME`; in Airflow the task is repeated by itself, or clear it",
     ),
     "done": Kind(
@@ -249,8 +248,8 @@ def _interrupted(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
     if not lost:
         return None
     cause = (
-        f"{label(lost[-1])} is recorded as running, and nobody who works on it gave a sign of life for "
-        f"{SILENT_SECONDS:.0f} s: its process was killed, or cannot reach the ledger"
+        f"{label(lost[-1])} is recorded as running, and its process is gone, or gave no sign of life for "
+        f"{SILENT_SECONDS:.0f} s: it was killed, or cannot reach the ledger"
     )
     step = _again(run, lost[-1].phase)
     if _in_airflow(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Ledger
 from walferry.pipeline import abort
 from walferry.replay import protect
+from walferry.replay.protect import release
+from walferry.run import heartbeat
+from walferry.run.heartbeat import NOTE, beating
 from walferry.run.run import Run, RunEndedError
 
 
@@ -19,8 +24,8 @@ class Source:
 
     def __init__(self) -> None:
         self.there: set[str] = set()
-        self.before_add: Callable[[], None] = lambda: None
-        self.after_add: Callable[[], None] = lambda: None
+        self.before_add: Callable[[], object] = lambda: None
+        self.after_add: Callable[[], object] = lambda: None
 
     def peers(self) -> dict[str, tuple[bool, str]]:
         return dict.fromkeys(self.there, (False, ""))
@@ -77,6 +82,32 @@ def test_a_peer_of_a_process_that_was_killed_beside_an_abort_goes_with_the_next_
     assert source.there == {run.peer}
     abort(run, "enough")
     assert source.there == set()
+
+
+def test_what_a_killed_process_had_only_planned_goes_with_the_first_abort(run: Run) -> None:
+    """kill -9 just before a peer is added: nobody took the phase back, and its last sign of life is a second old."""
+    with beating(run.ledger, "protect", "test"):
+        sign, _ = run.ledger.notes.named(NOTE)["protect"]
+    run.ledger.phases.start("protect")
+    run.ledger.objects.plan("source", "peer", run.peer)
+    run.ledger.notes.keep(NOTE, sign, "protect")  # by this process
+    release(run, aborted=True)
+    assert [item.state for item in run.ledger.objects.all()] == ["planned"], "it may be about to make it"
+
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    run.ledger.notes.keep(NOTE, sign | {"pid": killed.pid}, "protect")
+    abort(run, "enough")
+    assert [item.state for item in run.ledger.objects.all()] == ["removed"]
+
+
+def test_a_process_elsewhere_is_waited_for_until_it_is_silent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.ledger.phases.start("protect")
+    run.ledger.objects.plan("source", "peer", run.peer)
+    run.ledger.notes.keep(NOTE, {"pid": 1 << 22, "machine": "elsewhere"}, "protect")
+    assert release(run, aborted=True) == {"removed": [], "left": [f"source peer {run.peer}"]}
+    monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0)
+    assert release(run, aborted=True) == {"removed": [f"source peer {run.peer}"], "left": []}
 
 
 def test_what_was_planned_and_never_made_is_removed_once_nobody_can_make_it_any_more(run: Run, source: Source) -> None:
