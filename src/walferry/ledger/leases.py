@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import insert, update
+from sqlalchemy import func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
@@ -18,6 +18,13 @@ class Leases:
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
+
+    def newest(self, resource: str) -> int:
+        """The highest number that any run's lease on `resource` had; 0 before the first."""
+        leases = self._store.table("leases")
+        with self._store.database.read() as connection:
+            query = select(func.max(leases.c.fencing_number)).where(leases.c.resource == resource)
+            return int(connection.execute(query).scalar_one() or 0)
 
     def take(self, resource: str, holder: str, fencing_number: int) -> None:
         """Record that `holder` got the lease on `resource`; WalferryError unless its number is the highest so far.

@@ -27,15 +27,16 @@ def applying(run: Run) -> Iterator[Route]:
     """Hold the leases of all target tables, and make the route that the executors use under them."""
     limits = limits_of(run.spec.way, sink_settings(run.target))
     target = run.spec.target.address()
+    # Numbers rise within one target cluster only.
+    names = {pair.target: f"{run.target.cluster_id()} {pair.target}" for pair in run.tables}
     with lease.hold(
         run.target.zk,
-        [pair.target for pair in run.tables],
+        list(names),
         holder=f"run {run.run_id} ({run.actor})",
         request_seconds=limits.request_seconds + limits.settle_seconds,
         wait_seconds=LEASE_WAIT_SECONDS,
+        newest=lambda table: run.ledger.leases.newest(names[table]),
     ) as fences:
-        # Numbers rise within one target cluster only.
-        names = {table: f"{run.target.cluster_id()} {table}" for table in fences}
         for table, fence in fences.items():
             run.ledger.leases.take(names[table], run.actor, fence.number)
         make_durable(run)

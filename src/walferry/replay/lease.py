@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,17 +72,25 @@ def check(zk: KazooClient, fence: Fence) -> None:
 
 @contextmanager
 def hold(
-    zk: KazooClient, tables: Sequence[str], *, holder: str, request_seconds: float, wait_seconds: float
+    zk: KazooClient,
+    tables: Sequence[str],
+    *,
+    holder: str,
+    request_seconds: float,
+    wait_seconds: float,
+    newest: Callable[[str], int] = lambda table: 0,
 ) -> Iterator[Mapping[str, Fence]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
     `request_seconds` is the longest that a request of this holder can stay under way. Waits at most
-    `wait_seconds` for another holder, then raises LeaseHeldError naming it.
+    `wait_seconds` for another holder, then raises LeaseHeldError naming it. `newest`: the highest number of a table's
+    lease that is recorded elsewhere; the next one is above it, too, since a ZooKeeper that was rebuilt has forgotten
+    what it counted.
     """
     with ExitStack() as stack:
         fences, pauses = {}, {}
         for table in sorted(tables):
-            fences[table], pauses[table] = _acquire(zk, table, holder, request_seconds, wait_seconds)
+            fences[table], pauses[table] = _acquire(zk, table, holder, request_seconds, wait_seconds, newest)
             stack.push(partial(_leave, zk, fences[table]))
         left = sorted(table for table, pause in pauses.items() if pause)
         if left:  # once for all of them: their requests end side by side
@@ -94,7 +102,12 @@ def hold(
 
 
 def _acquire(
-    zk: KazooClient, table: str, holder: str, request_seconds: float, wait_seconds: float
+    zk: KazooClient,
+    table: str,
+    holder: str,
+    request_seconds: float,
+    wait_seconds: float,
+    newest: Callable[[str], int],
 ) -> tuple[Fence, float]:
     """The lease, and how long requests of a holder that vanished may still be under way, in seconds."""
     path = _path(table)
@@ -104,7 +117,8 @@ def _acquire(
     while True:
         raw, stat = zk.get(path)
         record = json.loads(raw or b"{}")
-        number = record.get("fence", 0) + 1
+        # Looked up after the counter was read: who takes a number meanwhile changes the counter's version.
+        number = max(record.get("fence", 0), newest(table)) + 1
         try:
             zk.create(f"{path}/holder", json.dumps({"fence": number, "holder": holder}).encode(), ephemeral=True)
         except NodeExistsError:
