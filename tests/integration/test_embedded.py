@@ -19,7 +19,7 @@ import requests
 
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster, Ports
-from walferry.embedded.writer import TABLES, Writer, read_count
+from walferry.embedded.demo_writer import TABLES, Writer, read_count
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 

@@ -51,7 +51,7 @@ def writer(
     cells_per_second: int = 2_000,
 ) -> None:
     """Load the demo's two tables on the source, then write until the stop file appears or writes are refused."""
-    from walferry.embedded.writer import write
+    from walferry.embedded.demo_writer import write
 
     source = json.loads(endpoints.read_text())["source"]
     fields = {key: source[key] for key in ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")}

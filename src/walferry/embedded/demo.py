@@ -17,9 +17,9 @@ from walferry.embedded import processes
 from walferry.embedded.airflow import write_private
 from walferry.embedded.cluster import boot
 from walferry.embedded.dag_run import ENDED, DagRun
+from walferry.embedded.demo_writer import TABLES, read_count
 from walferry.embedded.environment import RUN, Environment, Settings
 from walferry.embedded.processes import Server
-from walferry.embedded.writer import TABLES, read_count
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.report import summary

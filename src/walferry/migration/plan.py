@@ -9,7 +9,7 @@ from typing import Literal
 
 import requests
 
-from walferry.apply.sink import CHUNK, TIMEOUT, SinkSettings, sink_settings
+from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
 from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor

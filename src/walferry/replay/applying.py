@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from walferry.apply.route import Route
-from walferry.apply.sink import limits_of, sink_settings
+from walferry.apply.sink_settings import limits_of, sink_settings
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease

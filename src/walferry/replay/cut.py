@@ -27,9 +27,8 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.run.run import Run
-from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.files import Place, WalFile, is_sealed, list_wals
 from walferry.wal.open import bytes_held
-from walferry.wal.sealed import is_sealed
 
 log = logging.getLogger(__name__)
 

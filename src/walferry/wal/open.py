@@ -28,7 +28,7 @@ class Until(Enum):
     """How far a file is read."""
 
     SEALED = "sealed"
-    """to its true end: waits up to CLOSE_SECONDS for the file to be sealed (`wal.sealed`)"""
+    """to its true end: waits up to CLOSE_SECONDS for the file to be sealed (`wal.files`)"""
     NOW = "now"
     """what is in it now, be it sealed or not"""
 
@@ -147,7 +147,7 @@ class Wal:
                 return
             if time.monotonic() > deadline:
                 if 0 < now.length == self.length:
-                    return  # its writer broke: the third rule of `wal.sealed`
+                    return  # its writer broke: the third rule of `wal.files`
                 raise TransientError(
                     f"WAL file {self._name} is not closed yet ({now.place.value}); it is tried again in the next round",
                     file=self._name,

@@ -16,8 +16,7 @@ import httpx
 
 from walferry.errors import TransientError, WalferryError
 from walferry.storage import PermissionDeniedError
-from walferry.wal.files import Place, WalFile, parse_wal_name
-from walferry.wal.sealed import listed_as_sealed
+from walferry.wal.files import Place, WalFile, listed_as_sealed, parse_wal_name
 
 TIMEOUT_SECONDS = 60.0
 ATTEMPTS = 4

@@ -11,7 +11,7 @@ import pytest
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.by_group import requests
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.sink import CHUNK, TIMEOUT, SinkSettings, sink_settings
+from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
 from walferry.apply.writer import CellRun, Limits, RefusedError
 from walferry.embedded.cluster import Cluster
 from walferry.formats.cells import CellType, encode_cell

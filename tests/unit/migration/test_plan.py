@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
-from walferry.apply.sink import SinkSettings
+from walferry.apply.sink_settings import SinkSettings
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table

@@ -1,4 +1,4 @@
-"""When nobody writes to a file any more."""
+"""When a WAL file is sealed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.storage import Local
-from walferry.wal.files import Place, WalFile, find_wal, list_wals
-from walferry.wal.sealed import is_sealed, listed_as_sealed
+from walferry.wal.files import Place, WalFile, find_wal, is_sealed, list_wals, listed_as_sealed
 
 SERVER, GROUP = "rs,1,2", "rs%2C1%2C2"
 OPEN = header() + entry([])
