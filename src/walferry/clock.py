@@ -1,4 +1,4 @@
-"""The clock by which moments are recorded."""
+"""The clock for recorded times."""
 
 from __future__ import annotations
 

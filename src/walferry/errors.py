@@ -1,8 +1,8 @@
 """Errors that reach the user: what happened, to which thing, and what to do.
 
-Every error carries its facts as attributes (`facts`), pickles (Spark and Airflow send them between
-processes), and belongs to one of two families: `TransientError` may go away by itself and is retried
-a bounded number of times; every other `WalferryError` is final.
+Every error carries its facts as attributes (`facts`), can be pickled (Spark and Airflow send errors between
+processes), and belongs to one of two families: a `TransientError` may pass by itself and is retried a bounded number
+of times; every other `WalferryError` is final.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _rebuild(kind: type[WalferryError], message: str, facts: dict[str, Any]) -> 
 
 
 class TransientError(WalferryError):
-    """May go away by itself: a server restarts, a region moves, a connection breaks."""
+    """May pass by itself: a server restarts, a region moves, a connection breaks."""
 
 
 class UsageError(WalferryError):
@@ -73,4 +73,4 @@ class GapError(WalferryError):
 
 
 class GateShutError(WalferryError):
-    """A gate of the run is shut: the cutover, or its end, is not allowed yet; fact `reasons`."""
+    """A gate of the run is shut: the next step is not allowed yet; fact `reasons`."""

@@ -1,4 +1,4 @@
-"""`python -m walferry.formats`: compile the numba kernels into their cache, so that no first run waits for it."""
+"""`python -m walferry.formats`: compile the numba kernels into their cache, so that the first run need not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _message(message: bytes) -> bytes:
 
 
 def main() -> None:
-    """Send one small log and one cell through every kernel."""
+    """Run one small log and one cell through every kernel."""
     cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
     key = pb.WALKey(
         encoded_region_name=b"0" * 32, table_name=b"t", log_sequence_number=1, write_time=1, following_kv_count=1

@@ -83,8 +83,8 @@ def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no
 def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
     """(status, position after the cell) of the cell whose int32 length is at `at`.
 
-    Looks at whatever lies before `limit`, so that a length that lies is found out early, not only
-    after as many bytes were read as it claims.
+    Checks whatever precedes `limit`: a false length is found early, not only after as many bytes were read as it
+    claims.
     """
     if at + 4 > limit:
         return INCOMPLETE, at
@@ -192,7 +192,7 @@ def locate_cells(buffer, start, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untyped-def]
-    """Fields of the checked cells of several entries, and for each its entry's number and its index in the entry."""
+    """Fields of the checked cells of several entries, and for each cell its entry's number and its index there."""
     n = cell_count.sum()
     fields = np.empty((CELL_FIELDS, n), np.int64)
     entry = np.empty(n, np.int64)
@@ -210,7 +210,7 @@ def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
-    """Copy n slices after each other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
+    """Copy n slices one after the other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
     n = len(starts)
     offsets = np.empty(n + 1, np.int64)
     offsets[0] = 0

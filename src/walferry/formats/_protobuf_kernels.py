@@ -1,4 +1,4 @@
-"""Numba kernels over protobuf's wire format, for messages that are too many to parse one by one."""
+"""Numba kernels over protobuf's wire format, for messages too numerous to parse one by one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
 def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
     """(status, field number, wire type, value or length, content start, position after) within a message.
 
-    For numbers the value is read; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
-    the field leaves the message.
+    For numbers the value is decoded; for bytes the content is `buffer[start:start + length]`. INCOMPLETE when
+    the field runs past the message.
     """
     status, tag, at = varint_at(buffer, at, end)
     number = tag >> 3
@@ -63,7 +63,7 @@ def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def holds_one_and_two(buffer, at, end, wire_of_one, wire_of_two):  # type: ignore[no-untyped-def]
-    """Whether a message is whole and has its fields 1 and 2: what UUID, FamilyScope and Attribute require."""
+    """Whether a message is whole and has its fields 1 and 2: as UUID, FamilyScope and Attribute require."""
     one = False
     two = False
     while at < end:

@@ -15,8 +15,8 @@ NEVER = np.int64(np.iinfo(np.int64).min)
 
 
 @njit(cache=True, nogil=True)
-def tag_expires_at(buffer, start, length):  # type: ignore[no-untyped-def]
-    """Milliseconds that the first TTL tag allows from a cell's timestamp on; FOREVER without one."""
+def ttl_of_tags(buffer, start, length):  # type: ignore[no-untyped-def]
+    """The first TTL tag's milliseconds, counted from the cell's timestamp; FOREVER without one."""
     at = start
     end = start + length
     while at + 3 <= end:
@@ -29,13 +29,13 @@ def tag_expires_at(buffer, start, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def is_older(timestamp, ttl, now):  # type: ignore[no-untyped-def]
-    """Whether timestamp + ttl < now, without overflow; a negative ttl has run out at once."""
+    """Whether timestamp + ttl < now, without overflow; a negative ttl has expired from the start."""
     return ttl != FOREVER and timestamp < now - ttl if ttl >= 0 else True
 
 
 @njit(cache=True, nogil=True)
 def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
-    """Binary search in the first `count` of stamps that fall."""
+    """Whether the timestamp is among the first `count` of `stamps`, which descend (binary search)."""
     low = 0
     high = count
     while low < high:
@@ -54,7 +54,7 @@ def resolve(  # type: ignore[no-untyped-def]
     timestamp, kind, tags_start, tags_length,
     names, name_offsets, max_versions, min_versions, ttl, now,
 ):  # fmt: skip
-    """(fate of each cell, number of the first cell whose family has no rules or -1).
+    """(fate of each cell, number of the first cell whose family has no rules, or -1).
 
     The rules are NormalUserScanQueryMatcher's: ScanDeleteTracker and ScanWildcardColumnTracker over cells in HBase's
     order, where at one timestamp a delete marker comes before the puts that it masks.
@@ -100,7 +100,7 @@ def resolve(  # type: ignore[no-untyped-def]
         t = timestamp[i]
         too_old = is_older(t, ttl[rules], now)
         expired = (too_old and min_versions[rules] == 0) or is_older(
-            t, tag_expires_at(buffer, tags_start[i], tags_length[i]), now
+            t, ttl_of_tags(buffer, tags_start[i], tags_length[i]), now
         )
         if kind[i] != PUT:
             fates[i] = MARKER
@@ -194,7 +194,7 @@ def murmur3(buffer, start, length):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def digest_rows(buffer, position, row_start, row_length, value_start, value_length, tags_length, keep):  # type: ignore[no-untyped-def]
-    """Per row that keeps a cell: (its first, how many, low and high half of their hashes' sum)."""
+    """For each row with a kept cell: (its first one, how many, low and high half of the sum of their hashes)."""
     n = len(position)
     first = np.empty(n, np.int64)
     cells = np.empty(n, np.int32)
@@ -236,7 +236,7 @@ def hash_keys(buffer, position, value_start, cells):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def sum_128(low, high):  # type: ignore[no-untyped-def]
-    """(low, high) half of the sum modulo 2**128 of numbers given in halves."""
+    """(low, high) halves of the sum modulo 2**128 of numbers given in halves."""
     total_low = np.uint64(0)
     total_high = np.uint64(0)
     for i in range(len(low)):

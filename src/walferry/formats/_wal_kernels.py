@@ -1,8 +1,8 @@
 """Numba kernels over WAL entries: a delimited protobuf WALKey, then `following_kv_count` cells.
 
 Field numbers and wire types are those of HBase's WAL.proto; unknown fields are skipped by wire type, as protobuf does.
-Everything is checked against what lies before `limit` as early as it can be, so that a damaged length seldom makes
-a reader wait for bytes that never come.
+Everything is checked against the bytes before `limit` as early as possible, so that a damaged length seldom makes a
+reader wait for bytes that never come.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from walferry.formats._protobuf_kernels import (
 )
 from walferry.formats.markers import marker_of
 
-FULL = 2  # the columns are full, there are more entries
+FULL = 2  # the columns are full; more entries follow
 
 EMPTY_KEY = 21
 KEY_TOO_LONG = 22
@@ -44,7 +44,7 @@ REASONS = CELL_REASONS | {
     KEY_FIELD_MISSING: "a required field of the WALKey is missing",
 }
 
-# A key holds two names, a scope a family and cluster ids: far below this.
+# A key holds two names, one scope per family and cluster ids: far less than this.
 MAX_KEY_BYTES = 1 << 20
 
 ENTRY_FIELDS = 15
@@ -91,7 +91,7 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
         field_start = position
         status, number, wire, value, content, position = field_at(buffer, field_start, visible)
         if status == INCOMPLETE:
-            # Beyond the key it can never fit; beyond the limit it may still come, unless it claims too much.
+            # A field that runs past the key is damaged; one that only runs past the limit may still arrive.
             if visible == end or (wire == BYTES and content > field_start and value > end - content):
                 return BAD_KEY_FIELD, field_start
             return INCOMPLETE, field_start
@@ -191,7 +191,7 @@ def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_entry(buffer, start, limit):  # type: ignore[no-untyped-def]
-    """Position of the first thing in `buffer[start:limit]` that is a whole entry beyond doubt, or -1.
+    """Position of the first entry in `buffer[start:limit]` that is whole beyond doubt, or -1.
 
     That is: a WALKey that begins with the name of a region as HBase encodes it (32 hex digits, or the ten digits of
     hbase:meta), with at least one cell, all of it valid.

@@ -48,7 +48,7 @@ CELL_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class CellIndex:
-    """Where the fields of n cells lie in `buffer`: int64[n] positions and lengths, and the two numbers read out.
+    """Where the fields of n cells are in `buffer`: int64[n] positions and lengths; `timestamp` and `type` are decoded.
 
     `position` is that of a cell's int32 length prefix; `tags` are the raw tags without their own length.
     """
@@ -83,7 +83,7 @@ class CellIndex:
 
     @classmethod
     def of(cls, buffer: Bytes, located: Int64s) -> CellIndex:
-        """From what the kernels located: one row per attribute, in their order."""
+        """From the kernels' result: one row per attribute, in their order."""
         columns = list(located)
         columns[kernels.TYPE] = columns[kernels.TYPE].astype(np.uint8)
         return cls(buffer, *columns)

@@ -1,6 +1,6 @@
 """How the entries of a WAL are encoded, as its header says: plain, compressed or encrypted.
 
-Only plain ones are read. Dictionary compression and decryption go in here; what cannot be read is refused by name.
+Only plain ones are read; the others are refused by name. Dictionary decompression and decryption belong here.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
 
 
 def text(name: bytes) -> str:
-    """A table's or region's name for people; bytes that are no UTF-8 (a flipped bit) show as \\xNN."""
+    """A table's or region's name for display; bytes that are not UTF-8 (a flipped bit) appear as \\xNN."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
-    """The cells of a batch's entries, or of those that `select` (bool a entry) marks, as WAL_CELL_SCHEMA."""
+    """The cells of a batch's entries, or of those that `select` (one bool per entry) marks, as WAL_CELL_SCHEMA."""
     chosen = batch if select is None else batch.take(np.flatnonzero(select))
     cells, entry, index = index_entry_cells(chosen)
     columns = [

@@ -1,7 +1,7 @@
-"""Markers: entries in which HBase notes what it did, not what a client wrote (WALEdit, cells of family METAFAMILY).
+"""Markers: entries that record what HBase did, not what a client wrote (WALEdit, cells of family METAFAMILY).
 
-A new kind of marker gets a number in `Marker` and its qualifier in `marker_of`. Whoever applies entries decides by
-`Marker`: UNKNOWN is never passed over in silence.
+A new kind of marker gets a number in `Marker` and its qualifier in `marker_of`. Appliers decide by `Marker`;
+UNKNOWN is never silently skipped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
-    """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a cell of a user."""
+    """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a user's cell."""
     row_length = int16_at(buffer, cell + 12)
     family = cell + 15 + row_length
     family_length = np.int64(buffer[family - 1])
@@ -78,7 +78,7 @@ def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
         return MARKER_BULK_LOAD
     if equals(buffer, start, length, REPLICATION_MARKER):
         return MARKER_REPLICATION
-    if equals(buffer, start, length, REGION_EVENT):  # 1.x: only RegionEventDescriptor.event_type tells
+    if equals(buffer, start, length, REGION_EVENT):  # 1.x: the kind is in RegionEventDescriptor.event_type
         at = cell + 12 + key_length
         end = at + int32_at(buffer, cell + 8)
         while at < end:

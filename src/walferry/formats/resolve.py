@@ -1,4 +1,4 @@
-"""What of a table is visible at one fixed moment, and a digest of it that no block or region border changes.
+"""Which cells of a table are visible at one fixed moment, and a digest of them that ignores block and region borders.
 
 Raw scans of two equal tables differ, because flushes and compactions drop masked, expired and surplus cells at
 different times. Resolved by the same rules at the same moment they are equal.
@@ -24,7 +24,7 @@ ROW_DIGEST_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int32()), ("lo
 
 @dataclass(frozen=True)
 class FamilyRules:
-    """A column family's VERSIONS, MIN_VERSIONS and TTL (milliseconds, None for ever)."""
+    """A column family's VERSIONS, MIN_VERSIONS and TTL (milliseconds; None means forever)."""
 
     max_versions: int
     min_versions: int
@@ -61,8 +61,8 @@ def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -
     """The Fate of each cell at `now_ms` (milliseconds since the epoch).
 
     `cells` are whole rows in HBase's order, as a raw scan of all versions returns them: row, family, qualifier,
-    timestamp falling, type falling. A marker masks puts of its timestamp no matter which came first (families with
-    NEW_VERSION_BEHAVIOR work otherwise: not for this function). A TTL tag shortens a cell's life, never lengthens it.
+    timestamp descending, type descending. A marker masks puts of its timestamp no matter which came first (not so in
+    families with NEW_VERSION_BEHAVIOR: do not pass them). A TTL tag shortens a cell's life, never lengthens it.
     Raises UsageError (fact `family`) for a cell of a family without rules.
     """
     families = sorted(rules)
@@ -94,7 +94,7 @@ def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -
 
 
 def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
-    """Digest of the cells that `keep` (bool a cell) marks.
+    """Digest of the cells that `keep` (one bool per cell) marks.
 
     A cell's hash is MurmurHash3_x64_128 (seed 0) of its KeyValue: row, family, qualifier, timestamp, type, value and
     tags, each after its length or of fixed size. Rows are counted where the row changes.

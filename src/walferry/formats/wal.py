@@ -3,8 +3,8 @@
     'PWAL' | varint + WALHeader | ENTRY* | WALTrailer (empty) | int32 its length | 'LAWP'
     ENTRY = varint + WALKey | following_kv_count times: int32 length + KeyValue
 
-The trailer is written when a file is closed. A file without one is still being written, or its writer died; that is
-no damage. There are no checksums: damage shows only where it breaks the structure.
+The trailer is written when a file is closed. A file without one is still being written, or its writer died; it is not
+damaged. There are no checksums: damage shows only where it breaks the structure.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ TRAILER_MAGIC = b"LAWP"
 EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
 
 MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
-ENTRIES_A_BATCH = 1 << 16
+ENTRIES_PER_BATCH = 1 << 16
 
 
 class Ending(Enum):
     """How a file ends."""
 
     WHOLE = "whole"  # a valid trailer right after the last entry
-    UNFINISHED = "unfinished"  # no trailer; after the last whole entry there may be a part of one
+    UNFINISHED = "unfinished"  # no trailer; the last whole entry may be followed by part of another
 
 
 @dataclass(frozen=True)
 class EntryBatch:
-    """n whole entries in file order, as columns; nothing is copied out of the bytes read.
+    """n whole entries in file order, as columns; the bytes read are not copied.
 
     Positions are in `buffer` (uint8), whose first byte is at file offset `base`. `region`, `table` and `clusters`
-    are codes into the lists beside them, which grow with the file and are shared by all batches of a reader.
+    are codes into `regions`, `tables` and `cluster_lists`, which grow with the file and are shared by all batches of
+    a reader.
     """
 
     buffer: Bytes
@@ -63,7 +64,7 @@ class EntryBatch:
     table: Int32s
     tables: list[bytes]  # b"qualifier" or b"namespace:qualifier"
     clusters: Int32s
-    cluster_lists: list[bytes]  # the `cluster_ids` fields of the key as they are there, b"" for none
+    cluster_lists: list[bytes]  # the raw `cluster_ids` fields of the key, b"" for none
     marker: npt.NDArray[np.int8]  # Marker
 
     def __len__(self) -> int:
@@ -71,7 +72,7 @@ class EntryBatch:
 
     @property
     def cells_start(self) -> Int64s:
-        """Where an entry's cells begin; `buffer[cells_start:end]` is what an RPC cell block wants."""
+        """Where an entry's cells begin; `buffer[cells_start:end]` is a valid RPC cell block."""
         return self.key_end
 
     def take(self, which: npt.NDArray[np.intp]) -> EntryBatch:
@@ -104,16 +105,16 @@ class WalReader:
     other than 0, which must be the start or end of an entry, no header is read (`header` is None).
 
     The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
-    included), DamagedInputError when this is no WAL, UnreadableInputError for compressed or encrypted files and for
-    codecs and writers that are not known. Iteration raises DamagedInputError (facts `file`, `offset` of the first
-    entry that cannot be read, `reason`) after all entries before it. An unfinished file is no error: see `ending`.
+    included), DamagedInputError when it is not a WAL, UnreadableInputError for compressed or encrypted files and for
+    unknown codecs and writers. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that
+    cannot be read, `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
 
     Memory: about twice `batch_bytes`, or twice the largest entry if that is larger.
     """
 
     def __init__(self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, offset: int = 0) -> None:
         self._file = file
-        self._window = _Window(chunks, offset, batch_bytes)
+        self._buffer = _Buffer(chunks, offset, batch_bytes)
         self._regions = _Names()
         self._tables = _Names()
         self._clusters = _Names()
@@ -123,42 +124,42 @@ class WalReader:
 
     @classmethod
     def resume(cls, chunks: Iterable[bytes], file: str, offset: int, *, batch_bytes: int = 16 << 20) -> WalReader:
-        """A reader that goes on at an entry's `offset`, with chunks that begin there."""
+        """A reader that continues at an entry's `offset`, with chunks that begin there."""
         return cls(chunks, file, batch_bytes=batch_bytes, offset=offset)
 
     @property
     def length(self) -> int:
-        """Bytes of the file that were seen; after iteration, those of the whole file."""
-        return self._window.length
+        """Bytes of the file seen so far; after iteration, the length of the whole file."""
+        return self._buffer.length
 
     def __iter__(self) -> Iterator[EntryBatch]:
-        window = self._window
-        fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_A_BATCH), np.int64)
-        at = self.end - window.base
+        buffer = self._buffer
+        fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
+        at = self.end - buffer.base
         while True:
             # The last 8 bytes seen may be the trailer.
-            hold_back = 0 if window.finished and window.trailer_size is None else len(EMPTY_TRAILER)
-            limit = max(at, window.filled - hold_back)
-            status, count, at, wrong = kernels.scan_entries(window.data, at, limit, fields)
+            hold_back = 0 if buffer.finished and buffer.trailer_size is None else len(EMPTY_TRAILER)
+            limit = max(at, buffer.filled - hold_back)
+            status, count, at, wrong = kernels.scan_entries(buffer.data, at, limit, fields)
             if count:
-                self.end = window.base + at
+                self.end = buffer.base + at
                 yield self._batch(fields[:, :count])
             if status == kernels.FULL:
                 continue
-            if status not in (OK, INCOMPLETE) or window.finished:
-                self._finish(at, status, window.base + wrong)
+            if status not in (OK, INCOMPLETE) or buffer.finished:
+                self._finish(at, status, buffer.base + wrong)
                 return
-            window.advance(at)
+            buffer.advance(at)
             at = 0
 
     def _batch(self, fields: Int64s) -> EntryBatch:
-        buffer = self._window.data[: self._window.filled]
-        region = self._regions.codes(buffer, fields[kernels.REGION_START], fields[kernels.REGION_LENGTH])
-        table = self._tables.codes(buffer, fields[kernels.TABLE_START], fields[kernels.TABLE_LENGTH])
-        clusters = self._clusters.codes(buffer, fields[kernels.CLUSTERS_START], fields[kernels.CLUSTERS_LENGTH])
+        data = self._buffer.data[: self._buffer.filled]
+        region = self._regions.codes(data, fields[kernels.REGION_START], fields[kernels.REGION_LENGTH])
+        table = self._tables.codes(data, fields[kernels.TABLE_START], fields[kernels.TABLE_LENGTH])
+        clusters = self._clusters.codes(data, fields[kernels.CLUSTERS_START], fields[kernels.CLUSTERS_LENGTH])
         return EntryBatch(
-            buffer=buffer,
-            base=self._window.base,
+            buffer=data,
+            base=self._buffer.base,
             start=fields[kernels.START].copy(),
             end=fields[kernels.END].copy(),
             key_start=fields[kernels.KEY_START].copy(),
@@ -179,14 +180,14 @@ class WalReader:
     def _finish(self, at: int, status: int, wrong: int) -> None:
         """Tell whole, unfinished and damaged files apart.
 
-        The entries end at `at` in the window; `status` says why there is no further one, `wrong` at which offset.
+        The entries end at `at` in the buffer; `status` says why no further one follows, `wrong` at which offset.
         """
-        window = self._window
-        window.drain()
-        end = window.base + at
-        size = window.trailer_size
+        buffer = self._buffer
+        buffer.drain()
+        end = buffer.base + at
+        size = buffer.trailer_size
         if size is not None:
-            entries_end = window.length - len(EMPTY_TRAILER)
+            entries_end = buffer.length - len(EMPTY_TRAILER)
             if end == entries_end - size:
                 self.ending = Ending.WHOLE
                 return
@@ -194,41 +195,41 @@ class WalReader:
                 raise self._damaged(end, f"the trailer claims {size} bytes, but entries are there")
             if status == INCOMPLETE:
                 raise self._damaged(end, "an entry runs into the trailer")
-        elif window.finished:
-            if EMPTY_TRAILER.startswith(window.data[at : window.filled][: len(EMPTY_TRAILER)].tobytes()):
+        elif buffer.finished:
+            if EMPTY_TRAILER.startswith(buffer.data[at : buffer.filled][: len(EMPTY_TRAILER)].tobytes()):
                 return
             if status == INCOMPLETE:
-                later = kernels.find_entry(window.data, at, window.filled)
+                later = kernels.find_entry(buffer.data, at, buffer.filled)
                 if later < 0:
                     return
-                later += window.base
+                later += buffer.base
                 raise self._damaged(end, f"an entry runs past the end of the file, over a whole one at {later}")
         raise self._damaged(end, f"{kernels.REASONS.get(status, 'no entry begins here')} (at byte {wrong})")
 
     def _read_header(self) -> WalHeader:
-        window = self._window
-        window.need(len(MAGIC) + 10)
-        magic = window.data[: min(len(MAGIC), window.filled)].tobytes()
+        buffer = self._buffer
+        buffer.need(len(MAGIC) + 10)
+        magic = buffer.data[: min(len(MAGIC), buffer.filled)].tobytes()
         if magic != MAGIC[: len(magic)]:
-            raise self._damaged(0, "it does not begin with PWAL, so it is no WAL")
-        status, size, start = protobuf.varint_at(window.data, len(MAGIC), window.filled)
+            raise self._damaged(0, "it does not begin with PWAL, so it is not a WAL")
+        status, size, start = protobuf.varint_at(buffer.data, len(MAGIC), buffer.filled)
         if status == protobuf.BAD_VARINT or not 0 <= size <= MAX_HEADER_BYTES:
             raise self._damaged(len(MAGIC), "the length of the header is impossible")
         end = start + size
-        window.need(end)
-        if status == INCOMPLETE or window.filled < end:
-            if kernels.find_entry(window.data, len(magic), window.filled) >= 0:
+        buffer.need(end)
+        if status == INCOMPLETE or buffer.filled < end:
+            if kernels.find_entry(buffer.data, len(magic), buffer.filled) >= 0:
                 raise self._damaged(len(MAGIC), "the header runs past the end of the file, over whole entries")
             raise UnfinishedInputError(
-                f"{self._file} ends after {window.length} bytes, inside its header: its writer has only begun, or died",
+                f"{self._file} ends after {buffer.length} bytes, inside its header: its writer just began, or died",
                 file=self._file,
                 offset=0,
                 reason="the file ends inside its header",
             )
         try:
-            message = hbase_pb2.WALHeader.FromString(window.data[start:end].tobytes())
+            message = hbase_pb2.WALHeader.FromString(buffer.data[start:end].tobytes())
         except DecodeError:
-            raise self._damaged(len(MAGIC), "the header is no WALHeader message") from None
+            raise self._damaged(len(MAGIC), "the header is not a WALHeader message") from None
         header = WalHeader(
             writer=message.writer_cls_name if message.HasField("writer_cls_name") else None,
             codec=message.cell_codec_cls_name if message.HasField("cell_codec_cls_name") else None,
@@ -270,10 +271,10 @@ class _Names:
         return code
 
 
-class _Window:
-    """The bytes of the file from `base` on that are in memory: `data[:filled]`.
+class _Buffer:
+    """The part of the file that is in memory: `data[:filled]`, whose first byte is at file offset `base`.
 
-    Batches keep views of `data`, so the window moves on into a new array and never writes over an old one.
+    Batches keep views of `data`, so reading on allocates a new array and never overwrites an old one.
     """
 
     def __init__(self, chunks: Iterable[bytes], base: int, size: int) -> None:
@@ -289,16 +290,16 @@ class _Window:
         self._fill()
 
     def need(self, filled: int) -> None:
-        """Have at least `filled` bytes in `data`, unless the file ends before."""
+        """Have at least `filled` bytes in `data`, unless the file ends first."""
         if filled > len(self.data):
             self._move(0, filled)
 
     def advance(self, at: int) -> None:
-        """Drop what comes before `at` and read on; at least one byte joins unless the file ends."""
+        """Drop what comes before `at` and read on; at least one byte is added unless the file ends."""
         self._move(at, 2 * (self.filled - at))
 
     def drain(self) -> None:
-        """See the rest of the file without keeping it."""
+        """Read the rest of the file without keeping it."""
         self._see(self._pending)
         while self._next_chunk():
             self._see(self._pending)
@@ -336,7 +337,7 @@ class _Window:
 
     @property
     def trailer_size(self) -> int | None:
-        """What the last 8 bytes seen, as the end of a trailer, say about its size; None if they are no such end."""
+        """The trailer's size according to the last 8 bytes seen; None if they are not the end of a trailer."""
         if len(self.last) < len(EMPTY_TRAILER) or not self.last.endswith(TRAILER_MAGIC):
             return None
         return int.from_bytes(self.last[:4], "big", signed=True)

@@ -1,1 +1,1 @@
-"""A client of HBase in Python: its RPC, ZooKeeper registry, administration, mutations, scans, replication."""
+"""An HBase client in Python: RPC, ZooKeeper registry, administration, mutations, scans, replication."""

@@ -11,11 +11,10 @@ from walferry.errors import UsageError
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """All that is needed to reach one HBase cluster; small and picklable, it travels to Spark executors.
+    """All that is needed to reach one HBase cluster; small and picklable, it is sent to Spark executors.
 
     `zookeeper` is "host:port,host:port"; `webhdfs` the name node's "http://host:port"; `rootdir` is
-    hbase.rootdir, "hdfs://host:8020/hbase"; `thrift` is "host:port"; `user` is the name that the
-    cluster sees.
+    hbase.rootdir, "hdfs://host:8020/hbase"; `thrift` is "host:port"; `user` is the user name sent to the cluster.
     """
 
     zookeeper: str

@@ -1,8 +1,7 @@
 """Administration: tables, snapshots, regions, WALs and replication peers.
 
-Calls that change something carry a nonce where HBase takes one: a call repeated after a time-out then
-finds the procedure of the first one instead of starting another. Where HBase takes none, the outcome is
-looked up before the call is repeated.
+Calls that change something carry a nonce where HBase accepts one: a call repeated after a time-out then finds the
+procedure of the first instead of starting another. Elsewhere the outcome is looked up before the call is repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DEADLINE_S = 600.0
 _POLL_S = 0.1
 _MAX_POLL_S = 1.0
 
-# Keeps WALs for a disabled peer without a sink or a jar: it ships with HBase and replicates nothing.
+# Makes a disabled peer keep WALs without a sink or a jar: the class is part of HBase and replicates nothing.
 PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 
 
@@ -60,7 +59,7 @@ def create_table(
     families: Mapping[str, Mapping[str, str]],
     split_keys: Sequence[bytes] = (),
 ) -> None:
-    """Create a table. `families` maps names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
+    """Create a table. `families` maps family names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
     request = pb.CreateTableRequest(table_schema=new_table(name, families).schema, split_keys=split_keys)
     _procedure(client, "CreateTable", request, pb.CreateTableResponse, name)
     client.forget(name)
@@ -95,23 +94,23 @@ def enable_table(client: Calls, name: str) -> None:
 
 
 def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
-    """Give a table another schema; its regions are opened anew one after the other."""
+    """Change a table's schema; HBase reopens its regions one after the other."""
     request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
     _procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
 
 
 def set_read_only(client: Calls, name: str, read_only: bool) -> None:
-    """Set a table's READONLY: once this returns every region refuses writes, or takes them again.
+    """Set a table's READONLY: once this returns, every region refuses writes, or accepts them again.
 
-    The schema may say so already while an earlier, timed-out request is still reopening regions. So it is set in any
-    case: the master takes one modification after the other.
+    The schema may already say so while an earlier, timed-out request is still reopening regions. So it is always set
+    again: the master runs one modification after the other.
     """
     descriptor = client.describe(name)
     modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
 
 
 def move_region(client: Calls, region: Region, server: Server | None = None) -> None:
-    """Move a region to a server, or to one that HBase picks; returns when it is open there."""
+    """Move a region to a server, or to one of HBase's choice; returns when it is open there."""
     request = pb.MoveRegionRequest(
         region=pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded.encode())
     )
@@ -144,7 +143,7 @@ def split_region(client: Calls, region: Region, split_row: bytes) -> None:
 
 
 def merge_regions(client: Calls, regions: Sequence[Region]) -> None:
-    """Merge adjacent regions of a table into one; returns when that is open."""
+    """Merge adjacent regions of a table into one; returns when it is open."""
     encoded = pb.RegionSpecifier.ENCODED_REGION_NAME
     request = pb.MergeTableRegionsRequest(
         region=[pb.RegionSpecifier(type=encoded, value=region.encoded.encode()) for region in regions]
@@ -167,7 +166,7 @@ def flush_table(client: Calls, name: str) -> None:
 
 
 def compact_table(client: Calls, name: str, major: bool = False) -> None:
-    """Ask every region to compact; returns at once, the servers compact when they get to it."""
+    """Ask every region to compact; returns at once, before the servers have compacted."""
     for region in client.regions(name):
         client.region_call(
             name,
@@ -180,7 +179,7 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
 
 
 def roll_wal(client: Calls, server: Server) -> None:
-    """Ask a region server to begin new WAL files. It only takes note: watch its WALs for the effect."""
+    """Ask a region server to begin new WAL files. The server does so later: watch its WALs for the effect."""
     retried(
         lambda: client.pool.call(
             server.address,
@@ -196,9 +195,9 @@ def roll_wal(client: Calls, server: Server) -> None:
 def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
     """Take a FLUSH snapshot and wait for it: all edits acknowledged before the call are in it.
 
-    Safe to repeat: when a finished snapshot of that name and table is there already (look at its
-    `creation_time`, in ms), that is returned. Raises SnapshotExistsError when it is another table's,
-    TransientError at the deadline, RemoteError when it failed.
+    Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
+    ms). Raises SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it
+    failed.
     """
     what = f"snapshot {name} of {table}"
     wanted = pb.SnapshotDescription(name=name, table=table, type=pb.SnapshotDescription.FLUSH)
@@ -208,7 +207,7 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
         found = next((one for one in snapshots(client) if one.name == name), None)
         if found is not None and found.table != table:
             raise SnapshotExistsError(
-                f"snapshot {name} is there already, of table {found.table} instead of {table}",
+                f"snapshot {name} already exists, of table {found.table} instead of {table}",
                 snapshot=name,
                 table=found.table,
             )
@@ -228,9 +227,9 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
             if answer.HasField("proc_id"):
                 _wait_for_procedure(client, answer, what, left)
             else:
-                _wait(done, what, left)  # before 2.6 a snapshot is no procedure
+                _wait(done, what, left)  # before 2.6 a snapshot is not a procedure
         except (SnapshotInProgressError, SnapshotExistsError) as error:
-            # By an earlier call of ours whose answer got lost, or by somebody else: wait and see.
+            # By an earlier call of ours whose answer was lost, or by somebody else: wait and look again.
             if left <= 0:
                 raise TransientError(f"{what} cannot begin: {error}", snapshot=name, table=table) from error
             time.sleep(_MAX_POLL_S)
@@ -256,20 +255,20 @@ def delete_snapshot(client: Calls, name: str) -> bool:
         try:
             client.master_call("DeleteSnapshot", request, pb.DeleteSnapshotResponse, attempts=1)
         except SnapshotNotFoundError:
-            return attempts > 1  # the first call deleted it, its answer got lost
+            return attempts > 1  # an earlier call deleted it, but its answer was lost
         return True
 
     return retried(delete)
 
 
 def clone_snapshot(client: Calls, name: str, table: str) -> None:
-    """Create a table from a snapshot. Raises TableExistsError (it is left alone), SnapshotNotFoundError."""
+    """Create a table from a snapshot. Raises TableExistsError (that table is left alone), SnapshotNotFoundError."""
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
     if _table_exists(client, table):
-        # RestoreSnapshot into a table that is there would put its contents back to the snapshot's.
-        raise TableExistsError(f"table {table} is there already; {name} was not cloned", table=table)
+        # RestoreSnapshot into an existing table would revert its contents to the snapshot's.
+        raise TableExistsError(f"table {table} already exists; {name} was not cloned", table=table)
     target = pb.SnapshotDescription()
     target.CopyFrom(found)
     target.table = table  # not the snapshot's own table: that is what makes it a clone
@@ -278,7 +277,7 @@ def clone_snapshot(client: Calls, name: str, table: str) -> None:
 
 
 def restore_snapshot(client: Calls, name: str) -> None:
-    """Put a disabled table back to its snapshot: what came later is lost. Raises SnapshotNotFoundError."""
+    """Revert a disabled table to its snapshot; later edits are lost. Raises SnapshotNotFoundError."""
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
@@ -288,7 +287,7 @@ def restore_snapshot(client: Calls, name: str) -> None:
 
 
 def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
-    """Add a replication peer. No error when the same one is there; UsageError when another is.
+    """Add a replication peer. Idempotent; raises UsageError when a different peer has this id.
 
     Its queues appear a little later: see `peer_queues`. (In 1.x peers are written to ZooKeeper instead.)
     """
@@ -307,7 +306,7 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
         elif there != (enabled, endpoint_class):
             state = "enabled" if there[0] else "disabled"
             raise UsageError(
-                f"replication peer {peer_id} is there already, {state} and with the endpoint {there[1] or '(none)'}; "
+                f"replication peer {peer_id} already exists, {state} and with the endpoint {there[1] or '(none)'}; "
                 "remove it or choose another id",
                 peer=peer_id,
             )
@@ -363,8 +362,8 @@ def peers_may_change(client: Calls) -> bool | None:
 
 
 def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
-    """Which permissions the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE, ADMIN), such
-    as "global ADMIN", and to read tables ("READ on shop:orders").
+    """The permissions that the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE, ADMIN), such
+    as "global ADMIN", and to read the `readable` tables ("READ on shop:orders").
 
     None where HBase checks none, having no AccessController, or cannot be asked (before 2.2).
     (MasterRpcServices.hasUserPermissions)
@@ -412,7 +411,7 @@ def _with_nonce(request: Any) -> Any:
 
 
 def _procedure(client: Calls, method: str, request: Any, response_type: type[Any], thing: str) -> None:
-    """Call a method that starts a master procedure, and wait for that."""
+    """Call a method that starts a master procedure, and wait for the procedure."""
     answer = client.master_call(method, _with_nonce(request), response_type)
     _wait_for_procedure(client, answer, f"{method} of {thing}")
 
@@ -427,14 +426,14 @@ def _wait_for_procedure(client: Calls, answer: Any, what: str, deadline_s: float
         if result.HasField("exception"):
             cause = result.exception.generic_exception
             raise remote_error(cause.class_name, cause.message, server="the master", method=what, do_not_retry=True)
-        # NOT_FOUND: finished so long ago that the master forgot it
+        # NOT_FOUND: finished so long ago that the master has forgotten it
         return result.state != pb.GetProcedureResultResponse.RUNNING
 
     _wait(finished, what, deadline_s)
 
 
 def _wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
-    """Poll until `done`. Raises TransientError at the deadline: the thing may still come to its end."""
+    """Poll until `done`. Raises TransientError at the deadline: it may still finish."""
     deadline = time.monotonic() + deadline_s
     pause = _POLL_S
     while not done():

@@ -1,4 +1,4 @@
-"""How a connection to HBase proves who it is. Only SIMPLE is there; SASL (Kerberos, tokens) goes in here."""
+"""How a connection to HBase proves who it is. Only SIMPLE is implemented; SASL (Kerberos, tokens) belongs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calls in `admin`, `mutate`, `scan` and `replicate` need of the client that they are methods of."""
+"""What the functions in `admin`, `mutate`, `scan` and `replicate` need of the client whose methods they are."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ _HBASE_VERSION, _LIVE_SERVERS = 0, 2  # ClusterStatus.Option
 class HBaseClient:
     """Everything that walferry asks of one cluster: a context manager that connects at first use.
 
-    Usable from several threads; not picklable (send `ClusterAddress` to other processes). `timeout_s`
-    bounds each call. What is transient is retried a bounded number of times, unless a method says
-    otherwise; errors are those of `walferry.hbase.errors`.
+    Usable from several threads; not picklable (send `ClusterAddress` to other processes). `timeout_s` bounds each
+    call. Transient failures are retried a bounded number of times, unless a method says otherwise; errors are those
+    of `walferry.hbase.errors`.
     """
 
-    # Each group is documented in its own module.
+    # Each group is documented in its module.
     create_namespace = admin.create_namespace
     namespace_exists = admin.namespace_exists
     create_table = admin.create_table
@@ -94,15 +94,15 @@ class HBaseClient:
 
     @property
     def zk(self) -> KazooClient:
-        """The started kazoo client, for znodes of one's own."""
+        """The started kazoo client, for znodes that are not HBase's."""
         return self.zookeeper.client
 
     def cluster_id(self) -> str:
-        """The cluster's id, as HBase keeps it: a UUID's text."""
+        """The cluster's id as HBase stores it: the text of a UUID."""
         return self.zookeeper.cluster_id()
 
     def cluster_uuid(self) -> uuid.UUID:
-        """The cluster's id as it is in WAL keys."""
+        """The cluster's id as it appears in WAL keys."""
         return uuid.UUID(self.cluster_id())
 
     def master(self) -> Server:
@@ -120,9 +120,9 @@ class HBaseClient:
         return answer.cluster_status.hbase_version.version
 
     def memstore_bytes(self) -> dict[str, int]:
-        """What stands in memory and in no store file yet, by table, as region servers last reported it to the master.
+        """Bytes not yet flushed to store files, by table, as region servers last reported them to the master.
 
-        They report whole MiB for each region, so this is a lower bound.
+        They report whole MiB per region, so this is a lower bound.
         """
         request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
         answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
@@ -134,7 +134,7 @@ class HBaseClient:
         return sizes
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
-        """Names of all tables, or of one namespace's; HBase's own ones only with `system`."""
+        """Names of all tables, or of one namespace's; HBase's own only with `system`."""
         request = pb.GetTableDescriptorsRequest(include_sys_tables=system)
         if namespace is not None:
             request.namespace = namespace
@@ -170,7 +170,7 @@ class HBaseClient:
         return retried(lambda: self._locations.regions(table))
 
     def locate(self, table: str, row: bytes) -> Region:
-        """The region that holds a row, as remembered; one try. Raises RegionNotServedError (transient)."""
+        """The region that holds a row, as cached; one attempt. Raises RegionNotServedError (transient)."""
         return self._locations.locate(table, row)
 
     def forget(self, table: str) -> None:
@@ -178,7 +178,7 @@ class HBaseClient:
         self._locations.forget(table)
 
     def location_failed(self, table: str, error: TransientError, attempt: int) -> None:
-        """Between two tries of a call to a region: forget where it was.
+        """Between two attempts of a call to a region: forget where it was.
 
         Raises TableStateError when the table turns out to be disabled, so that nobody waits for it.
         """

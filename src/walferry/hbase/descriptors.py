@@ -30,8 +30,8 @@ def table_text(name: pb.TableName) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """A column family. `attributes` are HBase's own strings (ColumnFamilyDescriptorBuilder); the fields
-    read them with HBase 2's defaults. `ttl_ms` None = cells live forever."""
+    """A column family. `attributes` are HBase's own strings (ColumnFamilyDescriptorBuilder); the properties
+    parse them with HBase 2's defaults. `ttl_ms` None = cells live forever."""
 
     name: str
     attributes: Mapping[str, str]
@@ -54,12 +54,12 @@ class Family:
 
     @property
     def is_mob(self) -> bool:
-        """Values above a size live in MOB files"""
+        """Whether values above a size are stored in MOB files"""
         return self.attributes.get("IS_MOB", "false").lower() == "true"
 
     @property
     def new_version_behavior(self) -> bool:
-        """Deletes mask by order of arrival instead of by timestamp"""
+        """Whether deletes mask by order of arrival instead of by timestamp"""
         return self.attributes.get("NEW_VERSION_BEHAVIOR", "false").lower() == "true"
 
     @property
@@ -100,12 +100,12 @@ class TableDescriptor:
 
     @property
     def read_only(self) -> bool:
-        """READONLY: puts and deletes are refused"""
+        """READONLY: whether puts and deletes are refused"""
         return self.attributes.get("READONLY", "false").lower() == "true"
 
     @property
     def durability(self) -> str:
-        """DURABILITY: when edits without one of their own are acknowledged (SKIP_WAL, ASYNC_WAL, SYNC_WAL, …)"""
+        """DURABILITY of edits that set none themselves: SKIP_WAL, ASYNC_WAL, SYNC_WAL, …"""
         return self.attributes.get("DURABILITY", "USE_DEFAULT").upper()
 
     def with_attribute(self, name: str, value: str) -> TableDescriptor:
@@ -142,7 +142,7 @@ class Region:
     """Rows from `start` (included) to `end` (excluded; b"" = no bound) of a table, and who serves them.
 
     `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while
-    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises with every opening of the region.
+    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens.
     """
 
     name: bytes
@@ -155,7 +155,7 @@ class Region:
     open_sequence: int = 0
 
     def holds(self, row: bytes) -> bool:
-        """Whether the row lies in it."""
+        """Whether the row is in this region."""
         return self.start <= row and (not self.end or row < self.end)
 
     @property

@@ -1,7 +1,7 @@
-"""What went wrong on an HBase server, by the Java class that it names.
+"""Failures of an HBase server, by the Java class that it names.
 
-Transient classes (below TransientError) may be tried again, the others are final. All carry the facts
-`exception_class` (Java), `server`, `method` and `reason` (the telling line of the remote stack trace).
+Subclasses of TransientError may be retried; the others are final. All carry the facts `exception_class` (Java),
+`server`, `method` and `reason` (the line of the remote stack trace that says most).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ class RemoteTransientError(TransientError):
 
 
 class ConnectionFailedError(TransientError):
-    """No connection, or it broke before the answer: whether the call took place is not known.
+    """No connection, or it broke before the answer: whether the call was carried out is unknown.
 
-    Fact `sent` is False when the request never left, so that it certainly did not take place.
+    Fact `sent` is False when the request never left: then it certainly was not.
     """
 
 
 class RequestTimeoutError(TransientError):
-    """No answer within the deadline: whether the call took place is not known."""
+    """No answer within the deadline: whether the call was carried out is unknown."""
 
 
 class ZooKeeperError(TransientError):
-    """ZooKeeper does not answer; the call was repeated by kazoo already."""
+    """ZooKeeper does not answer; kazoo has already repeated the call."""
 
 
 class RegionNotServedError(RemoteTransientError):
-    """The region is not on that server, or not open: its location has to be looked up again."""
+    """The region is not on that server, or not open: look its location up again."""
 
 
 class ScannerLostError(RemoteTransientError):
-    """The server does not know the scanner any more: open another one after the last row seen."""
+    """The server no longer knows the scanner: open another one after the last row seen."""
 
 
 class ServerGoneError(RemoteTransientError):
@@ -55,11 +55,11 @@ class TableNotFoundError(RemoteError):
 
 
 class TableExistsError(RemoteError):
-    """The table is there already."""
+    """The table already exists."""
 
 
 class TableStateError(RemoteError):
-    """The table is enabled, or disabled, where the call wants the other."""
+    """The table is enabled where the call needs it disabled, or the other way round."""
 
 
 class ReadOnlyTableError(RemoteError):
@@ -71,7 +71,7 @@ class NoSuchFamilyError(RemoteError):
 
 
 class NamespaceExistsError(RemoteError):
-    """The namespace is there already."""
+    """The namespace already exists."""
 
 
 class NamespaceNotFoundError(RemoteError):
@@ -79,7 +79,7 @@ class NamespaceNotFoundError(RemoteError):
 
 
 class SnapshotExistsError(RemoteError):
-    """A snapshot of that name is there already."""
+    """A snapshot of that name already exists."""
 
 
 class SnapshotNotFoundError(RemoteError):
@@ -91,12 +91,12 @@ class SnapshotInProgressError(RemoteTransientError):
 
 
 class CallQueueFullError(ServerBusyError):
-    """The request does not fit beside those that wait (`hbase.ipc.server.max.callqueue.size`, bytes): a large one may
-    never fit."""
+    """The request does not fit into the server's call queue (`hbase.ipc.server.max.callqueue.size`, bytes) beside
+    those that wait; a large one may never fit."""
 
 
 class RequestTooBigError(RemoteError):
-    """The request has more bytes than the server takes (`hbase.ipc.max.request.size`); it was not carried out."""
+    """The request has more bytes than the server accepts (`hbase.ipc.max.request.size`); it was not carried out."""
 
 
 class AccessDeniedError(RemoteError):
@@ -138,10 +138,10 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "UnknownSnapshotException": SnapshotNotFoundError,
     "AccessDeniedException": AccessDeniedError,
 }
-# What HBase says in words only, in exceptions of a general class.
+# Failures that only the message identifies; the exception's class is a general one.
 _REASONS: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "is read only": ReadOnlyTableError,
-    # What a client that does not tell its version gets instead of RequestTooBigException (NettyRpcFrameDecoder).
+    # A client that does not send its version gets this instead of RequestTooBigException (NettyRpcFrameDecoder).
     "is greater than max allowed": RequestTooBigError,
     "because we are already running": SnapshotInProgressError,
     "doesn't exist, can't take snapshot": TableNotFoundError,
@@ -156,14 +156,14 @@ def remote_error(
 ) -> RemoteError | RemoteTransientError:
     """The error for an exception that a server sent.
 
-    A known class decides; for any other the best known class named in the stack trace (servers wrap
-    what their own clients met), then the server's `do_not_retry`.
+    A known class decides. For any other, the first known class named in the stack trace does, innermost cause first
+    (servers wrap the failures of their own clients), and then the server's `do_not_retry`.
     """
     lines = [line for line in stack_trace.split("\n") if line and not line.lstrip().startswith("at ")]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     reason = lines[0] if lines else exception_class
     if causes and "RetriesExhausted" in exception_class:
-        reason = causes[-1]  # the first line says no more than that there were failures
+        reason = causes[-1]  # the first line only says that there were failures
     reason = reason.strip()[:MAX_REASON]
     kind = _kind(exception_class, [*reversed(causes), *lines], do_not_retry)
     advice = "; grant it, or name another `user`" if kind is AccessDeniedError else ""
@@ -177,7 +177,7 @@ def remote_error(
 
 
 def _kind(exception_class: str, lines: list[str], do_not_retry: bool) -> type[RemoteError] | type[RemoteTransientError]:
-    """`lines` are those of the stack trace that name what happened, the innermost cause first."""
+    """`lines` are the messages of the stack trace, the innermost cause first."""
     name = exception_class.rpartition(".")[2].rpartition("$")[2]
     if name in _CLASSES:
         return _CLASSES[name]

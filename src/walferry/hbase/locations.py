@@ -1,4 +1,4 @@
-"""Which regions a table has and where they are: hbase:meta, read and remembered."""
+"""Which regions a table has and where they are: hbase:meta, read and cached."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _META_ROWS = 1000
 
 
 class Locations:
-    """Reads hbase:meta (MetaTableAccessor's layout) and remembers a table's regions until `forget`.
+    """Reads hbase:meta (MetaTableAccessor's layout) and caches a table's regions until `forget`.
 
-    Nothing is retried here: whoever needs a location has a retry of his own around it.
+    Nothing is retried here: callers retry.
     """
 
     def __init__(self, zookeeper: ZooKeeper, pool: ConnectionPool, timeout_s: float) -> None:
@@ -102,7 +102,7 @@ def _region(row: pb.Result) -> Region | None:
         return None
     name = row.cell[0].row
     server = None
-    # Before OPEN, and in CLOSED, `server` still names the one before. 1.x has no state here for open regions.
+    # Before OPEN, and in CLOSED, `server` still names the previous one. 1.x has no state here for open regions.
     if columns.get(b"server") and columns.get(b"state", b"OPEN") == b"OPEN":
         host, _, port = columns[b"server"].decode().rpartition(":")
         (start_code,) = struct.unpack(">q", columns[b"serverstartcode"])

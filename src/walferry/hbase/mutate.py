@@ -26,7 +26,7 @@ _NOT_IDEMPOTENT = (pb.MutationProto.INCREMENT, pb.MutationProto.APPEND)
 
 
 class Cell(NamedTuple):
-    """A value to put; without `timestamp` (ms) the server's clock decides."""
+    """A value to put; without a `timestamp` (ms) the server sets its own."""
 
     row: bytes
     family: bytes
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 def put(row: bytes, cells: Iterable[Cell], *, ttl_ms: int | None = None) -> pb.MutationProto:
-    """Put cells of one row, which live for `ttl_ms` when given."""
+    """Put cells of one row; they expire after `ttl_ms`, if given."""
     mutation = _mutation(row, pb.MutationProto.PUT)
     for family, run in groupby(cells, key=lambda cell: cell.family):
         values = [_value(cell.qualifier, cell.value, cell.timestamp) for cell in run]
@@ -47,7 +47,7 @@ def put(row: bytes, cells: Iterable[Cell], *, ttl_ms: int | None = None) -> pb.M
 
 
 def delete_version(row: bytes, family: bytes, qualifier: bytes, timestamp: int | None = None) -> pb.MutationProto:
-    """Delete one version of a column (Delete, 8): that at `timestamp`, or the newest there is."""
+    """Delete one version of a column (Delete, 8): the one at `timestamp`, or the newest."""
     return _delete(row, family, qualifier, timestamp, pb.MutationProto.DELETE_ONE_VERSION)
 
 
@@ -90,10 +90,9 @@ def put_cells(client: Calls, table: str, cells: Sequence[Cell]) -> None:
 def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
     """Send mutations, grouped by region; their results in the same order (cells for increment and append).
 
-    A transient failure of some of them is repeated for these alone, at most REGION_ATTEMPTS times: mutations
-    of one row can then change places, as with HBase's own client. Increments and appends carry a nonce,
-    so that a repeated one counts once. The first final error is raised when all others were sent, with
-    the fact `failed`: how many were refused.
+    Those that fail transiently are sent again alone, at most REGION_ATTEMPTS times: mutations of one row may then be
+    reordered, as with HBase's own client. Increments and appends carry a nonce, so that a repeated one counts once.
+    The first final error is raised after all others were sent, with the fact `failed`: how many were refused.
     """
     group = random.getrandbits(63)
     for mutation in mutations:
@@ -130,7 +129,7 @@ def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> 
 
 
 def _chunks(mutations: Sequence[pb.MutationProto], indexes: list[int]) -> Iterator[list[int]]:
-    """The indexes in runs that make requests of bounded size."""
+    """The indexes in chunks that make requests of bounded size."""
     chunk: list[int] = []
     size = 0
     for index in indexes:

@@ -1,4 +1,4 @@
-"""Edits handed to a region server as its own replication does: AdminService.ReplicateWALEntry."""
+"""Sends edits to a region server as HBase's own replication does: AdminService.ReplicateWALEntry."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def replicate(
     """Apply WAL entries; returns when the target has them all in its own log.
 
     `entries` are (WALKey message, number of cells); `cells` are their cells one after the other, each
-    int32 length + KeyValue with tags, just as an uncompressed WAL has them. Any region server takes any
-    table's entries (the key's table name decides). Timestamps, types and tags are kept. Order holds
-    within one request as long as it makes at most 5,000 mutations (ReplicationSink).
+    int32 length + KeyValue with tags, exactly as in an uncompressed WAL. Any region server accepts any table's
+    entries (the key's table name decides). Timestamps, types and tags are kept. Order is kept within a request of at
+    most 5,000 mutations (ReplicationSink).
 
-    One try, no retries: an error leaves open which entries were applied, a RequestTimeoutError also
-    whether more will be; repeating them all, in order, is safe. Sent as marker edits' cells, a METAFAMILY
-    cell would be refused by the target.
+    One attempt, no retries. After an error it is unknown which entries were applied, after a RequestTimeoutError also
+    whether more will be; repeating them all, in order, is safe. The target refuses METAFAMILY cells: send no markers.
     """
     request = pb.ReplicateWALEntryRequest()
     for key, cell_count in entries:

@@ -1,4 +1,4 @@
-"""How often and how patiently a call is tried again."""
+"""How often a call is tried again, and after which pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUSY_FACTOR = 5
 
 
 def repeatable(error: BaseException) -> bool:
-    """Whether another try makes sense; what kazoo has tried for its time already is not tried again."""
+    """Whether another attempt makes sense; not for ZooKeeper's errors, which kazoo has already retried."""
     return isinstance(error, TransientError) and not isinstance(error, ZooKeeperError)
 
 
@@ -43,8 +43,8 @@ def retried(
 ) -> T:
     """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
 
-    No attempt begins later than 150 s after the first. `on_failure` hears of every failure that will be repeated,
-    with the number of the try: to forget a stale location, or to raise when another try makes no sense after all.
+    No attempt begins later than 150 s after the first. `on_failure` is called with every failure that will be retried
+    and the number of the attempt: to forget a stale location, or to raise if another attempt makes no sense after all.
     """
 
     def failed(state: tenacity.RetryCallState) -> None:

@@ -1,4 +1,4 @@
-"""HBase's RPC: frames, connections, and one answer per call.
+"""HBase's RPC: frames, connections, one answer per call.
 
 Wire format (org.apache.hadoop.hbase.ipc: RpcConnection, ServerRpcConnection, IPCUtil), lengths int32
 big-endian, "delimited" = protobuf varint length + message:
@@ -30,7 +30,7 @@ from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, Re
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
 CONNECT_TIMEOUT_S = 10.0
-# hbase.ipc.max.request.size and more than any answer of ours; an HTTP server's "HTTP" reads as 1.2 GB.
+# Above hbase.ipc.max.request.size and any answer to us; the "HTTP" of an HTTP server reads as 1.2 GB.
 MAX_FRAME_BYTES = 1 << 30
 _PREAMBLE = b"HBas\x00"
 _LENGTH = struct.Struct(">i")
@@ -43,8 +43,8 @@ M = TypeVar("M", bound=Message)
 class RpcConnection:
     """One connection to one service of one server ("host:port"); one call at a time, from any thread.
 
-    A connection that missed a deadline or broke is closed and connects again at the next call: the
-    late answer to an abandoned call can then never be taken for another's.
+    A connection that missed a deadline or broke is closed, and the next call connects again: the late answer to an
+    abandoned call can never be mistaken for another call's.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class RpcConnection:
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
 
-        `timeout_s` bounds the whole call and is told to the server, which drops a call that waited
-        longer in its queue. Raises `walferry.hbase.errors`.
+        `timeout_s` bounds the whole call and is sent to the server, which drops a call that waited longer in its
+        queue. Raises `walferry.hbase.errors`.
         """
         blocks = [cell_block] if isinstance(cell_block, (bytes, bytearray, memoryview)) else cell_block
         deadline = time.monotonic() + timeout_s
@@ -92,7 +92,7 @@ class RpcConnection:
                 try:
                     sock.sendall(frame)
                 except ConnectionError as broken:
-                    # A server that refuses a request for its length says so and closes before it has read it all.
+                    # A server that refuses a request for its length answers and closes before it has read all of it.
                     with contextlib.suppress(OSError, DecodeError):
                         self._answer(sock, method, response_type, deadline)
                     raise broken
@@ -103,7 +103,7 @@ class RpcConnection:
                 self.close()
                 raise RequestTimeoutError(
                     f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
-                    "whether the call took place is not known; a server that hangs has to be restarted",
+                    "whether the call was carried out is unknown; restart the server if it hangs",
                     **self._facts(method, sent),
                 ) from error
             except (OSError, DecodeError) as error:
@@ -114,7 +114,7 @@ class RpcConnection:
                     **self._facts(method, sent),
                 ) from error
             except (ConnectionFailedError, RequestTooBigError):
-                self.close()  # after the latter the server closes its side, too
+                self.close()  # after the latter the server closes its side too
                 raise
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class RpcConnection:
             self._socket = None
 
     def usable(self) -> bool:
-        """False when the server has closed the idle connection, or sent what nobody asked for."""
+        """False when the server has closed the idle connection, or sent something unasked."""
         if self._socket is None:
             return True
         readable, _, _ = select.select([self._socket], [], [], 0)
@@ -143,7 +143,7 @@ class RpcConnection:
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout)
         except TimeoutError as error:
-            # Unlike a call's time-out this one tells for certain that nothing took place.
+            # Unlike a call's time-out, this one proves that nothing was carried out.
             raise OSError(f"no connection within {timeout:.0f} s") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -173,7 +173,7 @@ class RpcConnection:
         header, position = decode_delimited(frame, 0, pb.ResponseHeader)
         if header.call_id not in (self._call_id, _CONNECTION_CALL_ID):
             raise ConnectionFailedError(
-                f"{self.server} answered call {header.call_id} where {self._call_id} was asked",
+                f"{self.server} answered call {header.call_id} instead of call {self._call_id}",
                 **self._facts(method, True),
             )
         if header.HasField("exception"):
@@ -196,7 +196,7 @@ class RpcConnection:
 
 
 class ConnectionPool:
-    """Connections of one user to many servers; each thread in a call has one for itself."""
+    """Connections of one user to many servers; a call has its connection to itself."""
 
     def __init__(self, user: str, authenticate: Authenticate | None = None) -> None:
         self._user = user
@@ -216,7 +216,7 @@ class ConnectionPool:
         codec: str | None = None,
         timeout_s: float = 60,
     ) -> tuple[M, bytes]:
-        """`RpcConnection.call` on an idle or a new connection. Without `codec` no cell blocks are used."""
+        """`RpcConnection.call` on an idle or a new connection. Without a `codec` there are no cell blocks."""
         key = (server, service, codec)
         with self._lock:
             idle = self._idle[key]

@@ -1,4 +1,4 @@
-"""Scans that go on through region moves, splits and server failures, and hand out cell blocks as they came."""
+"""Scans that survive region moves, splits and server failures, and yield cell blocks as they arrived."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Query:
-    """What a scan asks of every region; rows come with each scanner."""
+    """What a scan asks of every region; each scanner adds its rows."""
 
     families: Sequence[str] | None
     raw: bool
@@ -45,16 +45,16 @@ def scan_raw(
     families: Sequence[str] | None = None,
     max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> Iterator[bytes]:
-    """Every cell that is stored from row `start` to before row `stop` (b"" = no bound), in HBase's order.
+    """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
 
-    Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. What is beyond
-    a TTL of its own (tag 8) is left out by the server, and compactions drop what no reader sees.
-    Yields cell blocks (int32 length + KeyValue with tags, again and again) of whole rows only: about
-    `max_result_bytes` each, more when a single row is larger. They are not put into the server's cache.
+    Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. The server leaves out cells
+    beyond a TTL of their own (tag 8), and compactions drop what no reader sees.
+    Yields cell blocks (a sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes`
+    each, more when a single row is larger. The server does not cache the blocks it reads.
 
-    A scan outlives region moves, splits, lost scanners and restarts: it goes on after the last row that
-    was yielded, so that no row is missing or comes twice. Raises TransientError after REGION_ATTEMPTS failures
-    without a row in between, TableNotFoundError.
+    A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so that
+    no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in between,
+    TableNotFoundError.
     """
     query = _Query(families, True, ALL_VERSIONS, max_result_bytes)
     return _scan(client, table, start, stop, query)
@@ -70,7 +70,7 @@ def scan(
     max_versions: int = 1,
     max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> Iterator[bytes]:
-    """The cells that an ordinary reader sees, at most `max_versions` a column; else like `scan_raw`."""
+    """The cells that an ordinary reader sees, at most `max_versions` per column; otherwise like `scan_raw`."""
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
 
 
@@ -98,7 +98,7 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
 
 
 def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
-    """Blocks of whole rows out of one region, by one scanner."""
+    """Blocks of whole rows of one region, by one scanner."""
     assert region.server is not None
     server = region.server.address
     request = pb.ScanRequest(
@@ -115,12 +115,12 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
         ),
     )
     scanner_id: int | None = None
-    pending: list[bytes] = []  # beginning of a row that the server has not sent whole
+    pending: list[bytes] = []  # the beginning of a row that the server has not sent completely
     sequence = 0
     try:
         while True:
             request.number_of_rows = _NO_ROW_LIMIT
-            # Partial results and heartbeats keep a server that finds nothing for long within the deadline.
+            # With partial results and heartbeats a server that finds nothing for long still meets the deadline.
             request.client_handles_partials = True
             request.client_handles_heartbeats = True
             response, block = client.pool.call(
@@ -156,7 +156,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
 
 
 def _close(client: Calls, server: str, scanner_id: int) -> None:
-    """Let the server forget a scanner; one that cannot be told will do so when the lease runs out."""
+    """Close a scanner at its server; if that fails, the server drops it when its lease expires."""
     request = pb.ScanRequest(scanner_id=scanner_id, close_scanner=True, number_of_rows=0)
     try:
         client.pool.call(server, "ClientService", "Scan", request, pb.ScanResponse, codec=CODEC_WITH_TAGS, timeout_s=5)

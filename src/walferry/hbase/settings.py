@@ -1,4 +1,4 @@
-"""What a region server was configured with, as its own web server tells: `/conf` (ConfServlet)."""
+"""A region server's configuration, from its own web server: `/conf` (ConfServlet)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ TIMEOUT_S = 5.0
 
 
 def settings(client: Calls, server: Server) -> dict[str, str] | None:
-    """All settings of a region server by name, HBase's defaults among them.
+    """All settings of a region server by name, HBase's defaults included.
 
-    None where that cannot be found out: the server has no web pages (`hbase.regionserver.info.port`), they are out of
-    reach, serve TLS only, or want somebody to log in.
+    None where they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or they cannot be
+    reached, serve TLS only, or require a login.
     """
     try:
         port = _web_port(client, server)
         if port is None:
             return None
         with requests.Session() as session:
-            session.trust_env = False  # a proxy of this machine has nothing to do with the cluster
+            session.trust_env = False  # never through this machine's proxy
             url = f"http://{server.host}:{port}/conf"
             answer = session.get(url, params={"format": "json"}, timeout=TIMEOUT_S, allow_redirects=False)
         properties = answer.json()["properties"] if answer.status_code == 200 else None

@@ -1,4 +1,4 @@
-"""HBase's Thrift server, through happybase: reads of another make, and ordinary writes."""
+"""HBase's Thrift server, through happybase: independent reads, and ordinary writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 60.0
 
 def connect(address: ClusterAddress) -> happybase.Connection:
     """An open connection. Raises UsageError when the address names no Thrift server, TransientError when
-    that does not answer."""
+    the server does not answer."""
     if address.thrift is None:
         raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server")
     host, _, port = address.thrift.rpartition(":")

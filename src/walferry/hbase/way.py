@@ -1,4 +1,4 @@
-"""The ways in which edits can be handed to a cluster."""
+"""The ways of sending edits to a cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What HBase keeps in ZooKeeper: the znodes' layout and their bytes.
+"""What HBase keeps in ZooKeeper: the layout of the znodes and of their values.
 
-A value may be wrapped by RecoverableZooKeeper (0xFF, int32 big-endian length, identifier; ZKMetadata)
-and holds "PBUF" and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKReplicationQueueStorage.
+A value may be wrapped by RecoverableZooKeeper (0xFF, int32 big-endian length, identifier; ZKMetadata); it is "PBUF"
+and a protobuf message (ProtobufMagic). Layout: ZNodePaths, ZKReplicationQueueStorage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, order=True)
 class Server:
-    """One start of a region server or master; `start_code` is its start time in ms."""
+    """One incarnation of a region server or master; `start_code` is its start time in ms."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """HBase's ServerName, "host,port,startcode", as znodes and WAL folders are called."""
+        """HBase's ServerName, "host,port,startcode": the name of its znode and WAL folder."""
         return f"{self.host},{self.port},{self.start_code}"
 
     @property
@@ -65,16 +65,16 @@ def unwrap(data: bytes) -> bytes:
     if not data or data[0] != _WRAPPER:
         return data
     if len(data) < 5 or (end := 5 + struct.unpack_from(">I", data, 1)[0]) > len(data):
-        raise DamagedInputError("a znode's value ends inside its wrapper", reason="short wrapper")
+        raise DamagedInputError("the value of a znode ends inside its wrapper", reason="short wrapper")
     return data[end:]
 
 
 def parse_znode(data: bytes, message_type: type[M]) -> M:
-    """The message in a znode's (or a meta cell's) value. Raises DamagedInputError when it is none."""
+    """The message in a znode's (or a meta cell's) value. Raises DamagedInputError when there is none."""
     content = unwrap(data)
     try:
         if not content.startswith(_MAGIC):
-            raise DecodeError("no PBUF in front")
+            raise DecodeError("it does not begin with PBUF")
         message: M = message_type.FromString(content[len(_MAGIC) :])
         return message
     except DecodeError as error:
@@ -103,7 +103,7 @@ class ZooKeeper:
         retry = {"max_tries": 3, "delay": 0.2, "max_delay": 2}
         client = KazooClient(
             self.hosts,
-            # After this the servers count a killed process as gone, and its leases as free.
+            # After this the servers drop a killed process's session, and its leases are free.
             timeout=float(os.environ.get("WALFERRY_ZOOKEEPER_SESSION_SECONDS", "30")),
             connection_retry=KazooRetry(**retry),
             command_retry=KazooRetry(**retry),
@@ -127,7 +127,7 @@ class ZooKeeper:
             self._client = None
 
     def cluster_id(self) -> str:
-        """The cluster's id, as `hbaseid` has it (a message, or the bare text of old versions)."""
+        """The cluster's id from `hbaseid` (a message, or bare text in old versions)."""
         data = unwrap(self._required("hbaseid"))
         if data.startswith(_MAGIC):
             return parse_znode(data, pb.ClusterId).cluster_id
@@ -146,10 +146,10 @@ class ZooKeeper:
         return sorted(Server.parse(name) for name in self._children("rs"))
 
     def replication_queues(self, peer_id: str) -> dict[str, dict[str, int]]:
-        """Position of every WAL that a peer still has in its queues: server name -> WAL name -> bytes.
+        """Position of every WAL still in a peer's queues: server name -> WAL name -> bytes.
 
-        A dead server's queue, claimed by a live one (queue id "peer-deadserver..."), is listed under the
-        server that it came from. (HBase 3 keeps queues in hbase:replication instead.)
+        A dead server's queue, claimed by a live one (queue id "peer-deadserver..."), is listed under the dead server.
+        (HBase 3 keeps queues in hbase:replication instead.)
         """
         queues: dict[str, dict[str, int]] = {}
         for holder in self._children("replication/rs"):
@@ -184,7 +184,7 @@ class ZooKeeper:
         data = self._get(path)
         if data is None:
             raise ServerGoneError(
-                f"{self._znode}/{path} is not in ZooKeeper at {self.hosts}; is HBase up?",
+                f"ZooKeeper at {self.hosts} has no {self._znode}/{path}; is HBase up?",
                 zookeeper=self.hosts,
                 znode=f"{self._znode}/{path}",
             )
@@ -204,7 +204,7 @@ class ZooKeeper:
 
 
 def _first_server(dead_servers: str) -> str:
-    """First of "host,port,code-host,port,code": where the queue began. Host names may hold dashes."""
+    """First of "host,port,code-host,port,code": where the queue began. Host names may contain dashes."""
     head = dead_servers.split(",", 2)
     return f"{head[0]},{head[1]},{head[2].split('-', 1)[0]}"
 

@@ -42,7 +42,7 @@ def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, 
         port = None
     if scheme in _WEBHDFS_SCHEMES and parts.hostname and port:
         address = f"{_WEBHDFS_SCHEMES[scheme]}://{parts.netloc.rpartition('@')[2]}"
-        # WAL names hold "%2C" as themselves: the path is taken as it is, not percent-decoded.
+        # WAL names contain a literal "%2C": the path is not percent-decoded.
         path = url.split("://", 1)[1].partition("/")[2]
         return WebHdfs(address, user or parts.username or getpass.getuser()), f"/{path}"
     raise UsageError(

@@ -1,4 +1,4 @@
-"""What walferry needs of a file system, and the errors that every kind of it raises."""
+"""What walferry needs of a file system, and the errors that every implementation raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class QuotaExceededError(WalferryError):
 class FileStatus:
     """One file or folder as the file system lists it.
 
-    `length` is in bytes; of an open HDFS file it counts finished blocks only, so it is often 0 while
+    `length` is in bytes; for an open HDFS file it counts finished blocks only, so it is often 0 while
     `FileSystem.read` returns data. `modified_ms` is milliseconds since the epoch.
     """
 
@@ -42,15 +42,15 @@ class FileSystem(Protocol):
     """Files by absolute path.
 
     Every method raises FileNotFoundError for a missing path (unless it says otherwise),
-    PermissionDeniedError, QuotaExceededError, and TransientError for what may go away by itself.
+    PermissionDeniedError, QuotaExceededError, and TransientError for what may pass by itself.
     """
 
     def list(self, path: str) -> list[FileStatus]:
-        """What a folder holds, sorted by name; not recursive. Raises NotADirectoryError for a file."""
+        """A folder's entries, sorted by name; not recursive. Raises NotADirectoryError for a file."""
         ...
 
     def status(self, path: str) -> FileStatus | None:
-        """The path's status, None where nothing is there."""
+        """The path's status; None if it does not exist."""
         ...
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
@@ -64,26 +64,26 @@ class FileSystem(Protocol):
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file, and its folders. Raises FileExistsError when it is there and not `overwrite`.
+        """Create the file and its parent folders. Raises FileExistsError when it exists, unless `overwrite`.
 
-        After an error the file may be there, whole or in part.
+        After an error the file may exist, whole or in part.
         """
         ...
 
     def rename(self, source: str, destination: str) -> None:
-        """Rename a file or folder. Raises FileExistsError when `destination` is there."""
+        """Rename a file or folder. Raises FileExistsError when `destination` exists."""
         ...
 
     def delete(self, path: str, recursive: bool = False) -> bool:
-        """Delete a file, or a folder with `recursive`; False when nothing was there."""
+        """Delete a file, or a folder with `recursive`; False when it did not exist."""
         ...
 
     def mkdirs(self, path: str) -> None:
-        """Create a folder and those above it; no error when it is there."""
+        """Create a folder and its parents; no error when it exists."""
         ...
 
     def checksum(self, path: str) -> str | None:
-        """The file system's own checksum as "algorithm:hex", None where it has none.
+        """The file system's own checksum as "algorithm:hex"; None where it has none.
 
         Comparable only between file systems of one kind, with equal block and chunk sizes.
         """

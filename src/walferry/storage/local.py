@@ -1,4 +1,4 @@
-"""Files of this machine."""
+"""The local file system."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Local:
     """The local file system; see `walferry.storage.FileSystem`."""
 
     def list(self, path: str) -> list[FileStatus]:
-        """What a folder holds, sorted by name."""
+        """A folder's entries, sorted by name."""
         with _translated(path):
             return [_status(entry) for entry in sorted(Path(path).iterdir())]
 
     def status(self, path: str) -> FileStatus | None:
-        """The path's status, None where nothing is there."""
+        """The path's status; None if it does not exist."""
         with _translated(path):
             try:
                 return _status(Path(path))
@@ -47,7 +47,7 @@ class Local:
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file, and its folders."""
+        """Create the file and its parent folders."""
         with _translated(path):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with Path(path).open("wb" if overwrite else "xb") as file:
@@ -57,7 +57,7 @@ class Local:
     def rename(self, source: str, destination: str) -> None:
         """Rename a file or folder."""
         if Path(destination).exists():
-            raise FileExistsError(f"{destination} is there already; {source} was not renamed")
+            raise FileExistsError(f"{destination} already exists; {source} was not renamed")
         with _translated(source):
             os.rename(source, destination)
 
@@ -75,12 +75,12 @@ class Local:
             return True
 
     def mkdirs(self, path: str) -> None:
-        """Create a folder and those above it."""
+        """Create a folder and its parents."""
         with _translated(path):
             Path(path).mkdir(parents=True, exist_ok=True)
 
     def checksum(self, path: str) -> str | None:
-        """None: a local file system keeps no checksums."""
+        """None: local file systems keep no checksums."""
         return None
 
 
@@ -98,7 +98,7 @@ def _status(path: Path) -> FileStatus:
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Turn refusals of the operating system into the errors of `FileSystem`."""
+    """Turn the operating system's errors into those of `FileSystem`."""
     try:
         yield
     except PermissionError as error:

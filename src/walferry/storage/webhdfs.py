@@ -1,4 +1,4 @@
-"""Files of an HDFS through WebHDFS (the `hdfs` package), which needs no Hadoop on this machine."""
+"""HDFS through WebHDFS (the `hdfs` package); needs no Hadoop on this machine."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _TRANSIENT = {
     "ConnectException",
     "SocketTimeoutException",
     "EOFException",
-    # WebHDFS's name for any other trouble of the name node or of a data node.
+    # WebHDFS's name for any other failure of the name node or of a data node.
     "IOException",
 }
 _CONNECTION_ERRORS = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 # The name node refuses an offset past the listed length (NamenodeWebHdfsMethods.chooseDatanode) ...
 _PAST_LISTED = re.compile(r"Offset=\d+ out of the range \[0, (\d+)\)")
 # ... and a data node one past the real length (DFSInputStream.seek).
-_BEHIND_END = re.compile(r"Cannot seek after EOF")
+_PAST_END = re.compile(r"Cannot seek after EOF")
 
 
 class WebHdfs:
     """The HDFS at a name node's HTTP address; see `walferry.storage.FileSystem`.
 
-    `url` is "http://host:port", several of them separated by ";" for a highly available name node.
-    Requests that may be repeated are repeated up to ATTEMPTS times, each try logged; every wait for the
-    network ends after `timeout_s` seconds.
+    `url` is "http://host:port", or several separated by ";" for highly available name nodes. Requests that are safe
+    to repeat are tried up to ATTEMPTS times, each failure logged; every wait for the network ends after `timeout_s`
+    seconds.
     """
 
     def __init__(self, url: str, user: str, *, timeout_s: float = 60) -> None:
@@ -58,12 +58,12 @@ class WebHdfs:
         self._client = hdfs.InsecureClient(self.url, user=user, timeout=(min(timeout_s, 10), timeout_s))
 
     def list(self, path: str) -> list[FileStatus]:
-        """What a folder holds, sorted by name."""
+        """A folder's entries, sorted by name."""
         entries = self._repeated("list", path, lambda: self._client.list(path, status=True))
         return sorted((_status(f"{path.rstrip('/')}/{name}", facts) for name, facts in entries), key=lambda s: s.path)
 
     def status(self, path: str) -> FileStatus | None:
-        """The path's status, None where nothing is there."""
+        """The path's status; None if it does not exist."""
         try:
             return _status(path, self._repeated("status", path, lambda: self._client.status(path)))
         except FileNotFoundError:
@@ -72,8 +72,7 @@ class WebHdfs:
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """Stream the bytes from `offset` to the real end, also of a file that is still being written.
 
-        A connection that breaks is opened again after the last byte yielded; bounded by ATTEMPTS in a
-        row without progress.
+        After a broken connection it continues past the last byte yielded, until ATTEMPTS in a row made no progress.
         """
         done = 0
         failures = 0
@@ -93,16 +92,16 @@ class WebHdfs:
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
-        """Create the file, and its folders. Not repeated: the caller has the chunks."""
+        """Create the file and its parent folders. Not repeated: only the caller can produce the chunks again."""
         with self._translated("write", path):
             # An empty chunk would end the HTTP request's body.
             body = (chunk for chunk in chunks if chunk)
             self._client.write(path, data=body, overwrite=overwrite, blocksize=block_size)
 
     def rename(self, source: str, destination: str) -> None:
-        """Rename a file or folder. A broken connection's outcome is found out before it is repeated."""
+        """Rename a file or folder. After a broken connection the outcome is looked up before trying again."""
         if self.status(destination) is not None:
-            raise FileExistsError(f"{destination} is there already on {self.url}; {source} was not renamed")
+            raise FileExistsError(f"{destination} already exists on {self.url}; {source} was not renamed")
 
         def rename() -> None:
             try:
@@ -114,8 +113,8 @@ class WebHdfs:
                 if there == (False, False):
                     raise FileNotFoundError(f"{source} is not on {self.url}") from error
                 if isinstance(error, hdfs.HdfsError) and error.exception is None:
-                    # HDFS says no more than "false".
-                    message = f"{self.url} did not rename {source} to {destination}; is the folder there?"
+                    # HDFS's answer is a bare "false".
+                    message = f"{self.url} did not rename {source} to {destination}; does the target folder exist?"
                     raise WalferryError(message, path=source, destination=destination) from error
                 raise
 
@@ -126,7 +125,7 @@ class WebHdfs:
         return bool(self._repeated("delete", path, lambda: self._client.delete(path, recursive=recursive)))
 
     def mkdirs(self, path: str) -> None:
-        """Create a folder and those above it."""
+        """Create a folder and its parents."""
         self._repeated("mkdirs", path, lambda: self._client.makedirs(path))
 
     def checksum(self, path: str) -> str | None:
@@ -135,7 +134,7 @@ class WebHdfs:
         return f"{facts['algorithm']}:{facts['bytes']}"
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
-        """One OPEN request. Yields nothing when `offset` lies at or past the end."""
+        """One OPEN request. Yields nothing when `offset` is at or past the end."""
         skip = 0
         response: requests.Response | None = None
         while response is None:
@@ -145,7 +144,7 @@ class WebHdfs:
                     response = self._client._open(path, offset=offset - skip, length=wanted)
             except TransientError as error:
                 after = _PAST_LISTED.search(str(error))
-                if _BEHIND_END.search(str(error)):
+                if _PAST_END.search(str(error)):
                     return
                 if after is None or skip:
                     raise
@@ -187,7 +186,7 @@ class WebHdfs:
             causes = _causes(error)
             for cause in causes:
                 if isinstance(cause, (FileNotFoundError, WalferryError)):
-                    raise cause from None  # raised by the chunks that `write` was given
+                    raise cause from None  # raised by the chunks passed to `write`
             message = f"WebHDFS at {self.url} does not answer ({operation} of {path}): {causes[-1]}; is it up?"
             raise TransientError(message, **facts) from error
 
@@ -199,7 +198,7 @@ class WebHdfs:
         if name in _MISSING:
             return FileNotFoundError(f"{path} is not on {self.url}")
         if name in _EXISTS or (operation == "write" and "already exists" in text):
-            return FileExistsError(f"{path} is there already on {self.url}")
+            return FileExistsError(f"{path} already exists on {self.url}")
         if name is None and "is not a directory" in text:
             return NotADirectoryError(f"{path} on {self.url} is not a folder")
         if name in _DENIED:
@@ -233,7 +232,7 @@ def _log_attempt(state: tenacity.RetryCallState) -> None:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """The error, what caused that, and so on."""
+    """The error, its cause, that one's cause, and so on."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)

@@ -1,1 +1,1 @@
-"""Write-ahead logs as files: their names and groups, where they are, when they are sealed, printing them."""
+"""Write-ahead logs as files: names and groups, where they are, when they are sealed; `wal cat`."""

@@ -1,4 +1,4 @@
-"""`walferry wal cat`: the cells of WAL files as JSON, one a line."""
+"""`walferry wal cat`: the cells of WAL files as JSON, one per line."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BATCH_BYTES = 1 << 20
 
 
 def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
-    """Print every cell of each file to `out`, in file order, marker edits' cells included; errors go to `err`.
+    """Print every cell of each file to `out`, in file order, markers included; errors go to `err`.
 
     A path is local or a webhdfs:// URL. A line has the keys region, table, seq, write_time, row, family, qualifier,
-    timestamp, type, value and tags; row, family, qualifier, value and what a tag holds are in hex.
+    timestamp, type, value and tags; row, family, qualifier, value and the content of tags are in hex.
     Returns the worst exit code over the files: 0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read,
-    1 for a file that cannot be opened, 2 for a URL of an unknown kind. What precedes the end or the damage is printed.
-    When `out` is closed early, nothing is said.
+    1 for a file that cannot be opened, 2 for a URL of an unknown kind. Whatever precedes the end or the damage is
+    printed. If `out` is closed early, it ends without a message.
     """
     worst = 0
     for path in paths:
         try:
             _print_file(path, out)
         except BrokenPipeError:
-            # Nobody reads on. Python flushes stdout once more at exit: let that go nowhere.
+            # The reader has left. Python flushes stdout once more at exit: discard that.
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
             return worst
         except WalferryError as error:
@@ -57,7 +57,7 @@ def _print_file(path: str, out: TextIO) -> None:
 
 
 def _lines(batch: EntryBatch) -> Iterator[str]:
-    """The JSON of a batch's cells. Put together by hand: a tenth of the time that json.dumps of each cell takes."""
+    """The JSON of a batch's cells. Formatted by hand: a tenth of the time of json.dumps per cell."""
     cells, entries, _ = index_entry_cells(batch)
     tables = [json.dumps(text(name)) for name in batch.tables]
     regions = [json.dumps(text(name)) for name in batch.regions]

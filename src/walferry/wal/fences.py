@@ -1,4 +1,4 @@
-"""Fences: the positions in the log between which everything is a run's, one for each WAL group."""
+"""Fences: the positions in the log, one per WAL group, between which every edit belongs to a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 
 class InGroup(Protocol):
-    """A file by its place in the log: its WAL group, and the number that orders the files of a group."""
+    """A file's place in the log: its WAL group, and the number that orders the files of a group."""
 
     @property
     def group(self) -> str: ...
@@ -18,7 +18,7 @@ class InGroup(Protocol):
 
 
 class Listed(InGroup, Protocol):
-    """One whose length is known, in bytes."""
+    """A file whose length in bytes is known."""
 
     @property
     def length(self) -> int: ...
@@ -31,10 +31,10 @@ File = TypeVar("File", bound=InGroup)
 class Fences:
     """Where a run's part of the log begins and ends.
 
-    `start` and `end` map each WAL group to (number of a file, byte in it), the first position that is the run's and
-    the first that is no longer. A fence that is not set names no group. A group that the start fence does not name
-    began after it, so all of its files are the run's. A group that the end fence does not name had ended before it,
-    when the run knows files of the group (`known`), and began after it otherwise.
+    `start` and `end` map each WAL group to (number of a file, byte in it): the first position that belongs to the run,
+    and the first that no longer does. A fence that is not set names no group. A group that the start fence does not
+    name began after it: all of its files belong to the run. A group that the end fence does not name ended before it
+    if the run knows files of the group (`known`), and began after it otherwise.
     """
 
     start: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Fences:
         return file.number >= self.start.get(file.group, (0, 0))[0]
 
     def is_past_end(self, file: InGroup) -> bool:
-        """Whether the whole file is past the end fence; never while that is not set."""
+        """Whether the whole file is past the end fence; False while no end fence is set."""
         if not self.end:
             return False
         if file.group in self.end:
@@ -54,7 +54,7 @@ class Fences:
         return file.group not in self.known
 
     def holds(self, file: InGroup) -> bool:
-        """Whether some of the file is between the fences."""
+        """Whether any of the file is between the fences."""
         return self.starts_by(file) and not self.is_past_end(file)
 
     def bytes_before_end(self, file: Listed) -> int:

@@ -4,18 +4,17 @@ Layout (HBase: AbstractFSWALProvider): live files in `<root>/WALs/<server>/`, th
 `<root>/WALs/<server>-splitting/`, closed and flushed ones in `<root>/oldWALs/`, flat or by server.
 A file's name is `<group>.<number>`; the group names server and WAL, the number rises within the group.
 
-A WAL file is sealed when nobody writes to it any more: what it holds and where it ends is final. That is so when one
-of these holds:
+A WAL file is sealed when nobody writes to it any more: its contents and its end are final. One of these holds then:
 
-1. It is in oldWALs. HBase archives what is closed and flushed, and what it has split of a dead server's.
-2. Its trailer is at its end. A writer leaves one when it closes the file. That a newer file of the group is listed is
-   not enough: HBase makes the next file first and changes over to it later (AbstractFSWAL.rollWriter), so that a file
-   may get edits until its trailer is there.
-3. It has no trailer, but the NameNode knows its whole length, which it does not of a file that is open, and still does
-   after `wal.open.CLOSE_SECONDS`: its writer broke (a DataNode failed), and the server wrote what was not acknowledged
-   to the next file. Only a reader can tell (`wal.open`), since it knows how much there is to be read.
+1. It is in oldWALs. HBase archives files that are closed and flushed, and a dead server's files once they are split.
+2. It ends with a trailer, which a writer leaves when it closes the file. A newer file of the group in the listing is
+   not enough: HBase creates the next file first and switches to it later (AbstractFSWAL.rollWriter), so a file may
+   receive edits until it has its trailer.
+3. It has no trailer, but after `wal.open.CLOSE_SECONDS` the NameNode lists its whole length, as it does not for an
+   open file: its writer broke (a DataNode failed), and the server wrote what was not acknowledged to the next file.
+   Only a reader can decide this (`wal.open`), since it knows how many bytes there are.
 
-A file of a dead server that is being split (`-splitting`) is not sealed: it is once it is archived.
+A dead server's file that is being split (`-splitting`) is not sealed until it is archived.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class WalFile:
 
 
 class WalName(NamedTuple):
-    """What a WAL file's name says; `server` is "host,port,startcode"."""
+    """The parts of a WAL file's name; `server` is "host,port,startcode"."""
 
     group: str
     server: str
@@ -68,7 +67,7 @@ class WalName(NamedTuple):
 def parse_wal_name(name: str) -> WalName | None:
     """Split a file name.
 
-    None for what is no log of user tables: `.meta` files, the master's own region, procedure WALs.
+    None for files that do not hold edits of user tables: `.meta` files, the master's own region, procedure WALs.
     """
     match = _NAME.match(name)
     if match is None or unquote(name).startswith("pv2-"):
@@ -83,8 +82,8 @@ def parse_wal_name(name: str) -> WalName | None:
 def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
     """List every WAL file of user tables below `root`, each once, ordered by group and number.
 
-    Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once;
-    where it is seen twice, its later place counts. Raises TransientError when folders keep moving away.
+    Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once; if it is
+    seen twice, its later place counts. Raises TransientError when folders keep moving.
     """
     for _ in range(_LISTING_ATTEMPTS):
         try:
@@ -152,24 +151,25 @@ def _wal(status: FileStatus, place: Place) -> WalFile | None:
 
 
 def is_sealed(file_system: FileSystem, root: str, file: WalFile) -> bool:
-    """Whether a file is sealed now, wherever it moved, by the first two rules; one that no longer exists is."""
+    """Whether a file is sealed now by the first two rules, wherever it is; True if it no longer exists."""
     now = find_wal(file_system, root, file)
     if now is None or now.place is Place.ARCHIVED:
         return True
     if now.place is Place.SPLITTING or now.length < len(TRAILER_MAGIC):
-        return False  # the length of an open file's last block is not known to the NameNode
+        return False  # the NameNode does not know the length of an open file's last block
     try:
         end = b"".join(file_system.read(now.path, now.length - len(TRAILER_MAGIC)))
     except FileNotFoundError:
-        return is_sealed(file_system, root, file)  # moved on between the look and the read
+        return is_sealed(file_system, root, file)  # moved between locating and reading it
     return end.endswith(TRAILER_MAGIC)
 
 
 def listed_as_sealed(files: Iterable[WalFile]) -> set[str]:
-    """Names of the files of one whole listing that are sealed as far as the listing alone can tell.
+    """Names of the files of one complete listing that are sealed, judged by the listing alone.
 
-    Archived ones; and live ones with a newer file in their group and a length, for of a file that fits into one block
-    the NameNode shows none before it is closed. Enough to tell people of it; whoever applies a file looks at its end.
+    Those are archived files, and live ones that have a length and a newer file in their group: the NameNode shows no
+    length of an open file that fits into one block. Good enough for an announcement; before a file is applied, its end
+    is checked.
     """
     listed = list(files)
     newest: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The one door to a WAL file: `open_wal`, wherever the file is in its life and however it is to be read."""
+"""The only way to read a WAL file: `open_wal`, wherever HBase has moved it, sealed or still being written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Until(Enum):
     SEALED = "sealed"
     """to its true end: waits up to CLOSE_SECONDS for the file to be sealed (`wal.files`)"""
     NOW = "now"
-    """what is in it now, be it sealed or not"""
+    """what it holds now, sealed or not"""
 
 
 def open_wal(
@@ -45,8 +45,8 @@ def open_wal(
         now = find_wal(files, root, file)
         if now is None:
             raise GapError(
-                f"WAL file {file.name} is gone from WALs, -splitting and oldWALs; last seen at {file.path}. "
-                "The log has a gap: abort this run and begin anew with a fresh snapshot",
+                f"WAL file {file.name} is missing from WALs, -splitting and oldWALs; last seen at {file.path}. "
+                "The log has a gap: abort this run and start over with a new snapshot",
                 file=file.name,
                 start=0,
                 end=None,
@@ -59,7 +59,7 @@ def open_wal(
 def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_bytes: int = BATCH_BYTES) -> Wal:
     """A file by its path, to be read as it is now; `name`, by default the path, names it in errors.
 
-    A file of a WALs folder is followed when HBase moves it. Reading raises FileNotFoundError when there is none.
+    A file below a WALs folder is followed when HBase moves it. Reading raises FileNotFoundError when it does not exist.
     """
     root, live, _ = path.rpartition("/WALs/")
     parsed = parse_wal_name(basename(path)) if live else None
@@ -77,9 +77,9 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
 
 
 def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
-    """How many bytes of a file hold entries for certain: 0 when it has none now. Reads no more than its beginning.
+    """How many bytes of a file certainly hold entries: 0 when it has none now. Reads only its beginning.
 
-    The NameNode lists an open file with length 0, whatever it holds. What cannot be read counts as held.
+    The NameNode lists an open file with length 0, whatever it holds. A file that cannot be read counts as holding some.
     """
     try:
         for batch in open_wal(files, root, file, Until.NOW, batch_bytes=_HEADER_BYTES):
@@ -95,8 +95,8 @@ class Wal:
     """The entries of one WAL file. Iterate once, or ask for the `header` alone.
 
     Both raise DamagedInputError after the entries that precede the damage, UnreadableInputError for a kind of file that
-    cannot be read, and what `open_wal` and `open_wal_at` name. Iterating until SEALED raises TransientError when the
-    file does not get sealed in time.
+    cannot be read, and the errors of `open_wal` or `open_wal_at`. Iterating until SEALED raises TransientError when the
+    file is not sealed in time.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Wal:
                 chunks = self._file_system.read(path, 0, _HEADER_BYTES)
                 return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES).header
             except FileNotFoundError:
-                continue  # moved between the look and the read
+                continue  # moved between locating and reading it
             except UnfinishedInputError:
                 return None
 
@@ -139,9 +139,9 @@ class Wal:
                 self.length, reached, ending = reader.length, reader.end, reader.ending
                 self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
             except FileNotFoundError:
-                continue  # moved between the look and the read
+                continue  # moved between locating and reading it
             except UnfinishedInputError as error:
-                # No complete header: the writer has only begun, or its server died at once.
+                # No complete header: the writer has only just begun, or its server died at once.
                 self.length, self.unfinished = now.length, error
             if self._until is Until.NOW or ending is Ending.WHOLE or now.place is Place.ARCHIVED:
                 return
@@ -149,7 +149,7 @@ class Wal:
                 if 0 < now.length == self.length:
                     return  # its writer broke: the third rule of `wal.files`
                 raise TransientError(
-                    f"WAL file {self._name} is not closed yet ({now.place.value}); it is tried again in the next round",
+                    f"WAL file {self._name} is not closed yet ({now.place.value}); the next round tries it again",
                     file=self._name,
                 )
             time.sleep(0.5)
@@ -165,7 +165,7 @@ def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
     left = reader.length - reader.end
     reason = "the file ends inside an entry" if left else "the file ends without a trailer"
     return UnfinishedInputError(
-        f"{name} is unfinished at byte {reader.end}: {reason}; all {reader.end} bytes before were read",
+        f"{name} is unfinished at byte {reader.end}: {reason}; all {reader.end} bytes before it were read",
         file=name,
         offset=reader.end,
         reason=reason,
@@ -173,7 +173,7 @@ def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
 
 
 def entry_at(wal: Iterable[EntryBatch], offset: int) -> bytes:
-    """The bytes of the entry that begins at an offset of its file; ValueError when none does."""
+    """The bytes of the entry that begins at an offset of its file. Raises ValueError when none does."""
     for batch in wal:
         for entry in np.flatnonzero(batch.base + batch.start == offset):
             return bytes(batch.buffer[batch.start[entry] : batch.end[entry]])

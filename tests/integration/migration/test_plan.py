@@ -112,7 +112,7 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
         ("zookeeper", "127.0.0.1:{port}", "ZooKeeper at 127.0.0.1:{port} does not answer"),
         ("webhdfs", "http://127.0.0.1:{port}", "WebHDFS at http://127.0.0.1:{port} does not answer"),
         ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere is not there on its file system"),
-        ("znode", "/elsewhere", "/elsewhere/hbaseid is not in ZooKeeper"),
+        ("znode", "/elsewhere", "has no /elsewhere/hbaseid"),
     ],
 )
 @pytest.mark.parametrize("side", ["source", "target"])

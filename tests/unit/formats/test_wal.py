@@ -270,10 +270,10 @@ def test_a_damaged_length_does_not_make_the_reader_take_in_the_rest_of_the_file(
     reader = WalReader(endless(), "some.wal", batch_bytes=1 << 16)
     batches = iter(reader)
     assert len(next(batches)) == 1
-    assert taken == 1  # found out after one window, not after 800 MB
+    assert taken == 1  # found after one buffer, not after 800 MB
     with pytest.raises(DamagedInputError, match="lengths of a cell contradict"):
         next(batches)
-    assert len(reader._window.data) <= 1 << 17
+    assert len(reader._buffer.data) <= 1 << 17
 
 
 def test_an_entry_larger_than_a_batch_is_read_whole() -> None:

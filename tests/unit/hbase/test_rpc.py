@@ -159,7 +159,7 @@ def test_a_server_that_hangs_is_left_at_the_deadline_and_named() -> None:
         done.set()
     assert 0.2 <= took < 2
     assert raised.value.sent
-    assert all(part in str(raised.value) for part in (address, "MasterService.Snapshot", "0.2 s", "not known"))
+    assert all(part in str(raised.value) for part in (address, "MasterService.Snapshot", "0.2 s", "unknown"))
 
 
 def test_a_trickle_of_bytes_does_not_move_the_deadline() -> None:
