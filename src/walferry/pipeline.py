@@ -21,6 +21,7 @@ from walferry.replay import cut, drain, follower, protect, rounds, window
 from walferry.run.lag import lag_of
 from walferry.run.phases import phase_of, steps
 from walferry.run.run import Run
+from walferry.spark.fan_out import SparkGoneError
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ def retried(work: Callable[[], object], progress: Callable[[], object] = lambda:
     """Repeat what failed for a reason that may go away, a few times, with growing pauses.
 
     Failures count anew when what `progress` returns has changed since the last one: long work meets many of them.
+    What only a new process can repeat is raised at once.
     """
     attempt, reached = 0, progress()
     while True:
@@ -212,7 +214,7 @@ def retried(work: Callable[[], object], progress: Callable[[], object] = lambda:
         except TransientError as error:
             attempt = 1 if (now := progress()) != reached else attempt + 1
             reached = now
-            if attempt == ATTEMPTS:
+            if attempt == ATTEMPTS or isinstance(error, SparkGoneError):
                 raise
             log.warning("attempt %d of %d failed: %s; again in %d s", attempt, ATTEMPTS, error, 5 * attempt)
             time.sleep(5 * attempt)

@@ -29,7 +29,7 @@ from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
-from walferry.spark.fan_out import fan_out, progress
+from walferry.spark.fan_out import fan_out, job
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
@@ -152,7 +152,7 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
         placed = _rank(placed)
     ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
     sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
-    with progress(spark, "apply edits by row"):
+    with job(spark, "apply edits by row"):
         outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):

@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,8 @@ def fan_out(
     """Apply `work` to every item in the executors; the results of all items, in item order.
 
     Results are for reports (counts, positions, reasons), never for data: they are collected on the driver.
-    A WalferryError raised by `work` is raised here as it was; what other items returned is then lost.
+    A WalferryError raised by `work` is raised here as it was; what other items returned is then lost. What Spark itself
+    lost is raised as `job` has it.
     `tasks`: number of Spark tasks, one per item if not given; a task takes neighbouring items. `what` is done, for
     the log of a long job; with `sizes`, the bytes of each item, the log tells how many of them are read, as far as
     `work` counts them (`count_bytes`).
@@ -60,7 +62,7 @@ def fan_out(
                         outcome = _outcome(work, frozen[number])
                     yield _frame(outcome)
 
-        stack.enter_context(progress(spark, what, counts, sizes))
+        stack.enter_context(job(spark, what, counts, sizes))
         rows = spark.range(0, len(frozen), 1, count).mapInArrow(each, "result binary").collect()
     for row in rows:
         outcome = pickle.loads(row["result"])
@@ -71,36 +73,98 @@ def fan_out(
 
 
 @contextmanager
-def progress(
+def job(
     spark: SparkSession, what: str, counts: Mapping[int, int] | None = None, sizes: Sequence[int] = ()
 ) -> Iterator[None]:
-    """Say now and then, while the driver waits for a job, how far it is, and when it may end.
+    """The frame in which the driver waits for a job: the log tells how far it is, and what Spark lost may be repeated.
 
-    By the bytes that its items have read (`counts`) of those they have (`sizes`); without sizes, by its Spark tasks.
+    Progress goes by the bytes that its items have read (`counts`) of those they have (`sizes`); without sizes, by its
+    Spark tasks.
+    Raises WorkerLostError when an executor or a Python worker went away under it, SparkGoneError when the JVM of this
+    process did. Every other error is raised as it was, above all the PythonException of what a function raised.
     """
     ended = threading.Event()
     started = time.monotonic()
 
     def tell() -> None:
-        tracker = spark.sparkContext.statusTracker()
         while not ended.wait(PROGRESS_SECONDS):
-            if sizes:
-                log.info("%s", progress_line(what, counts or {}, sizes, time.monotonic() - started))
-                continue
-            for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()):
-                if stage is None:
-                    continue
-                elapsed, done = time.monotonic() - started, stage.numCompletedTasks
-                eta = f"{elapsed / done * (stage.numTasks - done):.0f}s" if done else "N/A"
-                log.info("%s: %d of %d tasks; Time: %.0fs; ETA: %s", what, done, stage.numTasks, elapsed, eta)
+            try:
+                for line in _progress(spark, what, counts or {}, sizes, time.monotonic() - started):
+                    log.info("%s", line)
+            except (Py4JError, OSError):
+                return  # the JVM is gone, as the job itself will say
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
     try:
         yield
+    except (Py4JError, OSError) as error:
+        loss = _loss(what, error)
+        if loss is None:
+            raise
+        raise loss from error
     finally:
         ended.set()
         thread.join()
+
+
+class WorkerLostError(TransientError):
+    """A Spark job ended with an executor or a Python worker that was killed, or went with its machine; fact `job`."""
+
+
+class SparkGoneError(TransientError):
+    """The JVM of this process has ended or has stopped its Spark: only a new process has another one; fact `job`."""
+
+
+_WORKER_LOST = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "ExecutorLostFailure",
+    "ExecutorDeadException",
+    "FetchFailed",
+    # of a stage whose output went with an executor (`spark.stage.maxConsecutiveAttempts`)
+    "failed the maximum allowable number of times",
+)
+"""in what Spark's DAGScheduler says of a job that failed"""
+_SPARK_GONE = ("SparkContext was shut down", "stopped SparkContext")
+
+
+def _loss(what: str, error: Exception) -> TransientError | None:
+    """The error of ours for what Spark lost; None for any other failure.
+
+    What a function raised never comes here: PySpark makes a PythonException of it.
+    """
+    if isinstance(error, Py4JJavaError):
+        # The first line: what follows are stack traces, with the words of whoever.
+        reason = str(error.java_exception.getMessage()).partition("\n")[0]
+        if any(mark in reason for mark in _WORKER_LOST):
+            newest = reason.rpartition("most recent failure: ")[2].partition(". Consider setting")[0]
+            return WorkerLostError(
+                f"{what}: Spark lost an executor or a Python worker ({newest}); if that comes again, look for what "
+                "kills it, first of all for too little memory", job=what,
+            )  # fmt: skip
+        if not any(mark in reason for mark in _SPARK_GONE):
+            return None
+    elif not isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return None
+    return SparkGoneError(
+        f"{what}: the JVM of Spark's driver has ended under the job; run it again in a new process, and look for what "
+        "killed it, first of all for too little memory", job=what,
+    )  # fmt: skip
+
+
+def _progress(
+    spark: SparkSession, what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float
+) -> Iterator[str]:
+    if sizes:
+        yield progress_line(what, counts, sizes, elapsed)
+        return
+    tracker = spark.sparkContext.statusTracker()
+    for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()):
+        if stage is not None:
+            done = stage.numCompletedTasks
+            eta = f"{elapsed / done * (stage.numTasks - done):.0f}s" if done else "N/A"
+            yield f"{what}: {done} of {stage.numTasks} tasks; Time: {elapsed:.0f}s; ETA: {eta}"
 
 
 def progress_line(what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float) -> str:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from walferry.errors import GapError
+from walferry.errors import GapError, TransientError
+from walferry.pipeline import retried
 from walferry.spark import fan_out as items
 from walferry.spark.byte_counts import count_bytes
-from walferry.spark.fan_out import fan_out
+from walferry.spark.fan_out import WorkerLostError, fan_out
 
 
 def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spark: SparkSession) -> None:
@@ -39,6 +47,98 @@ def test_an_error_of_ours_arrives_with_its_kind_and_facts(spark: SparkSession) -
     with pytest.raises(GapError, match="bytes are missing") as caught:
         fan_out(spark, work, range(4), what="fail")
     assert (caught.value.file, caught.value.start, caught.value.end) == ("a.wal", 3, 9)
+
+
+@pytest.fixture
+def die_once(tmp_path: Path) -> Callable[[], None]:
+    """Kills the process that calls it, as the kernel does when memory runs out, but only the first of them."""
+    flag = tmp_path / "killed"
+
+    def die() -> None:
+        if not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return die
+
+
+def test_a_job_whose_worker_is_killed_is_repeated(
+    spark: SparkSession, die_once: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(number: int) -> list[int]:
+        if number == 2:
+            die_once()
+        return [number]
+
+    with pytest.raises(WorkerLostError, match=r"^add: Spark lost an executor or a Python worker \(Lost task"):
+        fan_out(spark, work, range(4), what="add")
+    (tmp_path / "killed").unlink()
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    sums: list[int] = []
+    retried(lambda: sums.append(sum(fan_out(spark, work, range(4), what="add"))))
+    assert sums == [6]
+
+
+def test_a_worker_that_is_killed_past_a_shuffle_is_lost_too(spark: SparkSession, die_once: Callable[[], None]) -> None:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        die_once()
+        yield from batches
+
+    numbers = spark.range(0, 10, 1, 3).repartition(2, "id").mapInArrow(work, "id long")
+    with pytest.raises(WorkerLostError), items.job(spark, "add"):
+        numbers.collect()
+
+
+@pytest.mark.parametrize("says", ["ten is too many", "Python worker exited unexpectedly (ExecutorLostFailure)"])
+def test_an_error_that_is_none_of_ours_stays_what_it_is_and_is_final(spark: SparkSession, says: str) -> None:
+    def work(number: int) -> list[int]:
+        raise ValueError(says)
+
+    with pytest.raises(PythonException, match="ValueError"):
+        fan_out(spark, work, [10], what="count")
+
+
+def test_a_transient_error_of_ours_stays_transient(spark: SparkSession) -> None:
+    def work(number: int) -> list[int]:
+        raise TransientError("the region moved", region="r1")
+
+    with pytest.raises(TransientError, match="the region moved") as caught:
+        fan_out(spark, work, [1], what="fail")
+    assert (type(caught.value), caught.value.region) == (TransientError, "r1")
+
+
+def test_a_job_whose_jvm_is_killed_is_nothing_for_this_process_to_repeat(tmp_path: Path) -> None:
+    """In a process of its own: a session does not come back."""
+    answer = subprocess.run([sys.executable, "-c", KILLED_JVM], capture_output=True, text=True, cwd=tmp_path)
+    assert answer.stdout.splitlines() == ["SparkGoneError", "1 attempt"]
+    assert "Traceback" not in answer.stderr
+
+
+KILLED_JVM = """
+import threading, time
+from walferry.pipeline import retried
+from walferry.spark import fan_out as items
+from walferry.spark.session import open_session
+
+items.PROGRESS_SECONDS = 0.2
+spark = open_session("to be killed")
+attempts = []
+
+def work(number):
+    time.sleep(5)
+    return [number]
+
+def add():
+    attempts.append(1)
+    items.fan_out(spark, work, [1], what="add")
+
+threading.Timer(1.5, spark.sparkContext._gateway.proc.kill).start()
+try:
+    retried(add)
+except Exception as error:
+    print(type(error).__name__)
+print(len(attempts), "attempt")
+"""
 
 
 def test_a_long_job_tells_how_far_it_is(
