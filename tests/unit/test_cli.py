@@ -258,6 +258,7 @@ def test_a_migration_with_a_time_window_is_refused(command: str, tmp_path: Path)
 def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ask, "LOOK_SECONDS", 0.05)
     here, there = os.openpty()
     os.write(here, b"perhaps\n")
     with os.fdopen(there) as terminal:
@@ -278,6 +279,7 @@ def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
 
 
 def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask, "LOOK_SECONDS", 0.05)
     here, there = os.openpty()
 
     def at_work() -> None:

@@ -255,7 +255,7 @@ def answering(answer: object) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None: ...
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

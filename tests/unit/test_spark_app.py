@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -35,6 +35,11 @@ def test_a_phase_without_an_app_is_refused_before_spark_starts(tmp_path: Path, m
     assert "other-1" in unknown.stderr
 
 
-def test_the_file_for_a_submit_by_hand_is_the_same_app() -> None:
-    answer = subprocess.run([sys.executable, THIN, "--help"], capture_output=True, text=True, check=True)
-    assert all(name in answer.stdout for name in ("PHASE", "RUN", "TABLE", "--parent"))
+def test_the_file_for_a_submit_by_hand_is_the_same_app(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(THIN), "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(THIN), run_name="__main__")
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("PHASE", "RUN", "TABLE", "--parent"))

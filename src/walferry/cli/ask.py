@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from walferry.errors import UsageError
 
+LOOK_SECONDS = 1.0
+"""how often `at_work` is called"""
+
 
 class _Prompt(logging.Handler):
     """Shows the open question again after each line of the log, so that it is always the last one."""
@@ -22,7 +25,7 @@ class _Prompt(logging.Handler):
 
 
 def ask(question: str, at_work: Callable[[], None]) -> bool:
-    """Ask at the terminal and call `at_work` each second until there is an answer. UsageError where nobody can answer.
+    """Ask at the terminal and call `at_work` now and then until there is an answer. UsageError where nobody can.
 
     The question comes on stderr: stdout is for the report.
     """
@@ -33,7 +36,7 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
     try:
         while True:
             prompt.emit(None)
-            while not select.select([sys.stdin], [], [], 1.0)[0]:
+            while not select.select([sys.stdin], [], [], LOOK_SECONDS)[0]:
                 at_work()
             answer = sys.stdin.readline().strip().lower()
             if answer in ("y", "yes"):

@@ -61,7 +61,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         "password": TOKEN, "extra": {"path": "/alerts"},
     }  # fmt: skip
     monkeypatch.setenv("AIRFLOW_CONN_WALFERRY_WEBHOOK", json.dumps(connection))
-    thread = threading.Thread(target=hook.server.serve_forever)
+    thread = threading.Thread(target=hook.server.serve_forever, args=[0.01])
     thread.start()
     yield hook
     hook.server.shutdown()

@@ -36,13 +36,16 @@ import inspect, json, sys
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.definitions.context import Context
 
-bag = DagBag(sys.argv[1])
-tasks = [task for dag in bag.dags.values() for task in dag.tasks]
-# Airflow passes what is named like an entry of the context by itself, and refuses to run a task that is given it, too.
-reserved = [(task.task_id, name) for task in tasks if hasattr(task, "python_callable")
-            for name in inspect.signature(task.python_callable).parameters if name in Context.__annotations__]
-print(json.dumps({"dags": {name: dag.fileloc for name, dag in bag.dags.items()}, "errors": bag.import_errors,
-                  "operators": sorted({task.task_type for task in tasks}), "reserved": reserved}))
+def read(folder):
+    bag = DagBag(folder)
+    tasks = [task for dag in bag.dags.values() for task in dag.tasks]
+    # Airflow passes what is named like an entry of the context by itself, and refuses to run a task that is given it.
+    reserved = [(task.task_id, name) for task in tasks if hasattr(task, "python_callable")
+                for name in inspect.signature(task.python_callable).parameters if name in Context.__annotations__]
+    return {"dags": {name: dag.fileloc for name, dag in bag.dags.items()}, "errors": bag.import_errors,
+            "operators": sorted({task.task_type for task in tasks}), "reserved": reserved}
+
+print(json.dumps([read(folder) for folder in sys.argv[1:]]))
 """
 CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
 TABLES = [{"source": "orders", "target": "orders"}]
@@ -85,30 +88,24 @@ def command(operator: WalferrySparkOperator) -> str:
     return " ".join(operator.command(SparkHook("spark")))
 
 
-def read_dags(folder: Path, home: Path) -> dict[str, Any]:
+def test_airflow_reads_every_dag_and_each_belongs_to_its_file(tmp_path: Path) -> None:
     answer = subprocess.run(
-        [sys.executable, "-c", READ_DAGS, str(folder)],
-        capture_output=True, text=True, check=True, env={"AIRFLOW_HOME": str(home), "PATH": "/usr/bin:/bin"},
+        [sys.executable, "-c", READ_DAGS, str(OWN_DAGS), str(EXAMPLES)],
+        capture_output=True, text=True, check=True, env={"AIRFLOW_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
-    assert found["errors"] == {}
-    assert found["reserved"] == []
-    return found
-
-
-def test_every_example_dag_is_read_without_an_error(tmp_path: Path) -> None:
-    found = read_dags(EXAMPLES, tmp_path)
-    assert sorted(found["dags"]) == sorted(path.stem for path in EXAMPLES.glob("example_*.py"))
+    own, examples = json.loads(answer.stdout.splitlines()[-1])
+    assert own["errors"] == examples["errors"] == {}
+    assert own["reserved"] == examples["reserved"] == []
+    assert own["dags"] == {file.stem: str(file) for file in OWN_DAGS.glob("*.py")}
+    assert examples["dags"] == {file.stem: str(file) for file in EXAMPLES.glob("example_*.py")}
     for step in ("Snapshot", "Copy", "Replay", "Compare", "Cutover"):
-        assert f"HBase{step}Operator" in found["operators"]
+        assert f"HBase{step}Operator" in examples["operators"]
 
 
-def test_a_dag_is_made_by_a_file_of_two_lines_and_belongs_to_it(tmp_path: Path) -> None:
-    files = sorted(OWN_DAGS.glob("*.py"))
-    for file in files:
-        lines = [line for line in file.read_text().splitlines() if line]
-        assert lines == [f"from walferry.airflow.dags import {file.stem}", f"{file.stem}()"]
-    assert read_dags(OWN_DAGS, tmp_path)["dags"] == {file.stem: str(file) for file in files}
+@pytest.mark.parametrize("file", sorted(OWN_DAGS.glob("*.py")), ids=lambda file: file.stem)
+def test_a_dag_is_made_by_a_file_of_two_lines(file: Path) -> None:
+    lines = [line for line in file.read_text().splitlines() if line]
+    assert lines == [f"from walferry.airflow.dags import {file.stem}", f"{file.stem}()"]
 
 
 def test_a_task_of_the_migration_comes_after_those_of_the_phases_that_its_own_needs() -> None:

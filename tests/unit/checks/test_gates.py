@@ -29,10 +29,11 @@ def data_docs_only_where_they_matter(request: pytest.FixtureRequest, monkeypatch
         monkeypatch.setattr(f"{context}.build_data_docs", lambda *_, **__: {})
 
 
-def copied() -> pd.DataFrame:
-    """Two regions of a file each, copied well; what a kind of row lacks stays null."""
+def copied(regions: int = 2) -> pd.DataFrame:
+    """Regions r1, r2, … of a file each, copied well; what a kind of row lacks stays null."""
     rows: list[dict[str, Any]] = [{"kind": "schema", "region": "", "source_schema": "cf", "target_schema": "cf"}]
-    for region, start, end in (("r1", "", "6d"), ("r2", "6d", "")):
+    for number in range(1, regions + 1):
+        region, start, end = f"r{number}", f"{number:02x}", f"{number + 1:02x}"
         rows.append(
             {
                 "kind": "region",
@@ -58,14 +59,15 @@ def copied() -> pd.DataFrame:
     return frame.assign(table="shop:orders")
 
 
-def drained() -> pd.DataFrame:
-    rows = [("shop:orders", region, 5, 5, 9, 9, f"{region}ff", f"{region}ff", 0, 0, 0, 0, 0) for region in ("r1", "r2")]
+def drained(regions: int = 2) -> pd.DataFrame:
+    names = [f"r{number}" for number in range(1, regions + 1)]
+    rows = [("shop:orders", name, 5, 5, 9, 9, f"{name}ff", f"{name}ff", 0, 0, 0, 0, 0) for name in names]
     return pd.DataFrame(rows, columns=list(DRAIN_COLUMNS))
 
 
-def changed(frame: pd.DataFrame, kind: str | None, column: str, value: object) -> pd.DataFrame:
-    """`frame` with one value of region r2 (of the rows of `kind`) replaced."""
-    rows = frame["region"] == "r2"
+def changed(frame: pd.DataFrame, kind: str | None, column: str, value: object, region: str = "r2") -> pd.DataFrame:
+    """`frame` with one value of a region (of the rows of `kind`) replaced."""
+    rows = frame["region"] == region
     if kind is not None:
         rows &= frame["kind"] == kind
     assert rows.sum() == 1
@@ -88,28 +90,35 @@ def test_equal_sides_open_the_gate_and_data_docs_name_the_run(suite: str, frame:
     assert "move-1" in result.docs_index.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("kind", "column", "value"),
-    [
-        ("file", "target_bytes", 9),
-        ("file", "target_bytes", None),
-        ("file", "target_checksum", "crc-other"),
-        ("file", "target_checksum", None),
-        ("file", "source_checksum", None),
-        ("region", "target_start", "6e"),
-        ("region", "target_end", "ff"),
-        ("region", "target_end", None),
-    ],
-)
-def test_one_wrong_value_of_a_copied_region_shuts_the_gate_and_names_the_region(
-    kind: str, column: str, value: object, tmp_path: Path
-) -> None:
-    result = gate("after_copy", changed(copied(), kind, column, value), tmp_path)
-    assert not result.passed
-    assert {region for failure in result.failures for region in failure.regions} == {"shop:orders r2"}
-    with pytest.raises(WalferryError, match=r"after_copy of move-1 failed in shop:orders r2") as caught:
+WRONG_COPIES = [
+    ("file", "target_bytes", 9),
+    ("file", "target_bytes", None),
+    ("file", "target_checksum", "crc-other"),
+    ("file", "target_checksum", None),
+    ("file", "source_checksum", None),
+    ("region", "target_start", "6e"),
+    ("region", "target_end", "ff"),
+    ("region", "target_end", None),
+]
+
+
+def test_each_wrong_value_of_a_copied_region_shuts_the_gate_and_names_the_region(tmp_path: Path) -> None:
+    frame = copied(1 + len(WRONG_COPIES))
+    wrong = {f"shop:orders r{number}" for number in range(2, 2 + len(WRONG_COPIES))}
+    for number, (kind, column, value) in enumerate(WRONG_COPIES, 2):
+        frame = changed(frame, kind, column, value, f"r{number}")
+    result = gate("after_copy", frame, tmp_path)
+    assert shut_for(result) == wrong
+    with pytest.raises(WalferryError, match=r"after_copy of move-1 failed in shop:orders r2, shop:orders r3") as caught:
         require(result)
-    assert caught.value.regions == ["shop:orders r2"]
+    assert caught.value.regions == sorted(wrong)
+
+
+def shut_for(result: GateResult) -> set[str]:
+    """The regions of which each alone shuts the gate: an expectation whose failure is critical names it."""
+    assert {failure.severity for failure in result.failures} == {"critical"}
+    assert not result.passed
+    return {region for failure in result.failures for region in failure.regions}
 
 
 def test_files_without_any_checksum_shut_the_gate(tmp_path: Path) -> None:
@@ -129,24 +138,23 @@ def test_a_copy_that_shows_no_region_or_no_schema_shuts_the_gate(kind: str, tmp_
     assert not gate("after_copy", frame[frame["kind"] != kind].reset_index(drop=True), tmp_path).passed
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("target_rows", 4),
-        ("target_cells", 10),
-        ("target_digest", "00"),
-        ("target_digest", None),
-        ("unexplained", 1),
-        ("undecided", 1),
-        ("uncompared", 1),
-    ],
-)
-def test_one_wrong_value_after_the_drain_shuts_the_gate_and_names_the_region(
-    column: str, value: object, tmp_path: Path
-) -> None:
-    result = gate("after_drain", changed(drained(), None, column, value), tmp_path)
-    assert not result.passed
-    assert {region for failure in result.failures for region in failure.regions} == {"shop:orders r2"}
+WRONG_SIDES = [
+    ("target_rows", 4),
+    ("target_cells", 10),
+    ("target_digest", "00"),
+    ("target_digest", None),
+    ("unexplained", 1),
+    ("undecided", 1),
+    ("uncompared", 1),
+]
+
+
+def test_each_wrong_value_after_the_drain_shuts_the_gate_and_names_the_region(tmp_path: Path) -> None:
+    frame = drained(1 + len(WRONG_SIDES))
+    for number, (column, value) in enumerate(WRONG_SIDES, 2):
+        frame = changed(frame, None, column, value, f"r{number}")
+    wrong = {f"shop:orders r{number}" for number in range(2, 2 + len(WRONG_SIDES))}
+    assert shut_for(gate("after_drain", frame, tmp_path)) == wrong
 
 
 def test_a_difference_of_a_named_class_is_a_warning_that_names_the_region(tmp_path: Path) -> None:

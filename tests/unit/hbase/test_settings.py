@@ -47,7 +47,7 @@ def web_server(status: int, body: str) -> Iterator[int]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         yield server.server_port
         server.shutdown()

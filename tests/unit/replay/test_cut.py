@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -182,14 +183,18 @@ class Rolling:
         if self.dying:
             self.alive = []
         else:
-            threading.Timer(0.5, self.write).start()
+            threading.Timer(0.1, self.write).start()
 
 
 @contextmanager
 def rolled(source: Rolling, files: Local) -> Iterator[Run]:
-    """A run on that source, which writes to its first log."""
+    """A run on that source, which writes to its first log. Who waits looks ten times as often."""
+    pause = time.sleep
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{source.root}"}}
-    with Ledger.open(f"sqlite:///{source.root / 'ledger.db'}", actor="test") as ledger:
+    with (
+        Ledger.open(f"sqlite:///{source.root / 'ledger.db'}", actor="test") as ledger,
+        patch("time.sleep", lambda seconds: pause(seconds / 10)),
+    ):
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
         run.__dict__.update(source=source, source_files=files)
         source.write()
@@ -219,7 +224,7 @@ def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: 
                 Path(self.path(number)).rename(f"{self.root}/oldWALs/{Path(self.path(number)).name}")
             self.closed = time.monotonic()
 
-    source = Slow(tmp_path, hanging=1.0)
+    source = Slow(tmp_path, hanging=0.3)
     with rolled(source, Local()) as run:
         made = cut_log(run)
     assert time.monotonic() > source.closed
@@ -227,9 +232,9 @@ def test_a_cut_waits_until_the_server_has_left_the_log_in_front_of_it(archived: 
 
 
 def test_a_log_that_is_never_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "ROLL_SECONDS", 1.0)
+    monkeypatch.setattr(cutting, "ROLL_SECONDS", 0.4)
     named = pytest.raises(TransientError, match=r"has not closed rs%2C1%2C2\.7 yet")
-    with rolled(Rolling(tmp_path, hanging=3.0), Local()) as run, named:
+    with rolled(Rolling(tmp_path, hanging=1.0), Local()) as run, named:
         cut_log(run)
 
 

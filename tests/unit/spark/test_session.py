@@ -38,7 +38,7 @@ def test_a_jvm_does_not_outlive_a_kill_of_its_python_and_ends_by_itself_after_an
             java.wait(timeout=10)
         else:
             python.wait(timeout=30)
-            time.sleep(1)
+            time.sleep(0.3)
             assert java.is_running()  # it has its own way to end, in order
             java.kill()
     deadline = time.monotonic() + 10
