@@ -41,16 +41,16 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Means:
-    """What phases are given beside their run."""
+    """What phases need besides their run."""
 
     spark: Callable[[], SparkSession]
-    """opens the session, or gives the one that is open"""
+    """opens the session, or returns the open one"""
     docs: Path
     """where Data Docs go"""
     by: str | None = None
-    """the person who approved, or who said that writes have stopped"""
+    """the person who approved, or who confirmed that writes have stopped"""
     said_ms: int | None = None
-    """when; None for now"""
+    """when they answered; None for now"""
 
 
 WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
@@ -72,14 +72,14 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }
-"""What each phase of `run.phases` does, for a table where it goes by table. Every one is idempotent."""
+"""What each phase of `run.phases` does; a phase by table does it for one table. All are idempotent."""
 
 Ask = Callable[[str, Callable[[], None]], bool]
-"""Asks a person a question. While nobody answers it calls the function every second or so, which may raise."""
+"""Asks a person a question. Until there is an answer, it calls the function every second or so, which may raise."""
 
 
 def do(run: Run, phase: str, subject: str, means: Means) -> None:
-    """Do one phase of a run, unless the ledger says that it is done; KeyError when its kind has no such phase."""
+    """Do one phase of a run, unless the ledger says that it is done. Raises KeyError for a phase of another kind."""
     phase_of(run.record.kind, phase)
     WORK[phase](run, subject, means)
 
@@ -87,7 +87,7 @@ def do(run: Run, phase: str, subject: str, means: Means) -> None:
 def migrate(run: Run, ask: Ask, means: Means) -> None:
     """Run all phases that are not done yet; replay goes on while a person is asked.
 
-    Transient failures are repeated a bounded number of times, each from what the ledger says.
+    Transient failures are retried a bounded number of times, each time from what the ledger says.
     """
     todo = list(steps("migration", [pair.source for pair in run.tables]))
     names = [phase.name for phase, _ in todo]
@@ -104,7 +104,7 @@ def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
 
 
 def _follow(run: Run, ask: Ask, means: Means) -> None:
-    """Replay until writes have stopped, while the gate opens and a person approves and says that they have stopped."""
+    """Replay until writes have stopped; meanwhile wait for the gate and ask for approval and for the write stop."""
     if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
         return
     spark = means.spark()  # in this thread: a failure ends the command at once
@@ -148,14 +148,14 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
                 run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
             )  # asked with `write_stop: confirm` only
             return
-        except GateShutError as shut:  # it has shut again since it was looked at
+        except GateShutError as shut:  # it has shut again since it was checked
             log.info("not yet: %s", "; ".join(shut.facts["reasons"]))
-        except TransientError as error:  # of a look at the clusters: no reason to end the replay beside it
+        except TransientError as error:  # from checking the clusters: no reason to end the replay beside it
             at_work()
             log.warning("not yet: %s", error)
             time.sleep(LOOK_SECONDS)
         except NotApprovedError as no:
-            log.info("%s; replay goes on, and you are asked again in %.0f s", no, ASK_AGAIN_SECONDS)
+            log.info("%s; replay goes on, and you will be asked again in %.0f s", no, ASK_AGAIN_SECONDS)
             for _ in range(int(ASK_AGAIN_SECONDS)):
                 at_work()
                 time.sleep(1.0)
@@ -163,15 +163,15 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
 
 def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
     """Return when the gate to the cutover is open."""
-    told: list[str] = []
+    logged: list[str] = []
     while run.ledger.phases.facts("approve") is None:
         at_work()
         try:
             before_cutover(run)
             return
         except GateShutError as shut:
-            if (reasons := shut.facts["reasons"]) != told:
-                told = reasons
+            if (reasons := shut.facts["reasons"]) != logged:
+                logged = reasons
                 log.info("the gate is shut: %s", "; ".join(reasons))
             time.sleep(LOOK_SECONDS)
 
@@ -188,23 +188,23 @@ def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> s
 
 
 class NotApprovedError(WalferryError):
-    """A person said no to the cutover; it is asked for again."""
+    """A person answered no to the cutover; the question is asked again."""
 
 
 def abort(run: Run, reason: str) -> dict[str, Any]:
     """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
 
-    Facts as those of `protect.release`. May be repeated, for what was left the first time.
+    Returns the facts of `protect.release`. Repeat it to remove what was left the first time.
     """
     run.ledger.end("aborted", run.actor, reason)
     return protect.release(run, aborted=True)
 
 
 def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:
-    """Repeat what failed for a reason that may go away, a few times, with growing pauses.
+    """Repeat work after transient failures, a few times, with growing pauses.
 
-    Failures count anew when what `progress` returns has changed since the last one: long work meets many of them.
-    What only a new process can repeat is raised at once.
+    The count restarts when the result of `progress` has changed since the last failure: long work has many failures.
+    Errors that only a new process can recover from are raised at once.
     """
     attempt, reached = 0, progress()
     while True:
@@ -216,7 +216,7 @@ def retried(work: Callable[[], object], progress: Callable[[], object] = lambda:
             reached = now
             if attempt == ATTEMPTS or isinstance(error, SparkGoneError):
                 raise
-            log.warning("attempt %d of %d failed: %s; again in %d s", attempt, ATTEMPTS, error, 5 * attempt)
+            log.warning("attempt %d of %d failed: %s; retrying in %d s", attempt, ATTEMPTS, error, 5 * attempt)
             time.sleep(5 * attempt)
 
 

@@ -1,4 +1,4 @@
-"""What every process of walferry does at its start and its end: logs, the run it works for, errors as one line."""
+"""What every walferry process does when it starts and ends: logging, opening its run, errors in one line."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
 
 
 def set_up_logging() -> None:
-    """One line an event on stderr; libraries speak up from WARNING on."""
+    """Log to stderr, one line per event; libraries from WARNING on."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     quiet_libraries()
 
 
 def quiet_libraries() -> None:
-    """Let libraries speak up from WARNING on."""
+    """Log libraries from WARNING on."""
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def reports_folder() -> Path:
-    """Where reports and Data Docs go: $WALFERRY_REPORTS, else `.run/reports` of the working directory."""
+    """Where reports and Data Docs go: $WALFERRY_REPORTS, or else `.run/reports` in the working directory."""
     return Path(os.environ.get(REPORTS_VARIABLE, DEFAULT_REPORTS))
 
 
 @contextmanager
 def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
-    """The run of the ledger at $WALFERRY_LEDGER, closed again at the end."""
+    """A run of the ledger at $WALFERRY_LEDGER; both are closed at the end."""
     with Ledger.open() as ledger, Run(ledger, run_id, actor) as run:
         yield run
 
 
 def run_app(work: Callable[[Run], None], run_id: str, parent: int | None) -> NoReturn:
-    """The body of a Spark app: do the work for a run, leave with the error's exit code.
+    """The body of a Spark app: do the work for a run, exit with the error's exit code.
 
-    `parent` is the process that submitted the app: when it is gone (kill -9), the app ends itself, so that nobody
-    goes on with a task that Airflow has given up.
+    `parent` is the process that submitted the app. When it dies (kill -9), the app ends itself, so that no work goes on
+    for a task that Airflow has given up.
     """
     set_up_logging()
     if parent is not None:
@@ -70,7 +70,7 @@ def _die_with(parent: int) -> None:
         try:
             os.kill(parent, 0)
         except ProcessLookupError:
-            print(f"process {parent}, which submitted this app, is gone: the app ends", file=sys.stderr, flush=True)
+            print(f"process {parent}, which submitted this app, has ended: the app ends", file=sys.stderr, flush=True)
             java = os.getppid()
             if java > 1:
                 os.kill(java, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""The Spark app of every phase that is one: `spark-submit spark_app.py PHASE RUN [TABLE]`.
+"""The Spark app of every phase that is a Spark job: `spark-submit spark_app.py PHASE RUN [TABLE]`.
 
-The operators submit this very file of the installed package. `spark_apps/run_phase.py` is for a submit by hand: Python
-looks for modules beside the file that it runs first, and beside this one stand our `airflow`, `hbase` and others.
+The operators submit this file of the installed package. To submit by hand, use `spark_apps/run_phase.py`: Python first
+looks for modules beside the file that it runs, where it would find our `airflow`, `hbase` and others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from walferry.spark.session import open_session
 def main(
     phase: Annotated[str, typer.Argument(metavar="PHASE", help="name of a phase that is a Spark job, such as copy")],
     run_id: Annotated[str, typer.Argument(metavar="RUN")],
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase that goes by table")] = "",
-    parent: Annotated[int | None, typer.Option(help="pid of the submitter, with which the app ends")] = None,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase done by table")] = "",
+    parent: Annotated[int | None, typer.Option(help="pid of the submitter; the app ends when it does")] = None,
 ) -> None:
     """Do PHASE of RUN: for one source table, or for the whole run."""
 

@@ -287,7 +287,7 @@ def test_a_login_that_has_ended_is_said_and_leads_back(
     log_in(page, environment, "/walferry/")
     page.wait_for_selector("#runs tbody tr")
     context.clear_cookies()
-    expect(page.locator("#trouble")).to_contain_text("Your login has ended", timeout=LIVE_MS)
+    expect(page.locator("#trouble")).to_contain_text("Your login has expired", timeout=LIVE_MS)
     expect(page.locator("#runs tbody tr").first).to_be_visible()  # what was known stays
     page.get_by_role("link", name="Log in again").click()
     page.wait_for_selector("input[name=password]")

@@ -139,4 +139,4 @@ def test_a_tasks_spark_job_runs_out_of_the_installed_package(
     python: Path, variables: dict[str, str], tmp_path: Path
 ) -> None:
     said = run(python, "-c", SUBMIT, folder=tmp_path, **variables)
-    assert "drain: done before, nothing to do" in said
+    assert "drain: already done" in said

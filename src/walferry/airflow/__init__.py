@@ -1,4 +1,4 @@
-"""The Airflow provider: the connection type `hbase`, and what the DAGs are made of."""
+"""The Airflow provider: the connection type `hbase`, operators, sensors, DAGs, the board."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _has_spark_provider() -> bool:
-    """Whether Airflow's Spark provider is installed, whose connection type `spark` serves as well: one of a name."""
+    """Whether Airflow's Spark provider is installed: then its connection type `spark` is used, and ours would clash."""
     try:
         distribution("apache-airflow-providers-apache-spark")
     except PackageNotFoundError:
@@ -45,14 +45,14 @@ CONNECTION_TYPE: dict[str, Any] = {
         "placeholders": {"host": "zk1.example,zk2.example", "port": "2181"},
     },
     "conn-fields": {
-        "webhdfs": _field("WebHDFS", "Of the NameNode, such as http://namenode.example:9870. Required."),
+        "webhdfs": _field("WebHDFS", "The NameNode's, such as http://namenode.example:9870. Required."),
         "rootdir": _field("Root folder", "hbase.rootdir, such as hdfs://namenode.example:8020/hbase. Required."),
-        "znode": _field("Parent znode", "zookeeper.znode.parent; /hbase if not given."),
-        "thrift": _field("Thrift server", "host:port. Optional; moves data only with apply: thrift."),
-        "user": _field("User", "Name that HBase and HDFS see; the operating system's user if not given."),
+        "znode": _field("Parent znode", "zookeeper.znode.parent; default: /hbase."),
+        "thrift": _field("Thrift server", "host:port. Optional; used only with apply: thrift."),
+        "user": _field("User", "User name for HBase and HDFS; default: the operating system's user."),
     },
 }
-"""The form of a connection of type `hbase`: what Airflow 3.2 and newer read instead of the hook's methods."""
+"""The form of a connection of type `hbase`, which Airflow 3.2 and newer read instead of the hook's methods."""
 
 SPARK_CONNECTION_TYPE: dict[str, Any] = {
     "connection-type": "spark",
@@ -65,7 +65,7 @@ SPARK_CONNECTION_TYPE: dict[str, Any] = {
     },
     "conn-fields": {
         "archives": _field("Packed environment", "Path or URL of what `python -m walferry.spark pack` wrote."),
-        "ui": _field("Web page", "Of the master, or of YARN's resource manager, for the link of a task."),
+        "ui": _field("Web page", "The master's, or that of YARN's resource manager, for the tasks' links."),
         "queue": _field("YARN queue", "Optional."),
         "namespace": _field("Kubernetes namespace", "Optional."),
     },

@@ -1,4 +1,4 @@
-"""What walferry's own DAGs share: forms made from the spec, a spec from form and Variable, their tasks' defaults."""
+"""What walferry's own DAGs share: forms made from the spec, a spec from form and Variable, default arguments."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TASK_DEFAULTS: dict[str, Any] = {
 }
 """`default_args` of a DAG"""
 
-_LIST_HINT = "One a line; a mapping goes into the JSON under Advanced Options."
+_LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
 
 
 def spec_params(
     *, without: Collection[str], defaults: Mapping[str, Any], else_variable: str | None = None
 ) -> dict[str, Param]:
-    """A form's fields for all keys of the spec but those in `without`: title, description and schema are the model's.
+    """A form's fields for all keys of the spec but those in `without`; title, description and schema are the model's.
 
-    `defaults` go before the model's. With `else_variable`, an Airflow Variable for runs that nobody triggers, every
-    field may stay empty: `spec_keys` puts the two together.
+    `defaults` override the model's. With `else_variable`, an Airflow Variable for runs that nobody triggers, every
+    field may be left empty: `spec_keys` combines the two.
     """
     schema = Spec.model_json_schema(by_alias=True)
     params = {}
@@ -44,7 +44,7 @@ def spec_params(
 
 
 def window_params() -> dict[str, Param]:
-    """A form's fields for a time window: from and to, both empty for that of the schedule."""
+    """A form's fields for a window: from and to, both empty for the schedule's."""
     fields = TimeWindow.model_json_schema(by_alias=True)["properties"]
     return {key: Param(None, **field | {"type": ["null", field["type"]]}) for key, field in fields.items()}
 
@@ -52,17 +52,17 @@ def window_params() -> dict[str, Param]:
 def spec_keys(
     params: Mapping[str, Any], variable: Any, variable_name: str, defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Keys of a spec: params that were given, before the Variable's values, before the defaults.
+    """Keys of a spec: params override the Variable's values, which override the defaults.
 
-    Keys that no spec has are kept, for the spec to refuse. AirflowFailException when the Variable holds no JSON object.
+    Unknown keys are kept: validation refuses them. Raises AirflowFailException when the Variable is not a JSON object.
     """
     if not isinstance(variable, dict):
-        raise AirflowFailException(f"the Variable {variable_name} holds no JSON object")
+        raise AirflowFailException(f"the Variable {variable_name} is not a JSON object")
     return {**defaults, **variable, **{key: value for key, value in params.items() if value not in (None, [])}}
 
 
 def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of one key without references; of a cluster its connection's id, the only way to name it here."""
+    """The JSON schema of one key, without references; for a cluster only its connection's id."""
     found = dict(_without_references(field, definitions))
     kinds = [kind for kind in found.pop("anyOf", ()) if kind.get("title") != Cluster.__name__]
     choices = [choice for kind in kinds for choice in kind.get("enum", [kind["const"]] if "const" in kind else [])]
@@ -90,7 +90,7 @@ def _without_references(value: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def _may_stay_empty(fields: dict[str, Any], default: Any, variable: str) -> tuple[Any, dict[str, Any]]:
-    """The empty value of a field, and its schema with that allowed."""
+    """The empty value of a field, and its schema with the empty value allowed."""
     fallback = f"the Variable {variable}" if default is None else f"the Variable {variable}, else {default}"
     fields["description"] = f"{fields.get('description', '')} If empty: {fallback}.".strip()
     if fields["type"] == "array":

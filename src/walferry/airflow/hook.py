@@ -13,7 +13,7 @@ from walferry.run.run import file_system
 from walferry.run.spec import Cluster, cluster_from_connection
 
 TEST_SECONDS = 14.0
-"""how long the form's button lets a person wait; ZooKeeper alone may take ten of them"""
+"""how long the form's test button waits; ZooKeeper alone may take ten seconds"""
 
 
 class HBaseHook(BaseHook):
@@ -29,7 +29,7 @@ class HBaseHook(BaseHook):
         self.hbase_conn_id = hbase_conn_id
 
     def cluster(self) -> Cluster:
-        """The cluster that the connection names; UsageError when a field is missing."""
+        """The cluster that the connection names. Raises UsageError when a field is missing."""
         connection = self.get_connection(self.hbase_conn_id)
         return cluster_from_connection(
             self.hbase_conn_id, connection.host, connection.port, connection.extra_dejson, connection.login
@@ -40,21 +40,21 @@ class HBaseHook(BaseHook):
         return HBaseClient(self.cluster().address())
 
     def test_connection(self) -> tuple[bool, str]:
-        """Reach everything that the connection names, for the button in the connection form; one line either way."""
+        """Contact everything that the connection names, for the connection form's test button; one line either way."""
         try:
             return True, examine(self.cluster(), TEST_SECONDS)
         except WalferryError as error:
-            # A connection under test has a made-up id.
+            # A connection under test has an invented id.
             return False, str(error).replace(f"connection {self.hbase_conn_id}", "the connection")
 
 
 def airflow_connection(connection_id: str) -> Cluster:
-    """The cluster behind an Airflow connection id, as `spec.resolve` wants it."""
+    """The cluster of an Airflow connection, for `spec.resolve`."""
     return HBaseHook(connection_id).cluster()
 
 
 def examine(cluster: Cluster, seconds: float) -> str:
-    """Ask ZooKeeper, the master, WebHDFS and the Thrift server, if one is named; one line about the cluster.
+    """Ask ZooKeeper, the master, WebHDFS and, if one is named, the Thrift server. Returns one line about the cluster.
 
     Raises the WalferryError of the first that fails, TransientError when the answers take longer than `seconds`.
     """
@@ -66,8 +66,8 @@ def examine(cluster: Cluster, seconds: float) -> str:
             answers.append(_examine(cluster, asked))
         except WalferryError as error:
             answers.append(error)
-        except Exception as error:  # of a thread nobody would hear
-            answers.append(WalferryError(f"{asked[-1]} answers in an unknown way: {error!r}"))
+        except Exception as error:  # it would be lost in the thread
+            answers.append(WalferryError(f"{asked[-1]} sent an unexpected answer: {error!r}"))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

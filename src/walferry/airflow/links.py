@@ -1,4 +1,4 @@
-"""Links from tasks to what belongs to their run: the board, the report, Data Docs, Spark's own pages."""
+"""Links from tasks to the pages of their run: the board, the report, Data Docs, Spark's web UI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUN_ID = re.compile(r"^[a-z][a-z0-9_]*-\d+$")
 
 
 def run_of(operator: Any) -> str | None:
-    """The run that a task works for: the argument `run` of an operator or a @task; None when it is not known."""
+    """The run that a task works for: the argument `run` of an operator or a @task; None when it is unknown."""
     arguments = [
         getattr(operator, "run", None),
         (getattr(operator, "op_kwargs", None) or {}).get("run"),
@@ -24,7 +24,7 @@ def run_of(operator: Any) -> str | None:
 
 
 def board_url(run_id: str, below: str = "") -> str:
-    """Where the board shows a run, in the Airflow that serves it; `below` is a path under the run's page."""
+    """The board's page of a run in this Airflow; `below` is a path under it."""
     base = str(conf.get("api", "base_url", fallback="/") or "/").rstrip("/")
     return f"{base}/walferry/runs/{quote(run_id, safe='')}{below}"
 
@@ -36,7 +36,7 @@ class BoardLink(BaseOperatorLink):
     below = ""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address, or "" for a task whose run is not known."""
+        """The URL, or "" for a task whose run is unknown."""
         run_id = run_of(operator)
         return board_url(run_id, self.below) if run_id else ""
 
@@ -61,11 +61,11 @@ class SparkLink(BaseOperatorLink):
     name = "Spark UI"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The address, or "" when the connection names none (Spark in one process has no page)."""
+        """The URL, or "" when the connection has none (Spark in one process has no page)."""
         return str(getattr(operator, "spark_page", ""))
 
 
 def add_links(dag: DAG, links: Mapping[str, Collection[BaseOperatorLink]]) -> None:
-    """Give @task functions of a DAG links, by task id. (Operators have theirs in their class; mapped tasks too.)"""
+    """Give @task functions of a DAG links, by task id. (Operators, even mapped ones, have theirs in their class.)"""
     for task_id, own in links.items():
         dag.get_task(task_id).operator_extra_links = tuple(own)

@@ -1,4 +1,4 @@
-"""What walferry tells Airflow's metrics (StatsD, Datadog or OpenTelemetry, whichever airflow.cfg names)."""
+"""Gauges for Airflow's metrics (StatsD, Datadog or OpenTelemetry, whichever airflow.cfg names)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GAUGES = ("lag_seconds", "backlog_bytes", "edits_per_second", "gaps", "quarantin
 
 
 def emit(facts: RunFacts, source: str) -> None:
-    """Send the gauges of a run, with the tags `run` (its id) and `source` (the connection); None is not sent."""
+    """Send a run's gauges, with the tags `run` (its id) and `source` (the connection); None is not sent."""
     tags = {"run": facts.run_id, "source": source}
     for name in GAUGES:
         value = getattr(facts, name)

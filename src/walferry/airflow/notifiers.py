@@ -1,7 +1,7 @@
-"""Tell people what needs them: a gap, an item in quarantine, a shut gate, a lag that grows, any other failure.
+"""Alerts for what needs a person: a gap, an item in quarantine, a shut gate, a growing lag, any other failure.
 
-A message is one JSON object. It goes by POST to the Airflow connection `walferry_webhook` (type http: schema, host,
-port; extra `path`; password, if any, as Bearer token), or into the log when there is no such connection.
+A message is one JSON object. It is POSTed to the Airflow connection `walferry_webhook` (type http: schema, host, port;
+extra `path`; password, if any, as Bearer token), or logged when there is no such connection.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KINDS = {
     "SidesDifferError": "gate",
     "DamagedInputError": "quarantine",
 }
-"""Class of the error that ended a task -> what it is told as; others are told as a failure."""
+"""Class of the error that ended a task -> kind of the alert; other errors are a `failure`."""
 
 
 class WalferryNotifier(BaseNotifier):
-    """For `on_failure_callback` and deadlines. `event` is the kind of message when the context holds no error."""
+    """For `on_failure_callback` and deadlines. `event` is the kind of the alert when the context holds no error."""
 
     template_fields = ("message",)
 
@@ -42,11 +42,11 @@ class WalferryNotifier(BaseNotifier):
         self.message = message
 
     def notify(self, context: Any) -> None:
-        """Send what the context tells; a webhook that does not answer is logged, never raised."""
+        """Send the message for the context; a webhook's failure is logged, never raised."""
         send(describe(context, self.event, self.message))
 
     async def async_notify(self, context: Any) -> None:
-        """The same in the triggerer, where deadlines are told: an executor's callback may not read connections."""
+        """The same in the triggerer, for deadlines: callbacks in an executor may not read connections."""
         message = describe(context, self.event, self.message)
         try:
             connection = await BaseHook.aget_connection(CONNECTION)
@@ -71,12 +71,12 @@ def describe(context: Mapping[str, Any], event: str = "failure", message: str = 
 
 
 def _field(thing: Any, name: str) -> Any:
-    """Of an object (callback of a task) or a mapping (callback of a deadline)."""
+    """A field of an object (callback of a task) or a mapping (callback of a deadline)."""
     return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def kind_of(error: BaseException, task: Any = None) -> str:
-    """What an error is announced as: by the walferry error that caused it, or by the phase that a Spark app left."""
+    """The kind of alert for an error: by the walferry error that caused it, or by what a Spark app's phase recorded."""
     cause: BaseException | None = error
     while cause is not None:
         for kind in type(cause).__mro__:
@@ -87,7 +87,7 @@ def kind_of(error: BaseException, task: Any = None) -> str:
 
 
 def _failed_phase(task: Any) -> str:
-    """The error class that the ledger holds for the task's phase; "" when there is none."""
+    """The error class that the ledger has for the task's phase; "" when there is none."""
     from walferry.ledger import Ledger
 
     run, phase = getattr(task, "run", None), getattr(task, "phase", None)
@@ -102,8 +102,8 @@ def _failed_phase(task: Any) -> str:
 
 
 def send(message: Mapping[str, Any]) -> bool:
-    """POST the message, or log it when no webhook is known; whether it was taken. Logs neither address nor token."""
-    # Airflow logs an unknown connection as an error of its own before it raises.
+    """POST the message, or log it when there is no webhook. Returns whether it was accepted; logs no URL or token."""
+    # Airflow itself logs an unknown connection as an error before it raises.
     try:
         return _post(BaseHook.get_connection(CONNECTION), message)
     except AirflowException:
@@ -122,7 +122,7 @@ def _post(connection: Connection | None, message: Mapping[str, Any]) -> bool:
         answer = requests.post(url, json=dict(message), headers=headers, timeout=TIMEOUT_SECONDS)
     except (requests.RequestException, ValueError) as error:
         # Not the error's own text, which quotes the URL.
-        log.error("the webhook of connection %s did not take a message: %s", CONNECTION, type(error).__name__)
+        log.error("the webhook of connection %s did not accept a message: %s", CONNECTION, type(error).__name__)
         return False
     if not answer.ok:
         log.error("the webhook of connection %s refused a message: %d", CONNECTION, answer.status_code)

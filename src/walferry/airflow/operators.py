@@ -1,9 +1,9 @@
-"""Operators and the frame of every task: open the run, say errors in one line, fail for good what is final.
+"""Operators, and what surrounds every task: open the run, report errors in one line, do not retry final ones.
 
-The operators take the id of a run, as `open_run` returns it, and hand it on: they mix with @task functions, whose
-frame is `step`. What is done stands in the ledger, so that any task may be killed, retried or cleared.
+The operators take the id of a run, as `open_run` returns it, and return it, so that they combine with @task functions,
+which use `step`. The ledger records what is done: any task may be killed, retried or cleared.
 
-What the work needs (PySpark, Great Expectations) is imported when a task runs: Airflow parses DAGs all the time.
+PySpark and Great Expectations are imported when a task runs, because Airflow parses DAGs all the time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL_SECONDS = 5.0
 
 @contextmanager
 def final_errors() -> Iterator[None]:
-    """Let Airflow retry what is transient; everything else fails the task at once, in one line."""
+    """Let Airflow retry transient errors; any other WalferryError fails the task for good, in one line."""
     quiet_libraries()
     try:
         yield
@@ -50,7 +50,7 @@ def final_errors() -> Iterator[None]:
 
 @contextmanager
 def step(run_id: str) -> Iterator[Run]:
-    """The frame of a task of a run: the migration, with errors as `final_errors` has them."""
+    """The run, opened for a task; errors as in `final_errors`."""
     with final_errors(), opened(run_id, actor="airflow") as run:
         yield run
 
@@ -58,12 +58,12 @@ def step(run_id: str) -> Iterator[Run]:
 def open_run(
     name: str, tables: Sequence[Any], *, owner: str | None = None, kind: RunKind = "migration", **keys: Any
 ) -> str:
-    """Open a run in the ledger, or find the unfinished one of the same owner and spec again; its id. For a @task.
+    """Open a run in the ledger, or find the unfinished one of the same owner and spec. Returns its id. For a @task.
 
-    `kind` says which phases it has: a whole migration, a `copy` as of one moment, a `standby` that follows until
-    somebody ends it, or a `comparison` (walferry/run/phases.py). `keys` are those of a spec: `source` and `target`
-    (ids of connections of type `hbase`), `write_stop`, `max_lag`… The owner is the DAG run that asks, if none is given.
-    An unusable spec fails the task for good.
+    `kind` decides its phases: a whole migration, a `copy` as of one moment, a `standby` that follows until somebody
+    ends it, or a `comparison` (walferry/run/phases.py). `keys` are those of a spec: `source` and `target` (ids of
+    connections of type `hbase`), `write_stop`, `max_lag`… The owner defaults to the calling DAG run. An unusable spec
+    fails the task for good.
     """
     if owner is None:
         context = get_current_context()
@@ -73,7 +73,7 @@ def open_run(
 
 
 def do_phase(run: Run, phase: str, table: str = "", by: str | None = None, said_ms: int | None = None) -> None:
-    """Do a phase that is no Spark job, unless the ledger says that it is done; `by`: who approved it, and when."""
+    """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved."""
     from walferry.pipeline import Means, do
 
     def no_session() -> NoReturn:
@@ -83,7 +83,7 @@ def do_phase(run: Run, phase: str, table: str = "", by: str | None = None, said_
 
 
 def finish(run_id: str, outcome: str = "done") -> None:
-    """Remove what the run made on the clusters, target tables aside, and end it. For a @task."""
+    """Remove what the run created on the clusters, except the target tables, and end it. For a @task."""
     from walferry.replay import protect
 
     with step(run_id) as run:
@@ -91,14 +91,14 @@ def finish(run_id: str, outcome: str = "done") -> None:
 
 
 class WalferrySparkOperator(BaseOperator):
-    """Submits a phase of a run as a Spark app, to where the Spark connection points.
+    """Submits a phase of a run as a Spark app to the master of the Spark connection.
 
-    With `local[…]` the app is one process. On a cluster its driver stays beside this task (deploy mode `client`) and
+    With `local[…]` the app is one process. On a cluster its driver runs on this task's host (deploy mode `client`) and
     the executors are bounded by CLUSTER_CONF; extras of the connection: `archives` (a packed environment, see
     `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page), `queue`, `namespace`.
-    `conf` of the operator goes before that of the connection.
+    The operator's `conf` overrides the connection's.
 
-    The app ends when this task's process does. An error that the app has recorded as final is not retried.
+    The app ends when this task's process does. An error that the app recorded as final is not retried.
     """
 
     template_fields: Sequence[str] = ("run", "phase", "table", "conf")
@@ -124,7 +124,7 @@ class WalferrySparkOperator(BaseOperator):
         self._hook: SparkHook | None = None
 
     def execute(self, context: Any) -> Any:
-        """Submit the app and wait for its end."""
+        """Submit the app and wait until it ends."""
         self.submit(self.table)
 
     def on_kill(self) -> None:
@@ -133,7 +133,7 @@ class WalferrySparkOperator(BaseOperator):
             self._hook.kill()
 
     def submit(self, table: str = "") -> None:
-        """Submit the app for a table (or the whole run) and wait for its end."""
+        """Submit the app for a table (or the whole run) and wait until it ends."""
         self._hook = SparkHook(self.conn_id)
         with final_errors():
             command = self.command(self._hook, table)
@@ -145,7 +145,7 @@ class WalferrySparkOperator(BaseOperator):
             raise AirflowException(error or f"spark-submit ended with exit code {code}; its output is above")
 
     def submit_missing(self, tables: Iterable[str]) -> None:
-        """Submit the app for each table for which the ledger has no such phase done."""
+        """Submit the app for each table for which the ledger does not have the phase as done."""
         for table in tables:
             with step(self.run) as run:
                 done = run.ledger.phases.facts(self.phase, table) is not None
@@ -201,7 +201,7 @@ class HBaseSnapshotOperator(BaseOperator):
 class HBaseCopyOperator(WalferrySparkOperator):
     """Copies the snapshots' files, clones the target tables from them and checks them. Returns the run's id.
 
-    Comes after HBaseSnapshotOperator.
+    Use it after HBaseSnapshotOperator.
     """
 
     operator_extra_links = (BoardLink(), DocsLink(), SparkLink())
@@ -226,14 +226,14 @@ class HBaseCopyOperator(WalferrySparkOperator):
 class HBaseReplayOperator(WalferrySparkOperator):
     """Follows the source's log and applies it until the run's writes have stopped. Returns the run's id.
 
-    Comes after HBaseCopyOperator, and beside HBaseCutoverOperator (or a @task that calls `stop_writes`).
+    Use it after HBaseCopyOperator, in parallel with HBaseCutoverOperator (or a @task that calls `stop_writes`).
     """
 
     def __init__(self, *, run: str, **kwargs: Any) -> None:
         super().__init__(run=run, phase="replay", **kwargs)
 
     def execute(self, context: Any) -> str:
-        """Submit the app and wait for its end."""
+        """Submit the app and wait until it ends."""
         self.submit()
         return self.run
 
@@ -241,9 +241,9 @@ class HBaseReplayOperator(WalferrySparkOperator):
 class HBaseCutoverOperator(WalferrySparkOperator):
     """Waits until the gate is open, stops the writes, and applies the rest of the log. Returns the run's id.
 
-    `approval` is the answer that an ApprovalOperator got from a person. With `write_stop: confirm` (the default of a
-    spec) nobody but the writers' owner can tell that writes have stopped: `writes_stopped` is that answer.
-    `wait_seconds` bounds the wait for the gate, and then for the replay to end.
+    `approval` is a person's answer from an ApprovalOperator. With `write_stop: confirm` (the default) only the writers'
+    owner can know that writes have stopped: `writes_stopped` is the answer of a second ApprovalOperator.
+    `wait_seconds` bounds the wait for the gate, and then the wait for the replay to end.
     """
 
     template_fields = (*WalferrySparkOperator.template_fields, "approval", "writes_stopped")
@@ -306,7 +306,8 @@ class HBaseCompareOperator(WalferrySparkOperator):
     """Compares both sides of each table, region by region, and fails when a difference has no explanation.
 
     After HBaseCutoverOperator it is the last check of a migration: Great Expectations, gaps and late edits included.
-    With a run of its own, fresh from `open_run`, it compares tables that other means keep alike. Returns the run's id.
+    In a run of its own, opened by `open_run`, it compares tables that something else keeps in sync. Returns the run's
+    id.
     """
 
     operator_extra_links = (BoardLink(), DocsLink(), SparkLink())
@@ -322,7 +323,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
         with step(self.run) as run:
             moves = run.record.kind == "migration"
             if not moves:
-                start_fence(run)  # from here on the log tells what was written meanwhile
+                start_fence(run)  # the log past this fence shows what was written during the comparison
             elif run.ledger.phases.facts("drain") is None:
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
@@ -337,7 +338,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
 
 def approved_by(answer: Any) -> str:
-    """Who approved, from an ApprovalOperator's answer; UsageError when it is none, or a rejection."""
+    """Who approved, from an ApprovalOperator's answer. Raises UsageError when there is none, or a rejection."""
     try:
         chosen, person = answer["chosen_options"], answer["responded_by_user"]["name"]
     except (TypeError, KeyError):
@@ -365,7 +366,7 @@ def _docs() -> Path:
 
 
 def is_transient(class_name: str) -> bool:
-    """Whether the error class that a phase recorded may go away by itself; unknown ones (a bug, a kill) may."""
+    """Whether the error class that a phase recorded is transient; unknown ones (a bug, a kill) count as transient."""
     kinds: list[type[WalferryError]] = [WalferryError]
     while kinds:
         kind = kinds.pop()

@@ -1,6 +1,6 @@
-"""The board of walferry in Airflow's navigation: /walferry, behind Airflow's login.
+"""walferry's board in Airflow's navigation: /walferry, behind Airflow's login.
 
-Airflow finds it by the entry point of the installed package; nothing goes into a plugins folder.
+Airflow finds it by the package's entry point; nothing goes into a plugins folder.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from walferry.airflow.board import Board
 
 
 class WalferryBoard(AirflowPlugin):
-    """Mounts the board and links it; the pages are in the package, `walferry.airflow.board`."""
+    """Mounts the board and links to it; the pages are in `walferry.airflow.board`."""
 
     name = "walferry_board"
     fastapi_apps: list[Any] = [{"app": Board(), "url_prefix": "/walferry", "name": "walferry"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
-        # Relative, so that it holds below a base URL with a path, too.
+        # Relative, so that it also works below a base URL with a path.
         {
             "name": "Migrations",
             "href": "walferry/",

@@ -1,4 +1,4 @@
-"""The sensor of `hbase_wal_watch`: records what happens to a source's WAL files, announces edits that are sealed."""
+"""The sensor of `hbase_wal_watch`: records what happens to a source's WAL files, announces sealed edits."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LATE_SECONDS = 300
-"""A lag is told when it stays above the run's max_lag for so long."""
+"""A lag raises an alert when it is longer than the run's max_lag by this much."""
 CLEANER_TTL_SECONDS = 600
 """HBase's default of hbase.master.logcleaner.ttl"""
 
 
 def wal_asset(connection: str) -> Asset:
-    """The log of the cluster behind a connection; an event of it says that edits were sealed."""
+    """The log of a connection's cluster; its events say that edits were sealed."""
     return Asset(name=f"hbase_wal_{connection}", uri=f"walferry://{connection}/wal")
 
 
 class WalWatchSensor(BaseSensorOperator):
-    """Succeeds, and so emits the asset's event, when logs were sealed that hold edits; waits in a trigger until then.
+    """Succeeds, and so emits the asset's event, when logs that hold edits are sealed; waits in a trigger until then.
 
-    Each time it wakes it lists the files, records them in the ledger, sends the metrics of all unfinished runs on this
-    source and tells of gaps, quarantine and lag. What was announced is read from the asset's newest event, not kept:
-    a worker that is killed between the record and its success leaves the files to be announced by the next.
+    Each time it wakes up it lists the files, records them in the ledger, sends the metrics of all unfinished runs on
+    this source, and alerts for gaps, quarantine and lag. What was announced is read from the asset's newest event: if a
+    worker is killed after recording and before its success, the next one announces the files.
     """
 
     template_fields = ("poll_seconds", "cleaner_ttl")
@@ -56,11 +56,11 @@ class WalWatchSensor(BaseSensorOperator):
         self.cleaner_ttl = cleaner_ttl
 
     def execute(self, context: Context) -> Any:
-        """Look now; wait in the trigger when there is nothing to announce."""
+        """List the files now; wait in the trigger when there is nothing to announce."""
         return self.look(context)
 
     def look(self, context: Context, event: Any = None, moved: int = 0, grown: int = 0) -> dict[str, Any]:
-        """Record what there is and announce it, or wait on; `moved` and `grown` count what it recorded before."""
+        """Record and announce changes, or wait again; `moved` and `grown` count what was recorded before."""
         from walferry.airflow.hook import airflow_connection
         from walferry.ledger import Ledger
         from walferry.watch import watch as follow
@@ -70,7 +70,7 @@ class WalWatchSensor(BaseSensorOperator):
             address = cluster.address()
             run = follow.watch_run(ledger, self.source, cluster)
             listing = follow.list_now(cluster)
-            # Before the record: a file that is gone from now on is told of by the runs that lack it.
+            # Before recording: a file that has just vanished raises an alert for each run that lacks it.
             facts = measure(ledger, run, self.source, cluster, listing, float(self.cleaner_ttl))
             for one in facts:
                 alert(ledger, run, self.source, one)
@@ -104,7 +104,7 @@ class WalWatchSensor(BaseSensorOperator):
 
 
 def _last_announced(context: Context, asset: Asset) -> int:
-    """Up to when the asset's newest event announced what is sealed; 0 before the first."""
+    """The moment up to which the asset's newest event announced sealed files; 0 before the first event."""
     newest = context["inlet_events"][asset].ascending(False).limit(1)
     extras: list[Any] = [event.extra or {} for event in newest]
     return max((int(extra.get("through_ms", 0)) for extra in extras), default=0)
@@ -133,7 +133,7 @@ def measure(
 
 
 def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> None:
-    """Tell of files that are gone, of new items in quarantine and of a lag above the run's limit; each once."""
+    """Alert for lost files, new items in quarantine and a lag above the run's limit; each once."""
     from walferry.airflow.notifiers import send
     from walferry.watch import watch as follow
 
@@ -141,8 +141,8 @@ def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> Non
     found: Mapping[str, tuple[list[str], str]] = {
         "gap": (
             list(facts.lost),
-            f"{len(facts.lost)} WAL files are gone from the source and run {facts.run_id} did not apply them: "
-            "the log has a gap; abort the run and begin anew with a fresh snapshot",
+            f"{len(facts.lost)} WAL files no longer exist at the source and run {facts.run_id} did not apply them: "
+            "the log has a gap; abort the run and start over with a new snapshot",
         ),
         "quarantine": (
             [str(item) for item in facts.held],
@@ -150,14 +150,14 @@ def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> Non
         ),
         "lag": (
             ["late"] if late else [],
-            f"run {facts.run_id} is {facts.lag_seconds or 0:.0f} s behind; its max_lag is {facts.max_lag} s",
+            f"run {facts.run_id} has a lag of {facts.lag_seconds or 0:.0f} s; its max_lag is {facts.max_lag} s",
         ),
     }
     for kind, (keys, text) in found.items():
-        fresh = sorted(follow.untold(ledger, watch, kind, facts.run_id, keys))
+        fresh = sorted(follow.unannounced(ledger, watch, kind, facts.run_id, keys))
         if fresh:
             log.error("%s: %s: %s", kind, text, ", ".join(fresh[:10]))
             message = {"event": kind, "run": facts.run_id, "source": source, "message": text, "what": fresh[:100]}
             if not send(message):
-                continue  # not told: the next look tries again
-        follow.tell(ledger, watch, kind, facts.run_id, keys)
+                continue  # not delivered: the next time tries again
+        follow.mark_announced(ledger, watch, kind, facts.run_id, keys)

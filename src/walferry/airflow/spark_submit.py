@@ -1,7 +1,7 @@
-"""spark-submit for a task: the Spark connection as a command line, the app's output as the task's log.
+"""spark-submit for a task: a command line from the Spark connection, the app's output in the task's log.
 
 Airflow's own Spark provider is not used: it requires pyspark-client, which owns the same files as PySpark and breaks
-it when the versions differ. Connections of its type `spark` work as they are.
+it when the versions differ. Its connections of type `spark` work unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from walferry.errors import UsageError
 log = logging.getLogger(__name__)
 
 CLUSTER_CONF = {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.cores.max": "2"}
-"""of an app on a cluster, unless the connection's extra `conf` or the operator says otherwise"""
+"""for an app on a cluster, unless the connection's extra `conf` or the operator overrides it"""
 ENVIRONMENT = "environment"
 """the folder in which an executor unpacks the connection's extra `archives`"""
 
@@ -45,7 +45,7 @@ class SparkHook(BaseHook):
         self._process: subprocess.Popen[str] | None = None
 
     def get_conn(self) -> tuple[str, dict[str, Any]]:
-        """The master's URL and the connection's extras; UsageError for a connection that cannot be used."""
+        """The master's URL and the connection's extras. Raises UsageError for a connection that cannot be used."""
         connection = self.get_connection(self.conn_id)
         host, extra = connection.host or "", dict(connection.extra_dejson)
         if not host:
@@ -57,12 +57,12 @@ class SparkHook(BaseHook):
             master += f":{connection.port}"
         if extra.get("deploy-mode") == "cluster" and not master.startswith("local"):
             raise UsageError(
-                f"connection {self.conn_id}: set deploy-mode to client; walferry's drivers stay beside their task"
+                f"connection {self.conn_id}: set deploy-mode to client; walferry's drivers run on their task's host"
             )
         return master, extra
 
     def command(self, application: str, arguments: Sequence[str], *, name: str, conf: Mapping[str, str]) -> list[str]:
-        """The command line for an app; properties in `conf` go before those of the connection."""
+        """The command line for an app; properties in `conf` override those of the connection."""
         master, extra = self.get_conn()
         options = ["--master", master, "--name", name]
         if not master.startswith("local"):
@@ -77,9 +77,9 @@ class SparkHook(BaseHook):
         return [str(spark_home() / "bin" / "spark-submit"), *options, application, *arguments]
 
     def run(self, command: Sequence[str], show: Callable[[str], None]) -> tuple[int, str]:
-        """Run a `command`, its output in the log; exit code, and the error that the app has named ("" if none).
+        """Run a `command`, with its output in the log. Returns its exit code and the error that it printed, or "".
 
-        `show` gets the address of the app's page as soon as it is known, if the connection's extra `ui` names one.
+        `show` is called with the URL of the app's page once it is known, if the connection has the extra `ui`.
         """
         master, extra = self.get_conn()
         ui, error = extra.get("ui"), ""
@@ -117,7 +117,7 @@ def cluster_conf(extra: Mapping[str, Any]) -> dict[str, str]:
 
 
 def app_page(ui: str, master: str, app_id: str) -> str:
-    """Where a browser finds an app: at a standalone master, or at YARN's resource manager; else what `ui` says."""
+    """The URL of an app's page: at a standalone master, or at YARN's resource manager; otherwise `ui` itself."""
     if master.startswith("spark://"):
         return f"{ui.rstrip('/')}/app/?appId={app_id}"
     if master.startswith("yarn"):
@@ -126,7 +126,7 @@ def app_page(ui: str, master: str, app_id: str) -> str:
 
 
 def spark_home() -> Path:
-    """$SPARK_HOME, or the installed PySpark, which is a whole Spark; UsageError when there is neither."""
+    """$SPARK_HOME, or the installed PySpark, which is a complete Spark. Raises UsageError when there is neither."""
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
     found = importlib.util.find_spec("pyspark")
@@ -136,7 +136,7 @@ def spark_home() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The driver runs this interpreter. Python's safe path keeps files beside the app, and of the current folder, from
+    """The driver runs this interpreter. PYTHONSAFEPATH keeps files of the app's folder and of the current folder from
     being imported in place of packages."""
     return os.environ | {
         "SPARK_HOME": str(spark_home()),

@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class WalTrigger(BaseTrigger):
-    """Fires when the listing differs from what the ledger holds for the watch's run, and at the latest after a while.
+    """Fires when the listing differs from what the ledger has for the watch's run, and after `beat_seconds` at most.
 
-    It writes nothing and keeps nothing: a triggerer that takes it over reads the ledger again. New, sealed and
-    vanished files fire at once. Moved and grown ones wait for `beat_seconds`, after which it fires in any case, so
-    that the task measures lag and backlog also while nothing is sealed.
+    It writes nothing and keeps no state: a triggerer that takes it over reads the ledger again. New, sealed and
+    vanished files fire at once; moved and grown ones wait for `beat_seconds`. It then fires in any case, so that the
+    task measures lag and backlog even while nothing is sealed.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class WalTrigger(BaseTrigger):
         self.beat_seconds = beat_seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to make it again."""
+        """What a triggerer needs to recreate it."""
         names = ("run_id", "webhdfs", "user", "root", "poll_seconds", "beat_seconds")
         return "walferry.airflow.triggers.WalTrigger", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until there is something; one event with the number of files of each kind."""
+        """Poll until something changed. Yields one event with the number of files of each kind."""
         from walferry.watch.watch import changes_since
 
         deadline = time.monotonic() + self.beat_seconds
@@ -52,8 +52,8 @@ class WalTrigger(BaseTrigger):
                 changes = await changes_since(known, self.webhdfs, self.user, self.root)
                 counts, pressing = changes.counts(), changes.pressing
             except TransientError as error:
-                # The task asks itself after the beat, and fails visibly if it is no better then.
-                log.warning("%s; asking again in %.0f s", error, self.poll_seconds)
+                # After `beat_seconds` the task lists the files itself, and fails visibly if that still fails.
+                log.warning("%s; retrying in %.0f s", error, self.poll_seconds)
             if pressing or time.monotonic() >= deadline:
                 yield TriggerEvent(counts)  # type: ignore[no-untyped-call]
                 return

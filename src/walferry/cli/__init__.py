@@ -24,10 +24,10 @@ for verb in (
     comparisons.accept, runs.report,
 ):  # fmt: skip
     app.command()(verb)
-wal_app = typer.Typer(help="Look into WAL files.", no_args_is_help=True)
+wal_app = typer.Typer(help="Inspect WAL files.", no_args_is_help=True)
 wal_app.command("cat")(wal.wal_cat)
 app.add_typer(wal_app, name="wal")
-quarantine_app = typer.Typer(help="Edits that could not be applied, and the way out.", no_args_is_help=True)
+quarantine_app = typer.Typer(help="List and release edits that could not be applied.", no_args_is_help=True)
 quarantine_app.command("list")(quarantine.quarantine_list)
 quarantine_app.command("show")(quarantine.quarantine_show)
 quarantine_app.command("release")(quarantine.quarantine_release)
@@ -35,7 +35,7 @@ app.add_typer(quarantine_app, name="quarantine")
 
 
 def main() -> None:
-    """Run the command; every error that the user can mend is one line on stderr."""
+    """Run the command; every error that the user can fix is one line on stderr."""
     set_up_logging()
     try:
         app()

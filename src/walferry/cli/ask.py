@@ -1,4 +1,4 @@
-"""Ask a person at the terminal while work goes on."""
+"""Ask a person at the terminal while work continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_SECONDS = 1.0
 
 
 class _Prompt(logging.Handler):
-    """Shows the open question again after each line of the log, so that it is always the last one."""
+    """Repeats the open question after each log line, so that it is always the last line."""
 
     def __init__(self, question: str) -> None:
         super().__init__()
@@ -25,12 +25,12 @@ class _Prompt(logging.Handler):
 
 
 def ask(question: str, at_work: Callable[[], None]) -> bool:
-    """Ask at the terminal and call `at_work` now and then until there is an answer. UsageError where nobody can.
+    """Ask at the terminal and call `at_work` regularly until there is an answer. UsageError without a terminal.
 
-    The question comes on stderr: stdout is for the report.
+    The question goes to stderr: stdout is for the report.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody can answer here: run in a terminal, or with --yes")
+        raise UsageError(f"{question} Nobody can answer here: run it in a terminal, or with --yes")
     prompt = _Prompt(question)
     logging.getLogger().addHandler(prompt)
     try:

@@ -1,4 +1,4 @@
-"""`walferry verify` and `walferry accept`: compare both sides now, decide about what the log does not hold."""
+"""`walferry verify` and `walferry accept`: compare both sides now, accept rows that are not in the log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from walferry.errors import SidesDifferError, UsageError
 
 
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """Compare both sides of a run's tables now; exit 5 when something would shut the last gate.
+    """Compare both sides of a run's tables now; exit 5 if something found would shut the last gate.
 
-    Reads both clusters and changes neither. The ledger keeps the outcome; the gate goes by the run's own comparison.
+    Reads both clusters and changes neither. The result is recorded, but the gate uses the run's own comparison.
     """
     from walferry.migration.compare import compare
     from walferry.run.run import Run
@@ -49,20 +49,20 @@ def accept(
     name: RunName,
     table: Annotated[str, typer.Option(help="source table")],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
-    row: Annotated[list[str] | None, typer.Option(help=r"row key as the report writes it, with \x.. escapes")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="all rows that wait for a decision now")] = False,
+    row: Annotated[list[str] | None, typer.Option(help=r"row key as in the report, with \xNN escapes")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="all rows that are waiting for a decision now")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Decide to live with rows that differ and that the log does not hold (class not-in-log).
+    """Accept rows that differ and are not in the log (class not-in-log).
 
-    The decision is about exactly the cells that the comparison named. Then resume the run, or clear `check_drain`.
+    This covers exactly the cells that the comparison found. Afterwards resume the run, or clear `check_drain`.
     """
     from walferry.migration import accept as decisions
 
     if bool(row) == all_:
-        raise UsageError("say which rows: either --row, once or several times, or --all")
+        raise UsageError("say which rows: either --row, one or more times, or --all")
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)
         chosen = decisions.accept(run, table, row, reason, owner(), dry_run=dry_run)

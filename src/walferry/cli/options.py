@@ -1,4 +1,4 @@
-"""What the verbs share: their arguments and options, the ledger and the spec they name, and JSON."""
+"""What the verbs share: arguments and options, opening the ledger, reading the spec, printing JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from walferry.ledger import Ledger, user_name
 from walferry.process import REPORTS_VARIABLE
 from walferry.run.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
 
-SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file, see migration.example.yaml")]
-RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the migration, or id of a run")]
+SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file; see migration.example.yaml")]
+RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, or its id")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")]
@@ -24,7 +24,7 @@ LedgerUrl = Annotated[
 
 
 def existing(url: str | None) -> Ledger:
-    """The ledger for a verb about a run that is in it: nothing is made where there is none."""
+    """The ledger, for a verb about an existing run: it is not created if it does not exist."""
     return Ledger.open(url, create=False)
 
 

@@ -1,4 +1,4 @@
-"""`walferry quarantine …`: edits that could not be applied, and the way out."""
+"""`walferry quarantine …`: list and release edits that could not be applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from walferry.cli.options import (
 
 
 class Resolution(StrEnum):
-    """Ways out of the quarantine."""
+    """How an item is released."""
 
     retry = "retry"
     rpc = "rpc"
@@ -29,7 +29,7 @@ class Resolution(StrEnum):
 
 
 def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """List what could not be applied."""
+    """List the edits that could not be applied."""
     from walferry.replay.quarantine import describe
 
     with existing(ledger) as book:
@@ -44,7 +44,7 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
 
 
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
-    """Show one item, its bytes in hex."""
+    """Show one item, with its bytes in hex."""
     from walferry.replay.quarantine import describe, find_item
 
     with existing(ledger) as book:
@@ -57,13 +57,13 @@ def quarantine_release(
     item: int,
     how: Annotated[
         Resolution,
-        typer.Option(help="retry: apply again; rpc: past Thrift; reread: copy the rows anew; accept: leave out"),
+        typer.Option(help="retry: apply again; rpc: bypass Thrift; reread: copy the rows again; accept: leave out"),
     ],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Decide about an item; the next replay round carries it out."""
+    """Release an item; the next replay round applies the decision."""
     from walferry.replay.quarantine import check_release, release
     from walferry.run.run import Run
 
@@ -75,4 +75,4 @@ def quarantine_release(
         release(run, item, how.value, reason)
         window = run.spec.window is not None
         print(f"item {item} released by {how.value}; " + (
-            "run the window again to carry it out" if window else "the next round carries it out"))  # fmt: skip
+            "replay the window again to apply this" if window else "the next round applies this"))  # fmt: skip

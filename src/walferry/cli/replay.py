@@ -1,4 +1,4 @@
-"""`walferry replay`: the log of an unfinished run, or of one time window."""
+"""`walferry replay`: the log of an unfinished run, or of one window."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from walferry.run.spec import environment_connection, load_spec, resolve
 
 
 def replay(
-    name: Annotated[str, typer.Argument(metavar="NAME|SPEC", help="an unfinished run; with a window, a YAML spec")],
-    from_: Annotated[str | None, typer.Option("--from", metavar="TIME", help="a window's start, ISO 8601, UTC")] = None,
-    to: Annotated[str | None, typer.Option(metavar="TIME", help="its end, not included")] = None,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|SPEC", help="an unfinished run; with --from and --to, a YAML spec")
+    ],
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="start of a window, ISO 8601, UTC")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="TIME", help="end of the window, not included")] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Apply the log: all that is sealed now for an unfinished run, or one time window into tables that are there.
+    """Apply the log: everything sealed now for an unfinished run, or one window to existing tables.
 
-    Without a window it stops when the lag is small. With one, exit 3: the window is not over yet; exit 6: a part of
-    its log is gone.
+    Without a window it stops when the lag is small. With one, exit 3: the window is not complete yet; exit 6: part of
+    its log no longer exists.
     """
     if (from_ is None) != (to is None):
         raise UsageError("a window needs both --from and --to")
@@ -57,7 +61,7 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
                 print_json({"run": record.run_id, "files": len(waiting), "bytes": size})
             else:
                 print(
-                    f"would apply {len(waiting)} files ({size / 1e6:.1f} MB) known so far, and what the next cut seals"
+                    f"would apply the {len(waiting)} files ({size / 1e6:.1f} MB) known now, and what the next cut seals"
                 )
             return
         with Run(book, record.run_id) as run:
@@ -93,6 +97,6 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
         print_json({"run": record.run_id, **done})
     else:
         print(
-            f"{record.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} stayed out, "
+            f"{record.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} left out, "
             "because the target has later edits of them"
         )

@@ -1,4 +1,4 @@
-"""The verbs that plan, start, look after and end a run."""
+"""The verbs that plan, start, watch, pause, resume and end a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from walferry.process import DEFAULT_REPORTS
 
 
 def plan(spec: SpecFile, as_json: AsJson = False) -> None:
-    """Examine both clusters and say what a run would meet. Changes nothing."""
+    """Examine both clusters and report what stands in the way of a run. Changes nothing."""
     from walferry.migration.plan import make_plan, require
 
     found = make_plan(resolved(spec))
@@ -60,7 +60,7 @@ def start(
     reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Run a migration from plan to release, or go on with the unfinished one of that name."""
+    """Run a migration from plan to release, or continue the unfinished one of that name."""
     wanted = resolved(spec)
     if dry_run:
         plan(spec, as_json)
@@ -96,14 +96,14 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
             except WalferryError as second:  # it must not hide the first
                 print(f"no report was written: {second}", file=sys.stderr)
             if isinstance(error, KeyboardInterrupt):
-                print(f"interrupted; `walferry resume {run.record.name}` goes on from here", file=sys.stderr)
+                print(f"interrupted; `walferry resume {run.record.name}` continues from here", file=sys.stderr)
             raise
         path = write_report(run, reports)
     print(path.with_suffix(".json" if as_json else ".txt").read_text(), end="")
 
 
 def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
-    """Say where a run stands: its state with cause and next step, phase, edits applied, backlog, lag, ETA."""
+    """Show a run's state with cause and next step, its phase, edits applied, backlog, lag and ETA."""
     from walferry.run.status import status as facts_of
     from walferry.run.status import status_line
 
@@ -123,7 +123,7 @@ def pause(
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Ask the replay to wait after its present round."""
+    """Pause the replay after its current round."""
     from walferry.run.state import state_of
 
     with existing(ledger) as book:
@@ -132,7 +132,7 @@ def pause(
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
-        print(f"{run.run_id} pauses after its present round; `walferry resume {run.name}` goes on")
+        print(f"{run.run_id} pauses after its current round; `walferry resume {run.name}` continues it")
 
 
 def resume(
@@ -143,14 +143,14 @@ def resume(
     reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Let a paused run go on; a run started from the shell is taken up here, one in Airflow there."""
+    """Continue a paused or interrupted run: here if it was started from the shell, otherwise in Airflow."""
     from walferry.run.state import state_of
 
     with existing(ledger) as book:
         run = book.find(name)
         if run.spec.get("window"):
             raise UsageError(
-                f"run {run.run_id} is that of a window: `walferry replay SPEC --from … --to …` goes on with it",
+                f"run {run.run_id} replays a window: `walferry replay SPEC --from … --to …` continues it",
                 run=run.run_id,
             )
         if dry_run:
@@ -159,16 +159,16 @@ def resume(
         was_paused = run.paused
         book.set_paused(run.run_id, False, owner())
         if run.owner.startswith("airflow"):
-            print(f"{run.run_id} goes on in Airflow ({run.owner})")
+            print(f"{run.run_id} continues in Airflow ({run.owner})")
         elif was_paused and _at_work(book, run.run_id):
-            print(f"{run.run_id} goes on in the process that runs it")
+            print(f"{run.run_id} continues in the process that runs it")
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:
-    """Whether somebody holds the lease of the run's first target table now."""
+    """Whether a process holds the lease on the run's first target table now."""
     from walferry.replay import lease
     from walferry.run.run import Run
 
@@ -202,11 +202,11 @@ def abort(
     else:
         print(f"{record.run_id} aborted; removed: {removed}")
         if facts["left"]:
-            print(f"left to the process that is at work on them: {', '.join(facts['left'])}")
+            print(f"left to the process that is working on them: {', '.join(facts['left'])}")
 
 
 def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:
-    """Print what a run did and found, and write it beside the audit trail's head."""
+    """Print a report of what a run did and found; write it and the audit trail's head to the reports folder."""
     from walferry.migration.report import write
 
     with existing(ledger) as book:

@@ -1,1 +1,1 @@
-"""A run as its processes see it: its spec, its phases, both clusters, and how far it has come."""
+"""A run as its processes see it: spec, phases, both clusters, state and progress."""

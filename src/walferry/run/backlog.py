@@ -1,4 +1,4 @@
-"""The backlog: what is not applied yet, and when it will be."""
+"""The backlog: what is not applied yet, and how long that will take."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from walferry.ledger import RunLedger, WalFile
 from walferry.run.fences import fences_of
 
 RATE_SECONDS = 300
-"""Rates are those of the rounds that ended within this time."""
+"""Rates are those of the rounds that ended within this many seconds."""
 
 
 def unapplied(ledger: RunLedger, also: Sequence[WalFile] = ()) -> list[WalFile]:
-    """The WAL files between the fences, known by now, that some table of an unfinished run does not have yet.
+    """The known WAL files between the fences that are not yet applied for some table of an unfinished run.
 
-    Known are those that the run has seen, and `also` those that somebody else lists; `also` wins where both name a
-    file. Nothing is left after the drain. Files outside of the fences are not the run's.
+    Known are the files that the run has seen, and those in `also`, which wins where both have a file. None are left
+    after the drain.
     """
     run = ledger.record
     if run.state != "running" or not run.spec["tables"] or ledger.phases.facts("drain") is not None:
@@ -27,9 +27,9 @@ def unapplied(ledger: RunLedger, also: Sequence[WalFile] = ()) -> list[WalFile]:
 
 
 def eta_seconds(ledger: RunLedger) -> int | None:
-    """When the known backlog will be applied at the rate of the latest rounds; None while that cannot be told.
+    """Seconds until the known backlog is applied, at the rate of the latest rounds; None while that is unknown.
 
-    Only a replay or drain has one. It tells when the target has caught up, not when a person will answer.
+    Only a replay or drain has one. It ends when the target has caught up: no person's answer is included.
     """
     waiting = sum(file.length for file in unapplied(ledger))
     now = clock.now_ms()

@@ -8,7 +8,7 @@ from walferry.wal.fences import Fences
 
 
 def fences_of(ledger: RunLedger) -> Fences:
-    """Where the run's part of the log begins and ends, as recorded by now."""
+    """Where the run's part of the log begins and ends, as recorded so far."""
 
     def positions(kind: FenceKind) -> dict[str, tuple[int, int]]:
         return {p.group: (p.number, p.offset) for p in ledger.log.fence(kind) or []}

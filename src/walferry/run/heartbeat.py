@@ -1,4 +1,4 @@
-"""A sign of life: whoever works on a run renews a note in the ledger, so that a kill -9 shows within seconds."""
+"""Heartbeats: a process that works on a run renews a note in the ledger, so that a kill -9 shows within seconds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 NOTE = "at work"
 BEAT_SECONDS = 3.0
 SILENT_SECONDS = 15.0
-"""without a beat for so long, a process counts as gone"""
+"""a process without a heartbeat for this long counts as dead"""
 
 
 @contextmanager
 def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
     """Renew the note of `label` (a phase with its table, or "" for a whole command) until the block ends.
 
-    A beat that the ledger does not take is skipped: a sign of life must not stop the work.
+    A heartbeat that cannot be recorded is skipped: it must not stop the work.
     """
     ended = threading.Event()
     facts = {"by": actor, "pid": os.getpid(), "machine": _machine()}
@@ -34,7 +34,7 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
         try:
             ledger.notes.keep(NOTE, facts, label)
         except WalferryError as error:
-            log.debug("no sign of life was kept: %s", error)
+            log.debug("a heartbeat was not recorded: %s", error)
 
     def go_on() -> None:
         while not ended.wait(BEAT_SECONDS):
@@ -51,14 +51,14 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
         try:
             ledger.notes.drop(NOTE, label)
         except WalferryError as error:
-            log.debug("the sign of life was not taken back: %s", error)
+            log.debug("the heartbeat was not removed: %s", error)
 
 
 def alive(ledger: RunLedger, now_ms: int) -> set[str]:
-    """Labels of those who are at work; "" is a whole command.
+    """Labels of what live processes are working on; "" is a whole command.
 
-    Their last beat is younger than `SILENT_SECONDS`. One of this machine must also be there still: after a kill -9 it
-    counts as gone at once.
+    Their last heartbeat is younger than `SILENT_SECONDS`, and a process of this machine must still exist: after a
+    kill -9 it counts as dead at once.
     """
     signs = ledger.notes.named(NOTE)
     return {
@@ -68,7 +68,7 @@ def alive(ledger: RunLedger, now_ms: int) -> set[str]:
 
 
 def _gone(facts: Mapping[str, Any]) -> bool:
-    """Whether a process that gave a sign of life was on this machine and ended since; of others nothing is known."""
+    """Whether the process of a heartbeat was on this machine and has ended; nothing is known of other machines'."""
     if facts.get("machine") != _machine():
         return False
     try:
@@ -76,14 +76,14 @@ def _gone(facts: Mapping[str, Any]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # it is another user's, so it is there
+        pass  # another user's process: it exists
     return False
 
 
 def _machine() -> str:
-    """Where the number of a process means something: containers have numbers of their own, and may share a name."""
+    """The scope of a process id: containers have pids of their own, and may share a host name."""
     try:
         numbers = os.readlink("/proc/self/ns/pid")
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         numbers = ""
     return f"{socket.gethostname()} {numbers}".strip()

@@ -1,4 +1,4 @@
-"""Lag: how old the target is, now and after each round."""
+"""Lag: how far the target is behind the source, now and after each round."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ DEFAULT_MAX_LAG = 30
 
 @dataclass(frozen=True)
 class Lag:
-    """How old the target is: `seconds` since the moment up to which everything is applied.
+    """How far the target is behind: `seconds` since the moment up to which everything is applied.
 
-    `seconds` is None while nothing measures it, and `unknown` says why. `longest`: the most so far.
+    `seconds` is None while nothing measures it, and `unknown` says why. `longest` is the longest so far.
     """
 
     seconds: float | None
@@ -27,9 +27,9 @@ class Lag:
 def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     """The lag of a run now, from its rounds.
 
-    A drain of sealed files rests while nothing is sealed, so the time since its last round says nothing: only who
-    lists the source's log can tell its lag, and gives the write time of the oldest edit that waits
-    (`oldest_waiting_ms`; the present moment when none does).
+    A drain of sealed files is idle while nothing is sealed, so the time since its last round means nothing. Its lag can
+    only be measured by listing the source's log: `oldest_waiting_ms` is the write time of the oldest edit that waits,
+    or the present moment when none does.
     """
     run, now = ledger.record, clock.now_ms()
     rounds = ledger.rounds.all()
@@ -50,9 +50,9 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
 
 
 def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
-    """Of each round: when it ended, how old the target was just before, and just after. Milliseconds.
+    """For each round: when it ended, the lag just before that, and the lag just after. Milliseconds.
 
-    Just before a round ended, the target was as old as the cut of the round before.
+    Just before a round ended, the target was as old as the previous round's cut.
     """
     found = []
     covered: int | None = None
@@ -64,11 +64,11 @@ def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
 
 
 def max_lag(ledger: RunLedger) -> int:
-    """The largest lag before a cutover that the run's spec allows, in seconds."""
+    """The largest lag at which the run's spec allows a cutover, in seconds."""
     return int(ledger.record.spec.get("max_lag") or DEFAULT_MAX_LAG)
 
 
 def caught_up(ledger: RunLedger) -> bool:
-    """Whether the target is behind by no more than the spec allows, at this moment: a replay that stops falls back."""
+    """Whether the lag is at most what the spec allows, at this moment: it grows again when replay stops."""
     seconds = lag_of(ledger).seconds
     return seconds is not None and seconds <= max_lag(ledger)

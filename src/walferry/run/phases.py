@@ -1,7 +1,6 @@
 """The phases of each kind of run, as data: their order, what each needs, and what it does.
 
-The shell, the DAG, the status, the board and the ledger's gatekeeper (`Run.once`) read them here;
-`walferry.pipeline` binds each to its function.
+The shell, the DAG, the status, the board and `Run.once` read them here; `walferry.pipeline` binds each to its function.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ Waits = Literal["approval", "write stop"]
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a run. It starts only when those that it `needs` are done, for each table if they are `by_table`."""
+    """One phase of a run. It starts only when the phases that it `needs` are done (`needed` says for which tables)."""
 
     name: str
     what: str
-    """what it does, for people"""
+    """what it does, for display"""
     needs: tuple[str, ...] = ()
     by_table: bool = False
     spark: bool = False
     """its work is a Spark job"""
     waits_for: Waits | None = None
-    """whose answer it waits for"""
+    """the answer that it waits for"""
 
 
 _UP_TO_SNAPSHOT = (
@@ -49,7 +48,7 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         *_UP_TO_COPY,
         Phase("replay", "apply the log round after round until writes have stopped", ("check_copy",), spark=True),
         Phase("approve", "ask whether to cut over", ("check_copy",), waits_for="approval"),
-        Phase("write_stop", "stop the writes, or be told that they have stopped", ("approve",), waits_for="write stop"),
+        Phase("write_stop", "stop the writes, or ask whether they have stopped", ("approve",), waits_for="write stop"),
         Phase("end_fence", "roll all WALs once more: replay ends here", ("replay", "write_stop")),
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
         Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
@@ -65,11 +64,11 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("release", "remove the peer and the snapshots", ("replay", "write_stop")),
     ),
     "comparison": (
-        Phase("fence", "roll all WALs: from here on the log tells what was written meanwhile"),
+        Phase("fence", "roll all WALs: the log past this fence shows what was written during the comparison"),
         Phase("compare", "compare both sides, region by region", ("fence",), by_table=True, spark=True),
         Phase("release", "remove what the run made"),
     ),
-    "window": (Phase("replay_window", "apply the edits of one time window", spark=True),),
+    "window": (Phase("replay_window", "apply the edits of one window", spark=True),),
     "drain": (
         Phase("protect", "let a disabled replication peer keep the source's WALs"),
         Phase("fence", "roll all WALs: the drain begins here", ("protect",)),
@@ -86,7 +85,7 @@ def phases_of(kind: RunKind) -> tuple[Phase, ...]:
 
 
 def phase_of(kind: RunKind, name: str) -> Phase:
-    """A phase by its name; KeyError when this kind of run has none of that name."""
+    """A phase by its name. Raises KeyError when this kind of run has no such phase."""
     for phase in _PHASES[kind]:
         if phase.name == name:
             return phase
@@ -106,7 +105,10 @@ def steps(kind: RunKind, tables: Sequence[str]) -> Iterator[tuple[Phase, str]]:
 
 
 def needed(phase: Phase, kind: RunKind, subject: str, tables: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(phase, subject) of what must be done before a phase may start: of its own table where both go by table."""
+    """(phase, subject) of all that must be done before a phase may start.
+
+    If both phases are by table, only the same table counts; otherwise all tables do.
+    """
     for name in phase.needs:
         before = phase_of(kind, name)
         own = [subject] if before.by_table and phase.by_table else subjects(before, tables)

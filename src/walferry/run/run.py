@@ -27,16 +27,16 @@ class Run:
     """A run of the ledger. Clients are opened at first use; `close` (or `with`) closes them."""
 
     def __init__(self, ledger: Ledger, record: RunRecord | str, actor: str | None = None) -> None:
-        """`record`: the id of a run, or one that is not in the ledger, to look at what it would meet.
+        """`record`: the id of a run in the ledger, or a record that is not in it, for a dry run.
 
-        UsageError for the record of a watch, which has no tables.
+        Raises UsageError for the record of a watch, which has no tables.
         """
         self.record: RunRecord = ledger.run(record) if isinstance(record, str) else record
         self.ledger = ledger.of(self.record.run_id)
-        """this run's part of the ledger; `ledger.whole` knows the other runs"""
+        """this run's part of the ledger; `ledger.whole` is all of it"""
         if not self.record.spec["tables"]:
             raise UsageError(
-                f"run {self.record.run_id} is the record of {self.record.owner}: there are no tables to work on",
+                f"run {self.record.run_id} is only the record of {self.record.owner}: it has no tables to work on",
                 run=self.record.run_id,
             )
         self.spec = ResolvedSpec.model_validate(self.record.spec)
@@ -68,7 +68,7 @@ class Run:
         return list(self.spec.tables)
 
     def pair(self, source_table: str) -> TablePair:
-        """The pair of a source table; KeyError when it is not part of the run."""
+        """The pair of a source table. Raises KeyError when it is not part of the run."""
         for pair in self.tables:
             if pair.source == source_table:
                 return pair
@@ -96,28 +96,29 @@ class Run:
 
     @property
     def source_root(self) -> str:
-        """HBase's root folder on the source's file system, without a slash at the end."""
+        """HBase's root folder on the source's file system, without a trailing slash."""
         return self.spec.source.address().root_path
 
     @property
     def target_root(self) -> str:
-        """HBase's root folder on the target's file system, without a slash at the end."""
+        """HBase's root folder on the target's file system, without a trailing slash."""
         return self.spec.target.address().root_path
 
     def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
-        """Do a phase unless the ledger says it is done; its facts either way. A failure is recorded and raised.
+        """Do a phase unless the ledger says that it is done. Returns its facts either way; a failure is recorded and
+        raised.
 
-        `work` must be idempotent: a killed task leaves the phase started, and the next one begins anew.
-        Raises PhaseNotReadyError as `require_needs` does.
+        `work` must be idempotent: a killed task leaves the phase started, and the next task starts it from the
+        beginning. Raises PhaseNotReadyError as `require_needs` does.
         """
         facts = self.ledger.phases.facts(phase, subject)
         if facts is not None:
-            log.info("%s: done before, nothing to do", f"{phase} {subject}".strip())
+            log.info("%s: already done", f"{phase} {subject}".strip())
             return facts
         return self.attempt(phase, work, subject)
 
     def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
-        """Do a phase, also one that is done. Its facts, or its failure, are recorded; the failure is raised."""
+        """Do a phase, even if it is done. Its facts or its failure are recorded; the failure is raised."""
         self.require_needs(phase, subject)
         label = f"{phase} {subject}".strip()
         attempt = self.ledger.phases.start(phase, subject)
@@ -141,23 +142,23 @@ class Run:
             names = ", ".join(f"{name} {table}".strip() for name, table in missing)
             raise PhaseNotReadyError(
                 f"{f'{phase} {subject}'.strip()} of run {self.run_id} cannot start: {names} is not done in the ledger. "
-                f"Do that first, by clearing its task in Airflow or by `walferry resume {self.record.name}`",
+                f"Do that first: clear its task in Airflow, or `walferry resume {self.record.name}`",
                 run=self.run_id, phase=phase, missing=missing,
             )  # fmt: skip
 
     def done(self, phase: str, subject: str = "") -> dict[str, Any]:
-        """The facts of a phase that must be done by now; UsageError if it is not."""
+        """The facts of a phase that must be done. Raises UsageError if it is not."""
         facts = self.ledger.phases.facts(phase, subject)
         if facts is None:
             raise UsageError(
-                f"this rests on {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done (any more): "
-                f"do that first, by clearing its task in Airflow or by `walferry resume {self.record.name}`",
+                f"this needs {f'{phase} {subject}'.strip()} of run {self.run_id}, which is not done, or no longer: "
+                f"do that first: clear its task in Airflow, or `walferry resume {self.record.name}`",
                 run=self.run_id, phase=phase, subject=subject,
             )  # fmt: skip
         return facts
 
     def fences(self) -> Fences:
-        """Where the run's part of the log begins and ends, as recorded by now."""
+        """Where the run's part of the log begins and ends, as recorded so far."""
         return fences_of(self.ledger)
 
     @property
@@ -172,11 +173,11 @@ class Run:
 
 
 class RunEndedError(WalferryError):
-    """Somebody ended the run while it was at work; fact `run`."""
+    """Somebody ended the run while this process worked on it; fact `run`."""
 
 
 class PhaseNotReadyError(UsageError):
-    """A phase was asked for before those that it needs were done; facts `run`, `phase`, `missing`."""
+    """A phase was started before those that it needs were done; facts `run`, `phase`, `missing`."""
 
 
 def file_system(cluster: Cluster) -> FileSystem:
@@ -185,12 +186,12 @@ def file_system(cluster: Cluster) -> FileSystem:
 
 
 def archive_folder(root: str, table: str) -> str:
-    """Where HBase looks for files that a snapshot or a link of the table needs."""
+    """Where HBase looks for the files that the table's snapshots and links need."""
     namespace, _, name = table.rpartition(":")
     return f"{root}/archive/data/{namespace or 'default'}/{name}"
 
 
 def data_folder(root: str, table: str) -> str:
-    """Where a table's regions live."""
+    """Where a table's regions are stored."""
     namespace, _, name = table.rpartition(":")
     return f"{root}/data/{namespace or 'default'}/{name}"

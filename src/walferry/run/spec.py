@@ -42,13 +42,13 @@ class Cluster(BaseModel):
     webhdfs: str = Field(pattern=r"^https?://", description="WebHDFS of the NameNode, http://host:port")
     rootdir: str = Field(pattern=r"^([a-z0-9]+:/)?/", description="hbase.rootdir, for example hdfs://host:8020/hbase")
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
-    user: str | None = Field(default=None, description="user name for HBase and HDFS; the OS user if not given")
+    user: str | None = Field(default=None, description="user name for HBase and HDFS; default: the OS user")
 
     @field_validator("zookeeper")
     @classmethod
     def _is_a_quorum(cls, hosts: str) -> str:
         if not _QUORUM.fullmatch(hosts):
-            raise ValueError("give host:port, several with commas and no blanks between them")
+            raise ValueError("give host:port; separate several by commas, without spaces")
         return hosts
 
     @field_validator("thrift")
@@ -59,13 +59,13 @@ class Cluster(BaseModel):
         return server
 
     def address(self) -> ClusterAddress:
-        """The address as the client takes it."""
+        """The address, for the client."""
         fields = self.model_dump(exclude_none=True)
         return ClusterAddress(**fields)
 
 
 class TablePair(BaseModel):
-    """A source table and the name it gets at the target."""
+    """A source table and its name at the target."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,7 +75,7 @@ class TablePair(BaseModel):
     @field_validator("source", "target")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        # HBase writes tables of the default namespace without it; one spelling avoids two names for one table.
+        # HBase omits the default namespace; one spelling avoids two names for one table.
         return name.removeprefix("default:")
 
 
@@ -90,13 +90,12 @@ _Table = Annotated[
 
 
 class TimeWindow(BaseModel):
-    """From a moment (included) to a moment (excluded), by the time at which the source wrote its log. UTC if no zone
-    is given."""
+    """A span of write time: `start` is included, `end` is not. Times without a zone are UTC."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    start: datetime = Field(alias="from", title="From", description="Of a window of its own, UTC.")
-    end: datetime = Field(alias="to", title="To", description="Its end, not included.")
+    start: datetime = Field(alias="from", title="From", description="Start of the window, UTC.")
+    end: datetime = Field(alias="to", title="To", description="End of the window, not included.")
 
     @field_validator("start", "end")
     @classmethod
@@ -104,19 +103,19 @@ class TimeWindow(BaseModel):
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
     @model_validator(mode="after")
-    def _ends_behind_its_start(self) -> TimeWindow:
+    def _ends_after_its_start(self) -> TimeWindow:
         if self.end <= self.start:
             raise ValueError(f"the window's end {self.end.isoformat()} is not after its start {self.start.isoformat()}")
         return self
 
     @property
     def start_ms(self) -> int:
-        """First millisecond that belongs to it."""
+        """First millisecond in it."""
         return round(self.start.timestamp() * 1000)
 
     @property
     def end_ms(self) -> int:
-        """First millisecond that does not."""
+        """First millisecond after it."""
         return round(self.end.timestamp() * 1000)
 
     def __str__(self) -> str:
@@ -131,7 +130,7 @@ class Spec(BaseModel):
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
         title="Name",
-        description="Prefix of every object that the run makes on the clusters.",
+        description="Names the run and every object that it creates on the clusters.",
     )
     source: Cluster | str = Field(
         default="hbase_source", title="Source", description="Airflow connection of type hbase."
@@ -155,10 +154,10 @@ class Spec(BaseModel):
         default=30,
         ge=1,
         title="Largest lag, in seconds",
-        description="Cutover is offered at or below it; a longer one is announced.",
+        description="Cutover is offered at or below it; a longer lag raises an alert.",
     )
     window: TimeWindow | None = Field(
-        default=None, title="Window", description="Time window of a replay; a migration has none."
+        default=None, title="Window", description="For replays of a window; a migration has none."
     )
 
     @field_validator("tables")
@@ -192,7 +191,7 @@ class Spec(BaseModel):
 
 
 class ResolvedSpec(Spec):
-    """A spec whose clusters are written out, so that every process of the run reads the same addresses."""
+    """A spec with its connections resolved, so that every process of the run uses the same addresses."""
 
     source: Cluster
     target: Cluster
@@ -209,7 +208,7 @@ class ResolvedSpec(Spec):
         return self.apply if isinstance(self.apply, Way) else Way.RPC
 
     def as_recorded(self) -> dict[str, Any]:
-        """The plain values that the ledger keeps, and that read back as the same spec."""
+        """Plain values for the ledger, which validate to the same spec."""
         return self.model_dump(mode="json", by_alias=True)
 
 
@@ -217,7 +216,7 @@ Connections = Callable[[str], Cluster]
 
 
 def load_spec(path: Path) -> Spec:
-    """Read a spec from YAML; UsageError names the file, the key and what is wrong with it."""
+    """Read a spec from YAML. Raises UsageError, which names the file, the key and what is wrong with it."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -225,18 +224,18 @@ def load_spec(path: Path) -> Spec:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}", file=str(path)) from error
     except yaml.YAMLError as error:
-        # Not its whole text, which quotes the file.
+        # Not the error's whole text, which quotes the file.
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         what = getattr(error, "problem", None) or "unreadable"
         raise UsageError(f"{path} is not YAML{where}: {what}", file=str(path)) from error
     if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no mapping of keys; see migration.example.yaml", file=str(path))
+        raise UsageError(f"{path} is not a mapping of keys; see migration.example.yaml", file=str(path))
     return parse_spec(content, origin=str(path))
 
 
 def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
-    """Validate the keys of a spec; UsageError lists every fault, `origin` says where they were given."""
+    """Validate the keys of a spec. Raises UsageError, which lists every fault; `origin` is where they were given."""
     try:
         return Spec.model_validate(content)
     except ValidationError as error:
@@ -244,25 +243,25 @@ def parse_spec(content: Mapping[str, Any], *, origin: str) -> Spec:
 
 
 def refuse_window(spec: Spec, origin: str) -> None:
-    """Raise UsageError for a window: only a replay of the log has one, a migration takes all of it."""
+    """Raise UsageError for a spec with a window: a migration replays all of the log."""
     if spec.window is not None:
         raise UsageError(
-            f"{origin}: window: a migration has none; a time window is for `walferry replay --from … --to …`",
+            f"{origin}: window: a migration has none; to replay one, use `walferry replay --from … --to …`",
             origin=origin,
         )
 
 
 def with_window(spec: Spec, window: Mapping[str, str]) -> Spec:
-    """The spec with a time window ("from", "to": ISO 8601); UsageError for one that cannot be read."""
+    """The spec with a window ("from", "to": ISO 8601). Raises UsageError for one that cannot be parsed."""
     return parse_spec(spec.model_dump(by_alias=True) | {"window": dict(window)}, origin="window")
 
 
 def describe_faults(error: ValidationError) -> str:
-    """Put pydantic's findings into one line, without the values that were given (they may be secrets)."""
+    """Pydantic's findings in one line, without the values given (they may be secrets)."""
     faults = []
     for fault in error.errors(include_url=False):
         if fault["loc"][-1:] == ("str",) and isinstance(fault["input"], dict):
-            continue  # a cluster written out: that it is no connection id is not what is wrong with it
+            continue  # the cluster is given as a mapping: that it is not a connection id is not the fault
         place = ".".join(str(part) for part in fault["loc"] if part not in ("Cluster", "str")) or "spec"
         if fault["type"] == "model_type":
             message = "give a mapping of keys"
@@ -273,7 +272,7 @@ def describe_faults(error: ValidationError) -> str:
 
 
 def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:
-    """Replace connection ids by the addresses they stand for."""
+    """Replace connection ids by the clusters' addresses."""
     clusters = {
         side: cluster if isinstance(cluster, Cluster) else connections(cluster)
         for side, cluster in (("source", spec.source), ("target", spec.target))
@@ -291,7 +290,7 @@ def cluster_from_connection(
     """Read a connection of type `hbase`: host = ZooKeeper quorum, port for hosts that name none, the rest as extras."""
     if not host:
         raise UsageError(
-            f"connection {connection_id} has no host; it holds the ZooKeeper quorum", connection=connection_id
+            f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
     known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "thrift", "user") if extra.get(key)}
@@ -304,7 +303,7 @@ def cluster_from_connection(
 
 
 def environment_connection(connection_id: str) -> Cluster:
-    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, the way Airflow does."""
+    """Read a connection from `AIRFLOW_CONN_<ID>`, as JSON or URI, as Airflow does."""
     variable = f"AIRFLOW_CONN_{connection_id.upper()}"
     text = os.environ.get(variable)
     if not text:
@@ -316,9 +315,7 @@ def environment_connection(connection_id: str) -> Cluster:
         host, port, login, extra = _json_connection(text) if text.lstrip().startswith("{") else _uri_connection(text)
     except (ValueError, TypeError, AttributeError):
         # Not the error's own text, which may quote the value and with it a password.
-        raise UsageError(
-            f"{variable} can be read neither as Airflow's JSON nor as its URI", connection=connection_id
-        ) from None
+        raise UsageError(f"{variable} is neither Airflow's JSON nor its URI format", connection=connection_id) from None
     return cluster_from_connection(connection_id, host, port, extra, login)
 
 

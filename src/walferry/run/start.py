@@ -1,4 +1,4 @@
-"""Begin a run: validate what was given and open it in the ledger."""
+"""Start a run: validate its spec and open it in the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walferry.run.spec import Connections, parse_spec, refuse_window, resolve
 
 
 def start_run(params: Mapping[str, Any], connections: Connections, owner: str, kind: RunKind = "migration") -> str:
-    """Open the run of a spec given as a mapping, or find the owner's unfinished one again; its id."""
+    """Open the run of a spec given as a mapping, or find the owner's unfinished one. Returns its id."""
     given = parse_spec(params, origin="params")
     refuse_window(given, "params")
     spec = resolve(given, connections)

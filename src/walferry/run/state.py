@@ -1,6 +1,6 @@
-"""The state of a run: its name, its colour, what caused it, and the next step that a person can take.
+"""The state of a run: its name, colour and cause, and the next step that a person can take.
 
-One function tells it from the ledger alone; the shell, the board, the report and Airflow's metrics show what it says.
+One function derives it from the ledger alone; the shell, the board, the report and `--json` show what it returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ StateName = Literal[
     "interrupted", "done", "aborted",
 ]  # fmt: skip
 BETWEEN_SECONDS = 60.0
-"""A shell takes no longer from one phase to the next, nor Airflow's scheduler as a rule."""
+"""Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ STATES: Mapping[StateName, Kind] = {
     "not started": Kind(
         "grey",
         "no phase has begun",
-        "wait; if nothing begins: is the DAG paused, did the shell end?",
+        "wait; if nothing begins, check whether the DAG is paused or the shell has ended",
     ),
     "working": Kind(
         "blue",
-        "a phase is at work",
+        "a phase is running",
         "wait",
     ),
     "between phases": Kind(
@@ -54,13 +54,13 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "catching up": Kind(
         "blue",
-        "replay is at work, and the lag is above `max_lag` or not measured yet",
+        "replay is running, and the lag is above `max_lag` or not measured yet",
         "wait; if the lag keeps growing, give Spark more cores",
     ),
     "following": Kind(
         "blue",
         "the target follows the log within `max_lag`",
-        "none: it goes on until a person ends it",
+        "none: replay goes on until a person ends it",
     ),
     "waiting for approval": Kind(
         "amber",
@@ -69,7 +69,7 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "waiting for the write stop": Kind(
         "amber",
-        "the cutover is approved, and nobody has said yet that writes have stopped; replay goes on",
+        "the cutover is approved, but nobody has confirmed yet that writes have stopped; replay goes on",
         "stop the writers, then answer the question in the shell, or approve `confirm_writes_stopped` in Airflow",
     ),
     "draining": Kind(
@@ -84,33 +84,33 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "paused": Kind(
         "violet",
-        "an operator paused the run; replay waits after its present round",
+        "an operator paused the run; replay stops after the current round and waits",
         "`walferry resume NAME`",
     ),
     "held": Kind(
         "violet",
-        "edits wait in quarantine for a person's decision; others go on",
+        "edits in quarantine wait for a decision; others are still applied",
         "`walferry quarantine list NAME`, then release each item",
     ),
     "gate shut": Kind(
         "red",
         "a check found a reason not to go on",
-        "mend what the cause names, then clear the task, or `walferry resume NAME`",
+        "fix what the cause names, then clear the task, or `walferry resume NAME`",
     ),
     "gap": Kind(
         "red",
-        "a file of the log is missing that was not applied: final for this run",
-        "`walferry abort NAME`, drop the target tables, begin anew; find out who removed the file",
+        "a log file that was not applied is missing: final for this run",
+        "`walferry abort NAME`, drop the target tables and start over; find out who removed the file",
     ),
     "failed": Kind(
         "red",
         "a phase failed, or the run ended as failed",
-        "mend what the cause names, then clear the task, or `walferry resume NAME`; begin anew if the run has ended",
+        "fix what the cause names, then clear the task, or `walferry resume NAME`; start a new run if it has ended",
     ),
     "interrupted": Kind(
         "red",
-        f"a phase is recorded as running, and its process is gone, or gave no sign of life for {SILENT_SECONDS:.0f} s",
-        "`walferry resume NAME`; in Airflow the task is repeated by itself, or clear it",
+        f"a phase is recorded as running, but its process has died, or sent no heartbeat for {SILENT_SECONDS:.0f} s",
+        "`walferry resume NAME`; in Airflow the task is retried automatically, or clear it",
     ),
     "done": Kind(
         "green",
@@ -120,7 +120,7 @@ STATES: Mapping[StateName, Kind] = {
     "aborted": Kind(
         "grey",
         "an operator ended the run; target tables stay as they are",
-        "begin a new run",
+        "start a new run",
     ),
 }
 """Every state that a run can be in."""
@@ -132,10 +132,10 @@ class State:
 
     name: StateName
     cause: str
-    """of this run; the general one is in `STATES`"""
+    """the cause for this run; the general one is in `STATES`"""
     next_step: str
     phase: str
-    """the phase that the state is about, with its table; "" before the first"""
+    """the phase that the state is about, with its table; "" before the first phase"""
     since_ms: int
     waits_for: Waits | Literal["decision"] | None = None
     """the answer that a person owes"""
@@ -154,9 +154,9 @@ PhaseShown = Literal["not begun", "running", "waiting", "interrupted", "done", "
 
 
 def phase_shown(phase: PhaseRecord, run: RunRecord, signs: Collection[str]) -> PhaseShown:
-    """How a phase stands: one that is recorded as running may wait for a person, or have lost its process.
+    """The state to display for a phase: one recorded as running may wait for a person, or have lost its process.
 
-    `signs`: the labels of whoever gives signs of life (`heartbeat.alive`).
+    `signs`: the labels with a live heartbeat (`heartbeat.alive`).
     """
     if phase.state != "running":
         return phase.state
@@ -208,10 +208,10 @@ def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> St
 
 
 def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State | None:
-    """The newest failure that nobody is already working past.
+    """The newest failure that is not being worked on already.
 
-    A failed phase is being worked past when one that comes earlier in the run's order is at work again. Replay does
-    not count for the two questions, which are asked beside it.
+    A failed phase is being worked on when an earlier phase of the run is running again. Replay does not count for the
+    two questions, which are asked while it runs.
     """
     order = {phase.name: number for number, phase in enumerate(phases_of(run.kind))}
 
@@ -231,11 +231,11 @@ def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseR
         return _state("interrupted", cause, newest, run, _again(run, newest.phase), error=newest.error)
     shut = newest.phase == "check_drain" or newest.error.startswith(("GateShutError", "SidesDifferError"))
     name: StateName = "gate shut" if shut else "failed"
-    next_step = f"mend what it names, then {_again(run, newest.phase)}"
+    next_step = f"fix what it names, then {_again(run, newest.phase)}"
     if newest.error.startswith("SidesDifferError"):
         next_step = (
-            f"do not let clients in; `walferry report {run.name}` shows what differs, the runbook what may have caused "
-            f"it; do what the cause asks for, then {_again(run, newest.phase)}"
+            f"do not let clients in; `walferry report {run.name}` shows what differs, and the runbook lists possible "
+            f"causes; fix the cause, then {_again(run, newest.phase)}"
         )
     return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
 
@@ -248,19 +248,19 @@ def _interrupted(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
     if not lost:
         return None
     cause = (
-        f"{label(lost[-1])} is recorded as running, and its process is gone, or gave no sign of life for "
+        f"{label(lost[-1])} is recorded as running, but its process has died, or sent no heartbeat for "
         f"{SILENT_SECONDS:.0f} s: it was killed, or cannot reach the ledger"
     )
     step = _again(run, lost[-1].phase)
     if _in_airflow(run):
-        step = f"none while Airflow repeats the task by itself; else {step}"
+        step = f"none if Airflow retries the task; otherwise {step}"
     return _state("interrupted", cause, lost[-1], run, step)
 
 
 def _paused(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
     if not run.paused:
         return None
-    cause = STATES["paused"].cause if live else "an operator paused the run, and no phase is at work"
+    cause = STATES["paused"].cause if live else "an operator paused the run, and no phase is running"
     return _state("paused", cause, live[-1] if live else None, run)
 
 
@@ -276,7 +276,7 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------ states in which somebody works
+# ------------------------------------------------------------------ states in which a process works
 
 
 def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State:
@@ -300,20 +300,22 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
     lag = lag_of(ledger)
     measured = f"lag {lag.seconds:.0f} s" if lag.seconds is not None else lag.unknown
     if "write_stop" in done:
-        return _state("draining", "writes have stopped; replay ends after its present round", replay, run)
+        return _state("draining", "writes have stopped; replay ends after the current round", replay, run)
     if run.kind != "migration":
         name: StateName = "following" if caught_up(ledger) else "catching up"
-        return _state(name, f"replay is at work: {measured}", replay, run)
+        return _state(name, f"replay is running: {measured}", replay, run)
     if "approve" in done:
         if run.spec.get("write_stop") == "readonly":
-            return _state("working", "the source tables become READONLY; replay goes on", question or replay, run)
+            return _state(
+                "working", "the source tables are being set READONLY; replay goes on", question or replay, run
+            )
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
     near = caught_up(ledger)
     if (question and question.phase == "approve") or near:
         if not near:
-            measured += f", above `max_lag` ({max_lag(ledger)} s): the gate to the cutover is shut meanwhile"
+            measured += f", above `max_lag` ({max_lag(ledger)} s): until it is lower, the gate to the cutover is shut"
         return _asked("waiting for approval", "approval", measured, question or replay, run)
-    return _state("catching up", f"replay is at work: {measured}", replay, run)
+    return _state("catching up", f"replay is running: {measured}", replay, run)
 
 
 def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, run: RunRecord) -> State:
@@ -326,21 +328,21 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
 
 
 def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) -> State:
-    """Nothing is at work and nothing has failed."""
+    """No phase is running and none has failed."""
     if not phases:
         age = clock.now_ms() - run.created_ms
         cause = STATES["not started"].cause + ("" if age < BETWEEN_SECONDS * 1000 else f" for {age / 60_000:.0f} min")
         return _state("not started", cause, None, run)
     last = max(phases, key=lambda p: p.finished_ms or 0)
     if run.kind == "drain":
-        return _state("following", "what was sealed is applied; hbase_wal_watch starts the next drain", last, run)
+        return _state("following", "all sealed edits are applied; hbase_wal_watch starts the next drain", last, run)
     if command_lives:
-        return _state("working", f"{label(last)} is {last.state}; the next phase begins", last, run)
+        return _state("working", f"{label(last)} is {last.state}; the next phase is about to begin", last, run)
     quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000
     if _in_airflow(run) or quiet < BETWEEN_SECONDS:
         cause = f"{label(last)} ended {quiet:.0f} s ago, and the next phase has not begun"
         return _state("between phases", cause, last, run)
-    cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and nobody is at work since then"
+    cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and no process has worked on the run since"
     return _state("interrupted", cause, last, run, _again(run, last.phase))
 
 
@@ -354,7 +356,7 @@ def _what(run: RunRecord, phase: PhaseRecord) -> str:
 
 def _ended(run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
     name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
-    step = "begin a new run" if name == "failed" else STATES[name].next_step
+    step = "start a new run" if name == "failed" else STATES[name].next_step
     newest = phases[-1] if phases else None
     error = newest.error if newest and newest.state == "failed" and name == "failed" else ""
     return State(
@@ -376,11 +378,11 @@ def _in_airflow(run: RunRecord) -> bool:
 
 
 _TASKS = {"approve": "how_to_stop_writes", "write_stop": "stop_writes"}
-"""tasks of the DAG hbase_migrate whose id is not that of their phase"""
+"""tasks of the DAG hbase_migrate that are not named after their phase"""
 
 
 def _again(run: RunRecord, phase: str) -> str:
-    """How a person lets a phase be done again."""
+    """How a person has a phase repeated."""
     if _in_airflow(run):
         return f"clear the task `{_TASKS.get(phase, phase)}` in Airflow"
     if run.kind == "window":

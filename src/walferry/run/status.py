@@ -1,4 +1,4 @@
-"""Where a run stands, for the shell, the board and `--json`."""
+"""The status of a run, for the shell, the board and `--json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.run.write_stop import write_stop_of
 
 
 def status(ledger: RunLedger) -> dict[str, Any]:
-    """Where the run stands now, as plain values. None means that there is no such number; `lag_unknown` says why."""
+    """The run's status now, as plain values. None means that there is no such number; `lag_unknown` says why."""
     run = ledger.record
     state = state_of(ledger)
     lag = lag_of(ledger)
@@ -52,7 +52,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
 
 
 def status_line(facts: dict[str, Any]) -> str:
-    """One line in the manner of gh-ost."""
+    """One line, in gh-ost's format."""
     lag = f"N/A ({facts['lag_unknown']})" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
     eta = "N/A" if facts["eta_seconds"] is None else f"{facts['eta_seconds']}s"
     return (

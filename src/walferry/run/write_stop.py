@@ -1,4 +1,4 @@
-"""The write stop: for how long clients could not write."""
+"""The write stop: how long clients could not write."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from walferry.ledger import RunLedger
 
 @dataclass(frozen=True)
 class WriteStop:
-    """For how long clients cannot write: from the operator's word (or READONLY) to the end of the last check."""
+    """How long clients cannot write: from the operator's confirmation (or READONLY) to the end of the last check."""
 
     since_ms: int
     last_edit_ms: int | None
-    """write time of the newest edit in the log: clients may have been quiet since then"""
+    """write time of the newest edit in the log: clients may have written nothing since then"""
     until_ms: int | None
-    """None: they still wait"""
+    """None while it lasts"""
 
     def seconds(self) -> float:
-        """So far, or in all."""
+        """Its length, so far or in total."""
         return round(((self.until_ms or clock.now_ms()) - self.since_ms) / 1000, 1)
 
     def seconds_since_last_edit(self) -> float | None:
-        """The same, counted from the log's last edit."""
+        """Its length counted from the log's last edit."""
         if self.last_edit_ms is None:
             return None
         return round(((self.until_ms or clock.now_ms()) - self.last_edit_ms) / 1000, 1)

@@ -1,1 +1,1 @@
-"""Watching a source's log without a run: what is new, what was announced."""
+"""Watching a source's log without a migration: what is new, what has been announced."""

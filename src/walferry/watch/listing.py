@@ -1,7 +1,7 @@
 """What changed among a cluster's WAL files: asynchronous listings, which block no thread, and their comparison.
 
-Layout and names are those of `wal.files`. Listings go through WebHDFS's LISTSTATUS with the user's name, as in
-`storage.webhdfs`; the requests for the servers' folders run side by side.
+Layout and names are those of `wal.files`. Listings use WebHDFS's LISTSTATUS with the user's name, as in
+`storage.webhdfs`; the servers' folders are listed concurrently.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Listing:
 
     files: dict[str, WalFile]
     modified_ms: dict[str, int] = field(default_factory=dict)
-    """of each file the time that the NameNode shows; of a closed file, when it was closed"""
+    """modification time of each file, from the NameNode; for a closed file, when it was closed"""
 
     def sealed(self) -> set[str]:
-        """Names of the files that are sealed, as far as a listing can tell."""
+        """Names of the files that are sealed, judged by the listing alone."""
         return listed_as_sealed(self.files.values())
 
 
 @dataclass(frozen=True)
 class KnownWal:
-    """A file as it was seen last."""
+    """A file as last seen."""
 
     path: str
     length: int
@@ -49,7 +49,7 @@ class KnownWal:
 
 @dataclass(frozen=True)
 class Changes:
-    """Names of files by what became of them; a file may be in several. `gone`: in no folder any more."""
+    """Names of files by what changed; a file may be in several. `gone`: no longer in any folder."""
 
     new: tuple[str, ...] = ()
     sealed: tuple[str, ...] = ()
@@ -59,16 +59,16 @@ class Changes:
 
     @property
     def pressing(self) -> bool:
-        """Whether somebody should look at once: moves between folders and growth alone can wait."""
+        """Whether the changes should be recorded at once: moves between folders and growth alone can wait."""
         return bool(self.new or self.sealed or self.gone)
 
     def counts(self) -> dict[str, int]:
-        """How many files of each kind."""
+        """The number of files of each kind."""
         return {kind: len(getattr(self, kind)) for kind in ("new", "sealed", "moved", "grown", "gone")}
 
 
 def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
-    """What a listing shows that was not known before."""
+    """What changed between the known files and a listing."""
     closed = listing.sealed()
     new, sealed, moved, grown = [], [], [], []
     for name, file in listing.files.items():
@@ -87,12 +87,12 @@ def compare(known: Mapping[str, KnownWal], listing: Listing) -> Changes:
 
 
 async def list_wals(webhdfs: str, user: str, root: str) -> Listing:
-    """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL or several, with ";" between.
+    """List every WAL file of user tables below `root`; `webhdfs` is one NameNode's URL, or several separated by ";".
 
     Live folders come before the archive, so that a file that moves meanwhile is seen at least once; its later place
     counts. Raises TransientError when the NameNode does not answer or folders keep moving, PermissionDeniedError.
     """
-    # trust_env: a proxy of this machine has nothing to do with the cluster.
+    # trust_env: never through this machine's proxy.
     async with httpx.AsyncClient(
         timeout=TIMEOUT_SECONDS, limits=httpx.Limits(max_connections=CONNECTIONS), trust_env=False
     ) as client:
@@ -164,7 +164,7 @@ class _NameNode:
             if url != self._urls[0]:  # the active one first from now on
                 self._urls.sort(key=lambda other: other != url)
             return statuses
-        raise error or TransientError(f"no NameNode is given to list {path}", path=path)
+        raise error or TransientError(f"no NameNode to list {path} was given", path=path)
 
     async def _ask(self, url: str, path: str) -> list[dict[str, Any]]:
         try:
@@ -188,6 +188,6 @@ class _NameNode:
                 path=path,
                 user=self._user,
             )
-        # Standby, safe mode, starting: all of it may pass. An answer of another kind will not.
+        # Standby, safe mode, starting: these may pass. Other answers will not.
         error_class = TransientError if answer.status_code in (403, 404, 500, 503) else WalferryError
         raise error_class(f"WebHDFS at {url} refused list of {path}: {kind or answer.status_code}: {text}", path=path)

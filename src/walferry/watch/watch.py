@@ -1,7 +1,7 @@
-"""Follow a source without a migration: what `hbase_wal_watch` records, and what `hbase_wal_drain` applies.
+"""Watch a source without a migration: what `hbase_wal_watch` records and announces, and metrics of the runs on it.
 
-The watch keeps what it sees in a run of its own, whose spec names the cluster and no tables. So the ledger is its
-memory: whoever is killed, the next one compares the listing with what is written there.
+The watch records what it sees in a run of its own, whose spec names the cluster and no tables. The ledger is its only
+memory: after a kill, the next process compares the listing with the ledger.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from walferry.watch.listing import Listing as Listing  # for the sensor, which k
 log = logging.getLogger(__name__)
 
 WATCHER = "hbase_wal_watch"
-"""owner of the runs in which the watch keeps what it sees"""
+"""owner of the runs in which the watch records what it sees"""
 MOST_FILES = 50_000
-"""known to one run of the watch; the next one begins with what is there then"""
+"""known to one run of the watch; the next run begins with the files listed then"""
 SMALL_BYTES = 1024
-"""A longer log holds edits for sure: header and trailer alone are shorter."""
+"""A longer log certainly holds edits: header and trailer alone are shorter."""
 RATE_SECONDS = 300
 
 
@@ -44,7 +44,7 @@ RATE_SECONDS = 300
 
 
 def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
-    """The run in which the watch of a connection keeps what it sees; a new one when the connection has changed."""
+    """The run in which the watch of a connection records what it sees; a new one when the connection has changed."""
     spec = {"source": cluster.model_dump(), "tables": []}
     name = f"watch_{connection}"
     for run in ledger.runs():
@@ -58,7 +58,7 @@ def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
 
 
 def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
-    """The files that the watch saw and that were not gone since."""
+    """The files that the watch has seen, except missing ones."""
     return {
         file.name: KnownWal(file.path, file.length, file.sealed_ms is not None)
         for file in ledger.of(run_id).log.files()
@@ -67,20 +67,21 @@ def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
 
 
 def list_now(cluster: Cluster) -> Listing:
-    """A fresh listing of the cluster's WAL files; TransientError when the NameNode does not answer."""
+    """A fresh listing of the cluster's WAL files. Raises TransientError when the NameNode does not answer."""
     address = cluster.address()
     return asyncio.run(list_wals(cluster.webhdfs, address.user, address.root_path))
 
 
 async def changes_since(known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str) -> Changes:
-    """What a fresh listing shows that is not in `known`; blocks no thread. Errors as `wal.watch.list_wals`."""
+    """What changed between `known` and a fresh listing; blocks no thread. Raises the errors of `listing.list_wals`."""
     return await asyncio.to_thread(compare, known, await list_wals(webhdfs, user, root))
 
 
 def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Cluster) -> Listing:
-    """The listing with what open logs hold at least, which are listed with length 0 whatever is in them.
+    """The listing, with a lower bound for the length of open logs, which are listed with length 0 whatever they hold.
 
-    Looks into those that are not known to hold an entry, so that one that is gone later is not taken for an empty one.
+    Only logs not yet known to hold an entry are opened. If such a log vanishes later, it is not mistaken for an empty
+    one.
     """
     known = known_wals(ledger, run_id)
     newest = {file.group: file for file in sorted(listing.files.values(), key=lambda file: file.number)}
@@ -94,7 +95,7 @@ def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Clust
 
 
 def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
-    """Record a listing in the watch's run; what it changed."""
+    """Record a listing in the watch's run. Returns what changed."""
     changes = compare(known_wals(ledger, run_id), listing)
     closed = listing.sealed()
     changed = {*changes.new, *changes.sealed, *changes.moved, *changes.grown}
@@ -108,10 +109,10 @@ def record(ledger: Ledger, run_id: str, listing: Listing) -> Changes:
 
 @dataclass(frozen=True)
 class News:
-    """What the watch knows and has not announced yet: files sealed since, those of them that hold edits, new ones."""
+    """What the watch has not announced yet: numbers of sealed files, of those with edits, and of new files."""
 
     through_ms: int
-    """everything recorded up to this moment is in it"""
+    """everything recorded up to this moment is included"""
     sealed: int
     with_edits: int
     new: int
@@ -119,7 +120,7 @@ class News:
 
 
 def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> News:
-    """What was recorded after `since_ms`. Logs that a roll closed without an edit in them are told from others."""
+    """What was recorded after `since_ms`. Logs that were rolled without an edit are counted separately."""
     files = ledger.of(run.run_id).log.files()
     sealed = [file for file in files if (file.sealed_ms or 0) > since_ms and file.state != "missing"]
     through = max([since_ms, *(file.first_seen_ms for file in files), *(file.sealed_ms or 0 for file in files)])
@@ -134,8 +135,8 @@ def news(ledger: Ledger, run: RunRecord, cluster: Cluster, since_ms: int) -> New
 
 
 def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
-    """Whether a small log holds edits of user tables (not markers of flushes and openings alone, which an idle
-    cluster writes, too); what cannot be read counts as if it did."""
+    """Whether a small log holds edits of user tables, not only markers of flushes and openings, which an idle cluster
+    writes too. A log that cannot be read counts as holding edits."""
     try:
         for batch in open_wal(file_system(cluster), cluster.address().root_path, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
@@ -154,7 +155,7 @@ def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What there is to measure of an unfinished run. None: it has no such number."""
+    """Measurements of an unfinished run; None where it has no such number."""
 
     run_id: str
     lag_seconds: float | None
@@ -165,7 +166,7 @@ class RunFacts:
     time_to_loss_seconds: float | None
     max_lag: int
     lost: tuple[str, ...]
-    """files that are gone from the source and were not applied"""
+    """files that no longer exist at the source and were not applied"""
     held: tuple[int, ...]
     """ids of the items in quarantine"""
 
@@ -191,10 +192,10 @@ def _same_cluster(source: Any, cluster: Cluster) -> bool:
 def run_facts(
     ledger: Ledger, run: RunRecord, listing: Listing, *, watch: RunRecord | None = None, kept: bool, cleaner_ttl: float
 ) -> RunFacts:
-    """Measure a run by the ledger, what the watch saw in its run `watch`, and a fresh listing.
+    """Measure a run from the ledger, what the watch recorded in its run `watch`, and a fresh listing.
 
-    `kept`: its peer stands at the source, disabled, so that the cleaner takes nothing. Otherwise an archived file
-    may go `cleaner_ttl` seconds after it was last written (hbase.master.logcleaner.ttl, TimeToLiveLogCleaner).
+    `kept`: its disabled peer is at the source, so that the cleaner deletes nothing. Otherwise an archived file may be
+    deleted `cleaner_ttl` seconds after it was last written (hbase.master.logcleaner.ttl, TimeToLiveLogCleaner).
     """
     now = time.time()
     waiting = _waiting(ledger, run, watch, listing)
@@ -222,7 +223,7 @@ def run_facts(
 
 
 def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Listing) -> int:
-    """Since when the oldest sealed edits wait; the present moment when none do."""
+    """When the oldest file with sealed edits that wait was last written; the present moment when none do."""
     cluster = Cluster.model_validate(run.spec["source"])
     closed = listing.sealed()
     for file in sorted((f for f in backlog if f.name in closed), key=lambda f: listing.modified_ms[f.name]):
@@ -232,12 +233,12 @@ def _oldest_waiting_ms(run: RunRecord, backlog: Collection[WalFile], listing: Li
 
 
 def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: Listing) -> set[str]:
-    """Names of files between the fences that the run has not applied: seen by it, by the watch, or listed now."""
+    """Names of files between the fences that the run has not applied: seen by it or by the watch, or listed now."""
     mine = ledger.of(run.run_id)
     start = fences_of(mine).start
     if not start:
         return set()
-    # A group that the fence does not name began behind it, or had ended long before: only the first is the run's.
+    # A group that the fence does not name began after it, or ended long before it: only the former is the run's.
     seen = ledger.of(watch.run_id).log.files() if watch else []
     known = [*mine.log.files(), *(file for file in seen if file.group in start or file.first_seen_ms > run.created_ms)]
     listed = [
@@ -256,32 +257,32 @@ def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: L
 
 
 def peers_that_keep(client: HBaseClient) -> set[str]:
-    """Ids of the disabled replication peers: each keeps every WAL from the cleaner."""
+    """Ids of the disabled replication peers, each of which keeps every WAL from the cleaner."""
     return {peer for peer, (enabled, _) in client.peers().items() if not enabled}
 
 
-# ------------------------------------------------------------------ what was told already
+# ------------------------------------------------------------------ what was announced already
 
 
 def announced_ms(ledger: Ledger, watch: RunRecord) -> int:
-    """Up to when nothing is left to announce, by the watch's own run: what was sealed until then held no edit."""
+    """The moment up to which nothing is left to announce: the logs sealed until then held no edit."""
     return int((ledger.of(watch.run_id).notes.get("nothing to announce") or {"through_ms": 0})["through_ms"])
 
 
 def nothing_to_announce(ledger: Ledger, watch: RunRecord, through_ms: int) -> None:
-    """Keep that the logs sealed up to this moment held no edit, so that they are not read again."""
+    """Record that the logs sealed up to this moment held no edit, so that they are not read again."""
     if through_ms > announced_ms(ledger, watch):
         ledger.of(watch.run_id).notes.keep("nothing to announce", {"through_ms": through_ms})
 
 
-def untold(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
-    """Those of the keys that nobody was told of yet."""
-    told = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
-    return set(keys) - set(told["keys"])
+def unannounced(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> set[str]:
+    """Those of the keys that have not been announced."""
+    announced = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
+    return set(keys) - set(announced["keys"])
 
 
-def tell(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> None:
-    """Keep in the watch's run what has been told, so that it is told once and again only when it comes back."""
+def mark_announced(ledger: Ledger, watch: RunRecord, kind: str, run_id: str, keys: Collection[str]) -> None:
+    """Record what has been announced: it is announced once, and again only if it disappears and returns."""
     before = ledger.of(watch.run_id).notes.get(f"told {kind}", run_id) or {"keys": []}
     if sorted(keys) != before["keys"]:
         ledger.of(watch.run_id).notes.keep(f"told {kind}", {"keys": sorted(keys)}, run_id)

@@ -128,7 +128,7 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
                 time.sleep(3)
                 assert phase_of(tmp_path, name) == "replay"
                 resumed = walferry(tmp_path, "resume", name, "--yes")
-                assert resumed.stdout == f"{name}-1 goes on in the process that runs it\n", resumed.stderr
+                assert resumed.stdout == f"{name}-1 continues in the process that runs it\n", resumed.stderr
                 kill(process)  # it holds the lease, whose successor has to wait
                 process.wait()
 

@@ -113,7 +113,7 @@ def test_a_name_stands_for_its_newest_run(client: TestClient) -> None:
 @pytest.mark.parametrize("query", ["page=-1", "page=x"])
 def test_a_page_number_that_is_none_is_named(client: TestClient, query: str) -> None:
     answer = client.get(f"/walferry/api/runs?{query}")
-    assert (answer.status_code, answer.json()) == (422, {"error": "page: give a page number from 0 on"})
+    assert (answer.status_code, answer.json()) == (422, {"error": "page: give a page number, counted from 0"})
 
 
 @pytest.mark.parametrize("name", ["nope.js", "..%2Fapp.py", "%2e%2e/app.py"])

@@ -103,7 +103,7 @@ def test_what_a_person_gives_goes_before_the_variable_and_that_before_the_defaul
     assert drain.drain_spec(values(drain.PARAMS, tables=["t"]), {})["name"] == "drain"
     with pytest.raises(AirflowFailException, match="set the Variable walferry_drain"):
         drain.drain_spec(values(drain.PARAMS), {})
-    with pytest.raises(AirflowFailException, match="the Variable walferry_drain holds no JSON object"):
+    with pytest.raises(AirflowFailException, match="the Variable walferry_drain is not a JSON object"):
         drain.drain_spec(values(drain.PARAMS), ["t"])
 
 

@@ -136,7 +136,7 @@ def test_a_webhook_that_refuses_or_is_gone_is_logged_without_its_secret(
     monkeypatch.setenv("AIRFLOW_CONN_WALFERRY_WEBHOOK", json.dumps(free))
     assert not send({"event": "gap"})
     assert "refused a message: 500" in caplog.text
-    assert "did not take a message" in caplog.text
+    assert "did not accept a message" in caplog.text
     assert TOKEN not in caplog.text
 
 

@@ -13,9 +13,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Board:
-    """The board as an ASGI app that is put together at its first request.
+    """The board as an ASGI app that is built at its first request.
 
-    Airflow imports plugins in every process, each task's too; only the API server shall load what the pages need.
+    Airflow imports plugins in every process, every task's included; only the API server should load what the pages
+    need.
     """
 
     def __init__(self) -> None:

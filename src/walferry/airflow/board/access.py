@@ -1,7 +1,7 @@
-"""Who may look at the board: whoever Airflow lets read the runs of the DAG `hbase_migrate`.
+"""Who may see the board: whoever Airflow lets read the runs of the DAG `hbase_migrate`.
 
-A plugin's app stands beside Airflow's own routes and is behind no login by itself. So this asks what Airflow's own
-routes ask: the login cookie or a Bearer token, then the auth manager.
+A plugin's app is mounted beside Airflow's own routes and has no login of its own. So this checks what Airflow's routes
+check: the login cookie or a Bearer token, then the auth manager.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _reads_runs = requires_access_dag("GET", DagAccessEntity.RUN, DAG)
 async def logged_in(
     request: Request, token: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
 ) -> BaseUser:
-    """The user of the request; NotLoggedInError without a valid cookie or token."""
+    """The user of the request. Raises NotLoggedInError without a valid cookie or token."""
     try:
         return await get_user(request, None, token)
     except HTTPException as refused:
-        # Airflow answers 401 or 403, by what is wrong with the token. For us it is one case: nobody is logged in.
+        # Airflow answers 401 or 403, depending on the token. For us these are one case: nobody is logged in.
         raise NotLoggedInError(str(refused.detail), login=_login_page(request), by_token=token is not None) from None
 
 
 def may_read(request: Request, user: Annotated[BaseUser, Depends(logged_in)]) -> None:
-    """Let the request through, or raise NotLoggedInError, or HTTPException 403 for a user without the right."""
+    """Let the request through. Raises NotLoggedInError, or HTTPException 403 for a user without the permission."""
     try:
         _reads_runs(request, user)
     except HTTPException as refused:
@@ -44,7 +44,7 @@ def may_read(request: Request, user: Annotated[BaseUser, Depends(logged_in)]) ->
 
 
 def _login_page(request: Request) -> str:
-    """Airflow's login, which comes back to the page that was asked for."""
+    """Airflow's login page, which returns to the requested page."""
     page = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     airflow = request.scope.get("app_root_path", "")
     return f"{airflow}/api/v2/auth/login?{urlencode({'next': page})}"

@@ -1,4 +1,4 @@
-"""The routes of the board: two pages, their data as JSON, and the files they need. All of them only read."""
+"""The board's routes: two pages, their data as JSON, and the files they need. All are read-only."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Nothing is loaded from elsewhere. Plotly writes its styles into the page."""
+"""Nothing is loaded from other hosts. Plotly writes its styles into the page."""
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""Data Docs bring scripts and styles within their pages, and name others that are elsewhere: those are not loaded."""
+"""Data Docs have inline scripts and styles, and refer to others on other hosts, which are not loaded."""
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -44,13 +44,13 @@ Page = Annotated[int, Query(ge=0, le=10_000_000)]
 
 
 class NotLoggedInError(WalferryError):
-    """Nobody is logged in; facts `login` (the page for it) and `by_token` (a Bearer token was given)."""
+    """Nobody is logged in; facts `login` (the login page) and `by_token` (whether a Bearer token was given)."""
 
 
 def create_app(guard: Callable[..., Any], source: Source | None = None) -> FastAPI:
-    """The board as an app; `guard` is a dependency of every route and raises when the caller may not look."""
+    """The board as an app; `guard` is a dependency of every route and raises when the caller has no access."""
     ledgers = source or Source()
-    # No docs and no schema: FastAPI would serve them in front of the guard.
+    # No docs and no schema: FastAPI would serve them without the guard.
     app = FastAPI(title="walferry", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(guard)])
     _add_pages(app, ledgers)
     _add_data(app, ledgers)
@@ -67,7 +67,7 @@ def _add_pages(app: FastAPI, source: Source) -> None:
 
     @app.get("/runs/{run_id}")
     def page_of_a_run(request: Request, run_id: str) -> Response:
-        """One run, by its id or the newest of a name."""
+        """One run, by its id, or the newest run of a name."""
         run = source.ledger().find(run_id)
         return _page(request, "run.html", run=run)
 
@@ -81,7 +81,7 @@ def _add_pages(app: FastAPI, source: Source) -> None:
 
     @app.get("/runs/{run_id}/docs/{path:path}")
     def data_docs_of_a_run(run_id: str, path: str) -> Response:
-        """A file of Great Expectations' Data Docs of a run; needs the folder of reports where the API server runs."""
+        """A file of a run's Data Docs (Great Expectations); the API server needs access to the reports folder."""
         ledger = source.ledger()
         run = ledger.find(run_id)
         known = [ledger.of(run.run_id).phases.facts(phase) for phase in ("check_drain", "check_copy")]
@@ -98,7 +98,7 @@ def _add_pages(app: FastAPI, source: Source) -> None:
 def _add_data(app: FastAPI, source: Source) -> None:
     @app.get("/api/runs")
     def runs(page: Page = 0) -> Response:
-        """Where each run stands, newest first."""
+        """The status of each run, newest first."""
         return _json(source.kept(("runs", page), lambda ledger: overview(ledger, page, source.old_run)))
 
     @app.get("/api/runs/{run_id}")
@@ -112,7 +112,7 @@ def _add_data(app: FastAPI, source: Source) -> None:
         quarantine: Page = 0,
         audit: Page = 0,
     ) -> Response:
-        """Everything on one run; the numbers choose the pages of its long lists, from 0 on."""
+        """Everything about one run; the numbers select the pages of its long lists, from 0."""
         pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit)
         return _json(source.kept((run_id, pages), lambda ledger: run_page(ledger, ledger.find(run_id), pages)))
 
@@ -129,13 +129,13 @@ def _add_files(app: FastAPI) -> None:
 
     @app.get("/static/plotly.min.js")
     def plotly_js() -> Response:
-        """The chart library, out of its installed package; pages ask for it with its version. Packed only once."""
+        """The chart library from its installed package, compressed only once; pages request it with its version."""
         headers = {"Cache-Control": "private, max-age=604800", "Content-Encoding": "gzip"}
         return Response(packed(), media_type="text/javascript", headers=headers)
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:
-        """One of our own scripts and styles."""
+        """One of our own scripts or style sheets."""
         if name not in STATIC:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"there is no {name}")
         kind = "text/css" if name.endswith(".css") else "text/javascript"
@@ -164,7 +164,9 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def unusable(request: Request, error: RequestValidationError) -> Response:
         names = sorted({str(fault["loc"][-1]) for fault in error.errors()})
-        return _error(request, HTTPStatus.UNPROCESSABLE_ENTITY, f"{', '.join(names)}: give a page number from 0 on")
+        return _error(
+            request, HTTPStatus.UNPROCESSABLE_ENTITY, f"{', '.join(names)}: give a page number, counted from 0"
+        )
 
 
 def _wants_page(request: Request) -> bool:

@@ -1,6 +1,6 @@
-"""What the pages show, as plain values out of the ledger. Nothing here knows HTTP, nothing writes.
+"""What the pages show, as plain values from the ledger. Nothing here knows HTTP, nothing writes.
 
-Lists that can grow long come in pages: `{"total", "page", "size", "rows"}`.
+Lists that can grow long are paged: `{"total", "page", "size", "rows"}`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from walferry.run.phases import phases_of, subjects
 from walferry.run.state import PhaseShown, phase_shown
 from walferry.run.status import status
 
-RUNS_A_PAGE = 25
-ROWS_A_PAGE = 25
+RUNS_PER_PAGE = 25
+ROWS_PER_PAGE = 25
 MOST_POINTS = 300
-"""of a chart; more rounds are put together"""
+"""of a chart; more rounds are combined"""
 LATEST_ROUNDS = 12
 MOST_TEXT = 2_000
 
@@ -53,7 +53,7 @@ OldRun = Callable[[Any, Callable[[], Facts]], Facts]
 
 @dataclass(frozen=True)
 class Pages:
-    """Which page of each long list is asked for, from 0 on."""
+    """The requested page of each long list, from 0."""
 
     tables: int = 0
     lanes: int = 0
@@ -68,10 +68,10 @@ class Pages:
 
 
 def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: work()) -> Facts:
-    """Where each run stands, newest first. `old_run` may keep what is said of a run that has ended."""
+    """The status of each run, newest first. `old_run` may cache the line of a run that has ended."""
     runs = ledger.runs()[::-1]
     rows = []
-    for run in runs[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]:
+    for run in runs[page * RUNS_PER_PAGE : (page + 1) * RUNS_PER_PAGE]:
         if run.state == "running":
             rows.append(_line(ledger, run))
         else:
@@ -79,7 +79,7 @@ def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: wo
     return {
         "now_ms": now_ms(),
         "ledger": ledger.url,
-        "runs": {"total": len(runs), "page": page, "size": RUNS_A_PAGE, "rows": rows},
+        "runs": {"total": len(runs), "page": page, "size": RUNS_PER_PAGE, "rows": rows},
     }
 
 
@@ -121,7 +121,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     head = _head(ledger, run)
     rounds = ledger.of(run.run_id).rounds.all()
     signs = alive(ledger.of(run.run_id), now_ms())
-    total, lines = ledger.of(run.run_id).audit_page(ROWS_A_PAGE, pages.audit * ROWS_A_PAGE)
+    total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
     return {
         "now_ms": now_ms(),
         "run": head
@@ -149,14 +149,14 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "quarantine": _page(_items(ledger, run, items), pages.quarantine)
         | {"held": sum(item.state == "held" for item in items)},
         "audit": {
-            "total": total, "page": pages.audit, "size": ROWS_A_PAGE, "rows": [_audit(line) for line in lines],
+            "total": total, "page": pages.audit, "size": ROWS_PER_PAGE, "rows": [_audit(line) for line in lines],
             "head": facts["audit_head"],
         },
     }  # fmt: skip
 
 
 def check_audit(ledger: Ledger) -> Facts:
-    """Walk the audit chain; `broken` says in one line what is wrong with it, None when it is whole."""
+    """Verify the audit chain; `broken` says in one line what is wrong with it, None when it is intact."""
     head = ledger.audit_head()
     try:
         ledger.verify_audit(head)
@@ -170,11 +170,11 @@ def _holes(ledger: Ledger, run: RunRecord, files: Sequence[WalFile]) -> list[Hol
     try:
         return find_holes(ledger, run.run_id, files, done)
     except UsageError:
-        return []  # a spec without tables: nothing has to be there
+        return []  # a spec without tables: no file is required
 
 
 def _worst_first(holes: Sequence[Hole]) -> list[Hole]:
-    """Gaps, then what is held and behind which item. What waits for its turn is no trouble."""
+    """Gaps, then held ranges with their items. What will be applied in a later round is left out."""
     shown = [h for h in holes if h.kind == "gap" or (h.kind == "held" and h.gap.reason.startswith("quarantine"))]
     return sorted(shown, key=lambda hole: hole.kind != "gap")
 
@@ -188,14 +188,14 @@ def _hole(hole: Hole) -> Facts:
 
 
 def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], facts: Facts) -> list[Facts]:
-    """What a person has to know beside the run's state, the worst first."""
+    """What a person must know besides the run's state, the worst first."""
     alarms = []
     if lost:
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log: {lost[0].gap.reason}; {files[0]}{more}"})
     for key, text in (
-        ("unexplained", "{} rows differ and nothing explains it"),
+        ("unexplained", "{} rows differ without an explanation"),
         ("undecided", "{} rows are not in the log and wait for a decision: `walferry accept`"),
         ("uncompared", "{} cells expired while they were compared: compare again"),
     ):
@@ -207,7 +207,7 @@ def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], fact
             {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
         )
     if head["lag_seconds"] and head["max_lag"] and head["lag_seconds"] > head["max_lag"]:
-        text = f"The lag of {head['lag_seconds']:.0f} s is above the {head['max_lag']} s that a cutover may have"
+        text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
         alarms.append({"kind": "note", "text": text})
     alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in facts["read_only"]]
     return alarms
@@ -217,9 +217,9 @@ _WORST: tuple[PhaseShown, ...] = ("failed", "interrupted", "waiting", "running")
 
 
 def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str]) -> list[Facts]:
-    """One row for each phase in the order of a run, those to come too; a phase that goes by table sums its tables up.
+    """One row per phase in the run's order, including those to come; a phase by table is one row over its tables.
 
-    `signs`: the labels of whoever gives signs of life.
+    `signs`: the labels with a live heartbeat.
     """
     known = {(phase.phase, phase.subject): phase for phase in phases}
     rows = []
@@ -245,7 +245,7 @@ def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[
 
 
 def _summed(counts: Counter[PhaseShown], total: int) -> str:
-    """The state of a phase over all of its tables: the worst that one of them is in."""
+    """The state of a phase over all of its tables: the worst of theirs."""
     worst = next((state for state in _WORST if counts[state]), None)
     if worst:
         return worst
@@ -255,7 +255,7 @@ def _summed(counts: Counter[PhaseShown], total: int) -> str:
 def _tables(
     run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str], facts: Facts, coverage: Sequence[Coverage]
 ) -> list[Facts]:
-    """A row for each table; those of which a phase failed come first, then those that differ."""
+    """One row per table; those with a failed phase come first, then those that differ."""
     log: dict[str, Counter[str]] = defaultdict(Counter)
     for item in coverage:
         log[item.table].update({state: getattr(item, state) for state in RANGE_STATES})
@@ -280,7 +280,7 @@ def _tables(
 
 
 def _pairs(run: RunRecord) -> list[tuple[str, str]]:
-    """Source and target names, as the log and the ledger write them (without `default:`)."""
+    """Source and target names as in the log and the ledger (without `default:`)."""
     pairs = []
     for table in run.spec.get("tables", ()):
         source, target = (table["source"], table.get("target")) if isinstance(table, dict) else (str(table), None)
@@ -293,11 +293,10 @@ def _pairs(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def series(rounds: Sequence[Round]) -> Facts:
-    """Lag, edits and bytes a second over time.
+    """Lag, edits per second and bytes per second over time.
 
-    The lag falls at the end of a round, so each round gives two points: how old the target was just before, and just
-    after. Rates are those of the time since the round before. Many rounds are put together: their highest lag,
-    their mean rates.
+    The lag falls at the end of a round, so each round has two points: the lag just before, and just after. Rates are
+    averages since the previous round. Many rounds are combined: their highest lag, their mean rates.
     """
     lag: list[tuple[int, float]] = []
     rates: list[tuple[int, float, float]] = []
@@ -329,8 +328,8 @@ def series(rounds: Sequence[Round]) -> Facts:
 
 
 def _page(rows: list[Facts], page: int) -> Facts:
-    shown = rows[page * ROWS_A_PAGE : (page + 1) * ROWS_A_PAGE]
-    return {"total": len(rows), "page": page, "size": ROWS_A_PAGE, "rows": shown}
+    shown = rows[page * ROWS_PER_PAGE : (page + 1) * ROWS_PER_PAGE]
+    return {"total": len(rows), "page": page, "size": ROWS_PER_PAGE, "rows": shown}
 
 
 def _region(item: RangeComparison) -> Facts:
@@ -366,7 +365,7 @@ def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list
         behind[hold.quarantine_id].add((hold.table, hold.region))
     rows = [
         {
-            "id": item.quarantine_id, "state": item.state, "table": item.table or "(not known)",
+            "id": item.quarantine_id, "state": item.state, "table": item.table or "(unknown)",
             "region": item.region, "file": item.file, "start": item.start, "end": item.end,
             "bytes": len(item.data), "reason": _short(item.reason), "recorded_ms": item.recorded_ms,
             "resolution": item.resolution, "released_by": item.released_by,

@@ -13,7 +13,7 @@ from walferry.run.fences import fences_of
 
 State = Literal["gap", "held", "seen", "sealed", "applied", "verified", "outside"]
 ORDER: tuple[State, ...] = ("gap", "held", "seen", "sealed", "applied", "verified", "outside")
-"""The worst first: what a block says when its files are of several states."""
+"""The worst first: a block of files in several states shows the worst."""
 
 Part = tuple[State, int, str]
 """a file of a lane: state, bytes, name"""
@@ -26,8 +26,8 @@ MOST_BLOCKS = 120
 class Hole:
     """Bytes that are not applied, and what that means now.
 
-    gap: lost, or passed over by what was applied behind it. held: they wait for an operator's decision. waiting:
-    the log goes on faster than the replay, their turn comes.
+    gap: lost, or skipped, since something past it is applied. held: waits for an operator's decision. waiting: will be
+    applied in a later round.
     """
 
     gap: Gap
@@ -47,7 +47,7 @@ class Block:
 
 
 def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: bool) -> list[Hole]:
-    """What the ledger's view `gaps` lists, told apart; `drained`: all had to be applied by now."""
+    """The rows of the ledger's view `gaps`, classified; `drained`: everything should have been applied."""
     known = {file.name: file for file in files}
     reached = ledger.of(run_id).log.reached()
     fences = fences_of(ledger.of(run_id))
@@ -62,7 +62,7 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
         elif file is None or file.state == "missing" or drained:
             kind = "gap"
         elif file.number < reached.get((group, gap.table), 0) or gap.end < fences.bytes_before_end(file):
-            kind = "gap"  # something behind it is applied
+            kind = "gap"  # something past it is applied
         holes.append(Hole(gap, group, kind))
     return holes
 
@@ -70,9 +70,9 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
 def draw_lanes(
     ledger: Ledger, run_id: str, files: Sequence[WalFile], holes: Sequence[Hole], tables: int, page: int
 ) -> dict[str, Any]:
-    """A page of lanes as plain values, those with gaps first, then those that are held, then by name.
+    """A page of lanes as plain values: those with gaps first, then those with held bytes, then by name.
 
-    `files` are the run's, `holes` what `find_holes` made of them, `tables` says how many tables a file is read for.
+    `files` are the run's, `holes` the result of `find_holes`, `tables` the number of tables in the run.
     """
     by_group: dict[str, list[WalFile]] = defaultdict(list)
     troubles: dict[str, list[Hole]] = defaultdict(list)
@@ -102,7 +102,7 @@ def draw_lanes(
             inside = bool(found) or fences.holds(file)
             state = file_state(file, ranges[file.name], found, tables) if inside else "outside"
             parts.append((state, file.length, file.name))
-        parts += [("gap", 0, name) for name in by_file]  # no listing ever showed them
+        parts += [("gap", 0, name) for name in by_file]  # never listed
         parts.sort(key=lambda part: _number(part[2]))
         lanes.append(
             {
@@ -118,7 +118,7 @@ def draw_lanes(
 
 
 def file_state(file: WalFile, ranges: Collection[WalRange], holes: Iterable[Hole], tables: int) -> State:
-    """The state that the file has for all tables: the least that any of them has reached."""
+    """The state of the file over all tables: the least that any of them has reached."""
     kinds = {hole.kind for hole in holes}
     if "gap" in kinds:
         return "gap"

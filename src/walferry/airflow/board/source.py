@@ -1,4 +1,4 @@
-"""The ledger for the pages: opened once a process, never made or changed, and asked only so often."""
+"""The ledger for the pages: opened once per process, read-only, and queried at a limited rate."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class _Answer:
 
 
 class Source:
-    """The ledger at $WALFERRY_LEDGER, and its answers for as long as they are fresh.
+    """The ledger at $WALFERRY_LEDGER, and a cache of its answers.
 
-    However many people look, the ledger is asked a question at most once a second, and once in twice the time
-    that the answer takes: a large ledger slows the pages down, not the migration.
+    However many people watch, each query runs at most once a second, and its answer is kept for twice the time that
+    it took: a large ledger slows the pages down, not the migration.
     """
 
     def __init__(self, url: str | None = None) -> None:
@@ -44,10 +44,11 @@ class Source:
         self._answers: OrderedDict[Hashable, _Answer] = OrderedDict()
 
     def ledger(self) -> Ledger:
-        """The open ledger. UsageError when there is none or it cannot be used, TransientError when it is away."""
+        """The open ledger. Raises UsageError when there is none or it cannot be used, TransientError when it does not
+        answer."""
         with self._lock:
             file = _file_of(self._url)
-            if self._ledger is None or file != self._file:  # another file has taken its place
+            if self._ledger is None or file != self._file:  # the file was replaced
                 if self._ledger is not None:
                     self._ledger.close()
                 self._ledger = None
@@ -57,13 +58,13 @@ class Source:
             return self._ledger
 
     def kept(self, question: Hashable, work: Callable[[Ledger], dict[str, Any]]) -> bytes:
-        """The answer to `question` as JSON, asked anew when it is old. Errors are not kept."""
+        """The answer to `question` as JSON, from the cache or recomputed. Errors are not cached."""
         ledger = self.ledger()
         answer: bytes = self._fresh(question, KEPT_SECONDS, lambda: json.dumps(work(ledger), default=str).encode())
         return answer
 
     def old_run(self, question: Hashable, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What is said of a run that has ended: it hardly changes any more."""
+        """The overview's line of a run that has ended, cached for longer: it hardly changes."""
         facts: dict[str, Any] = self._fresh(("ended", question), ENDED_SECONDS, work)
         return facts
 
@@ -88,11 +89,11 @@ def _open(url: str | None) -> Ledger:
     except WalferryError:
         raise
     except SQLAlchemyError as error:
-        raise UsageError("the database at $WALFERRY_LEDGER is no ledger: its tables are missing") from error
+        raise UsageError("the database at $WALFERRY_LEDGER is not a ledger: its tables are missing") from error
 
 
 def _file_of(url: str | None) -> tuple[int, int] | None:
-    """Which file a SQLite ledger is, None while it is not there and for other databases."""
+    """Device and inode of a SQLite ledger; None if it does not exist, and for other databases."""
     try:
         parsed = make_url(url or os.environ.get("WALFERRY_LEDGER") or "sqlite:///.run/ledger.db")
         if parsed.get_backend_name() != "sqlite" or not parsed.database:

@@ -1,4 +1,4 @@
-"""walferry's DAGs as functions. A file of the DAGs folder makes one:
+"""walferry's DAGs as functions. A file in the DAGs folder creates one:
 
 from walferry.airflow.dags import hbase_migrate
 hbase_migrate()

@@ -1,9 +1,9 @@
-"""Apply what is sealed of the source's log to tables that the target has already, whenever something was sealed.
+"""Apply the sealed edits of the source's log to existing tables of the target, whenever something is sealed.
 
-What to follow stands in the Airflow Variable `walferry_drain`: JSON with the keys of the form, for example
-`{"tables": ["shop:orders"]}`. What the form gives goes before it. The first run keeps the
-source's WALs with a disabled replication peer and sets the start fence; earlier edits are not applied.
-End it with `walferry abort` (docs/platform.md).
+The Airflow Variable `walferry_drain` says which tables: JSON with the keys of the form, for example
+`{"tables": ["shop:orders"]}`. Values from the form override it. The first run adds a disabled replication peer, which
+keeps the source's WALs, and sets the start fence; earlier edits are not applied. `walferry abort` ends the drain
+(docs/platform.md).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ PARAMS = spec_params(without={"protect", "write_stop", "window"}, else_variable=
 
 
 def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
-    """The spec of the drain: params that were given, before the Variable's values, before the defaults."""
+    """The spec of the drain: params override the Variable's values, which override the defaults."""
     spec = spec_keys(params, variable, VARIABLE, DEFAULTS)
     if not spec.get("tables"):
         raise AirflowFailException(
-            f'hbase_wal_drain follows no table yet: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
+            f'hbase_wal_drain has no tables: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
         )
     return spec
 
 
 @task
 def prepare() -> str:
-    """Find the run again, or open it: check the tables, keep the WALs, set the start fence."""
+    """Find the run, or open it: check the tables, keep the WALs, set the start fence."""
     from walferry.replay.drain import DRAINER, prepare_drain
     from walferry.run.start import start_run
 
@@ -58,7 +58,7 @@ def prepare() -> str:
 
 @task
 def measure(run: str) -> None:
-    """Send the metrics of the runs on this source, now that something was applied."""
+    """Send the metrics of the runs on this source, after edits were applied."""
     from walferry.airflow.sensors import measure
     from walferry.watch.watch import list_now
 
@@ -68,7 +68,7 @@ def measure(run: str) -> None:
 
 
 def hbase_wal_drain() -> DAG:
-    """The DAG that applies what is sealed of the log of `hbase_source`."""
+    """The DAG that applies the sealed edits of the log of `hbase_source`."""
     with DAG(
         "hbase_wal_drain",
         schedule=[wal_asset(SOURCE)],

@@ -1,8 +1,8 @@
-"""Move live HBase tables to another cluster: plan, protect, fence, snapshot, copy, replay, cut over, prove.
+"""Move live HBase tables to another cluster: plan, protect, fence, snapshot, copy, replay, cut over, compare.
 
 Trigger it with the form. Two steps wait for a person: `approve_cutover`, and `confirm_writes_stopped` unless walferry
-stops the writes itself (write_stop: readonly). Every task may be killed, retried or cleared at any time: what is done
-stands in walferry's ledger, not here.
+stops the writes itself (write_stop: readonly). Every task may be killed, retried or cleared at any time: walferry's
+ledger, not Airflow, records what is done.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def plan() -> str:
 
 @task
 def do(run: str, phase: str) -> list[str]:
-    """Do a phase. Returns the source tables, for the phases that go by table."""
+    """Do a phase. Returns the source tables, for the phases done by table."""
     with step(run) as opened:
         do_phase(opened, phase)
         return [pair.source for pair in opened.tables]
@@ -65,8 +65,8 @@ def do_for_table(run: str, phase: str, table: str) -> None:
         do_phase(opened, phase, table)
 
 
-# Airflow may take a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
-# try; so not too quick, and with tries to spare.
+# Airflow may mistake a quick reschedule for a lost task ("finished with success, but state is queued"), which costs a
+# try. Hence the long interval and the spare tries.
 @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
 def wait_until_ready(run: str) -> bool:
     """Wait until the lag is small, the quarantine is empty and the schemas agree."""
@@ -110,7 +110,7 @@ def report(run: str) -> str:
 
 
 def hbase_migrate() -> DAG:
-    """The DAG that moves live tables: a task for each phase of `run.phases`, and those that ask a person."""
+    """The DAG that moves live tables: one task per phase of `run.phases`, and those that ask a person."""
     with DAG(
         "hbase_migrate",
         schedule=None,
@@ -150,31 +150,31 @@ def _phase(run: Any, phase: Phase, tables: Any) -> Any:
 
 
 def _approval(run: Any) -> tuple[Any, Any]:
-    """Ask a person for the cutover once it is possible; the first task and the last."""
+    """Ask a person to approve the cutover once it is possible. Returns the first task and the last."""
     ready: Any = wait_until_ready(run)
     approved = _ask(
         "approve_cutover",
         "Cut over {{ params.name }}?",
         "The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
-        "sides are compared. Reject: replay goes on, and you are asked again.",
+        "sides are compared. Reject: replay goes on, and you will be asked again.",
     )
     ready >> approved
     return ready, how_to_stop_writes(run, approved.output)
 
 
 def _write_stop(run: Any) -> tuple[Any, Any]:
-    """Let a person say that writes have stopped, or stop them; the tasks that may come first, and the last."""
+    """Ask a person whether writes have stopped, or stop them. Returns the tasks that may come first, and the last."""
     confirmed = _ask(
         "confirm_writes_stopped",
         "Have all writers to {{ params.name }} stopped?",
-        "Approve once no client writes to the source tables any more. A later edit shuts the gate again.",
+        "Approve once no client writes to the source tables. A later edit shuts the gate again.",
     )
     stopped: Any = stop_writes(run, confirmed.output)
     return [confirmed, stopped], stopped
 
 
 def _ask(task_id: str, subject: str, body: str) -> Any:
-    # A rejection fails the task and asks again; a failure of Airflow's own between answer and run heals likewise.
+    # A rejection fails the task, and the retry asks again; so does a failure of Airflow itself after the answer.
     return ApprovalOperator(
         task_id=task_id, subject=subject, body=body, fail_on_reject=True, retries=5, trigger_rule="none_failed"
     )

@@ -1,10 +1,10 @@
-"""Replay the log by the clock: each run applies what the source wrote in one window, [from, to) in UTC.
+"""Replay the log on a schedule: each run applies what the source wrote in one window, [from, to) in UTC.
 
-Scheduled every hour ($WALFERRY_REPLAY_CRON changes it). Past windows are repeated, in any order, by
-`airflow backfill create --dag-id hbase_wal_replay --from-date … --to-date …`: they converge. The target tables must be
-there. Scheduled runs take name, source, target, tables and apply from the Airflow Variable `walferry_replay` (JSON with
-the same keys); what the form, or `--dag-run-conf`, gives stands above it. A window whose log is not complete yet waits
-without a worker; one whose log is gone fails and names what is missing.
+Scheduled every hour ($WALFERRY_REPLAY_CRON changes it). `airflow backfill create --dag-id hbase_wal_replay --from-date
+… --to-date …` repeats past windows, in any order: they converge. The target tables must exist. Scheduled runs take
+name, source, target, tables and apply from the Airflow Variable `walferry_replay` (JSON with the same keys); values
+from the form or `--dag-run-conf` override it. A window whose log is not complete yet waits without a worker; one whose
+log has missing files fails and names them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PARAMS = (
 
 
 def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a window: params that were given, before the Variable's values, before the defaults.
+    """The spec of a window: params override the Variable's values, which override the defaults.
 
-    `window` is that of the schedule, for params that name none.
+    `window` is the schedule's, for params that name none.
     """
     keys = spec_keys(params, variable, VARIABLE, DEFAULTS)
     own = {key: keys.pop(key) for key in window if key in keys}
@@ -45,7 +45,7 @@ def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, A
 
 @task
 def open_window() -> dict[str, str]:
-    """Validate the window and open its run. Returns the run's id, and from when on the window is complete."""
+    """Validate the window and open its run. Returns the run's id, and when the window will be complete."""
     from walferry.ledger import Ledger
     from walferry.replay.window import complete_at_ms, open_window
     from walferry.run.spec import parse_spec, resolve
@@ -66,14 +66,14 @@ def open_window() -> dict[str, str]:
 
 @task
 def report(run: str) -> None:
-    """Say what was applied."""
+    """Log what was applied."""
     with step(run) as opened:
         facts = opened.done("replay_window")
     log.info("%s: %s", run, ", ".join(f"{key} {value}" for key, value in sorted(facts.items())))
 
 
 def hbase_wal_replay() -> DAG:
-    """The DAG that replays a window a run."""
+    """The DAG that replays one window per run."""
     with DAG(
         "hbase_wal_replay",
         schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
@@ -91,7 +91,7 @@ def hbase_wal_replay() -> DAG:
         replay = WalferrySparkOperator(
             task_id="replay", run="{{ ti.xcom_pull('open_window')['run'] }}",
             phase="replay_window",
-            # A backfill has a limit of its own, ten runs at once: they would only wait for each other's lease.
+            # A backfill has its own limit, ten runs at once: they would only wait for each other's lease.
             max_active_tis_per_dag=1,
         )  # fmt: skip
         opened >> wait >> replay >> report(opened["run"])

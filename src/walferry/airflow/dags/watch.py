@@ -1,8 +1,8 @@
-"""Watch the WALs of the source: record new, grown, sealed and moved files in the ledger, announce what is sealed.
+"""Watch the WALs of the source: record new, grown, sealed and moved files in the ledger, announce sealed edits.
 
-One run waits (in the triggerer, it takes no worker) until logs are sealed that hold edits, and emits an event of the
-asset `hbase_wal_hbase_source`; then the next begins. Every minute at the latest the metrics of all unfinished runs on
-this source are sent, and gaps, quarantine and lag are told (docs/platform.md). A continuous DAG watches one cluster.
+A run waits in the triggerer, without a worker, until logs that hold edits are sealed, and emits an event of the asset
+`hbase_wal_hbase_source`; then the next run begins. At least every minute it sends the metrics of all unfinished runs
+on this source, and alerts for gaps, quarantine and lag (docs/platform.md). A continuous DAG watches one cluster.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ PARAMS = {
     "poll": Param(5, type="integer", minimum=1, maximum=600, title="Seconds between two listings"),
     "cleaner_ttl": Param(
         CLEANER_TTL_SECONDS, type="integer", minimum=1, title="hbase.master.logcleaner.ttl of the source, in seconds",
-        description="For the time to loss of a run whose replication peer does not keep the WALs.",
+        description="For the time to loss of a run whose WALs no replication peer keeps.",
     ),
 }  # fmt: skip
 
 
 def hbase_wal_watch(source: str = "hbase_source", dag_id: str = "hbase_wal_watch") -> DAG:
-    """The DAG that watches the cluster behind the connection `source`; give one for another cluster its own id."""
+    """The DAG that watches the cluster of the connection `source`; a DAG for another cluster needs its own id."""
     with DAG(
         dag_id,
         schedule="@continuous",

@@ -1,1 +1,1 @@
-"""Example DAGs of walferry's operators; copy them into a DAGs folder and change the names."""
+"""Example DAGs with walferry's operators; copy them into a DAGs folder and change the names."""

@@ -1,4 +1,4 @@
-"""Copy tables as they are at one moment, for example from production to a place for tests; writers go on meanwhile."""
+"""Copy tables as of one moment, for example from production to a test cluster; writers need not stop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Move a table: snapshot, copy, replay, cut over when a person says so, compare.
+"""Move a table: snapshot, copy, replay, cut over when a person approves, compare.
 
-The same steps as `hbase_migrate`, shorter, to be put between tasks of your own.
+The same steps as `hbase_migrate` in fewer tasks, to combine with tasks of your own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def example_hbase_cutover() -> None:
 
     @task
     def point_clients_to_the_target(run: str) -> str:
-        """Your own: change a setting, restart an application."""
+        """Your own task: change a setting, restart an application."""
         return run
 
     @task

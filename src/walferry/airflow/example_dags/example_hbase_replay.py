@@ -1,4 +1,4 @@
-"""Keep a second cluster up to date until a person says that it is enough; the source's writers are left alone."""
+"""Keep a second cluster up to date until a person ends it; the source's writers are left alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def example_hbase_replay() -> None:
 
     @task
     def stop(run: str, answer: dict[str, Any]) -> None:
-        """Let the replay end after its present round."""
+        """End the replay after its current round."""
         from walferry.migration.cutover import stop_writes
 
         with step(run) as opened:

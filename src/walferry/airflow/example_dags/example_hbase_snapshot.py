@@ -1,6 +1,6 @@
 """Take snapshots of tables before something risky, and remove them when it went well.
 
-While they are there, the source keeps its log, too: should the risky step go wrong, nothing is lost meanwhile.
+Until they are removed, the source also keeps its log: if the risky step goes wrong, no later edit is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def example_hbase_snapshot() -> None:
 
     @task
     def deploy(run: str) -> str:
-        """Any @task may look at the run: here for the names of its snapshots."""
+        """Any @task may use the run: here for the names of its snapshots."""
         with step(run) as opened:
             print("to go back to:", [opened.snapshot(pair.source) for pair in opened.tables])
         return run

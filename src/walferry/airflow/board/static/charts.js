@@ -1,4 +1,4 @@
-// Lag and rate, drawn by Plotly out of its installed package. The numbers are in the table below the charts, too.
+// Lag and rate, drawn by Plotly from its installed package. The numbers are also in the table below the charts.
 import { byId, show } from "./live.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -58,7 +58,7 @@ export function charts(facts) {
     : {};
   const highest = Math.max(...seconds);
   chart("chart-lag", [line(at, seconds, "lag")], range, extra, `Lag over time: now ${newest(seconds).toFixed(1)} s, highest ${highest.toFixed(1)} s`);
-  chart("chart-edits", [line(rate.at_ms, rate.edits, "edits")], range, {}, `Edits a second over time: now ${newest(rate.edits)}, highest ${Math.max(...rate.edits)}`);
+  chart("chart-edits", [line(rate.at_ms, rate.edits, "edits")], range, {}, `Edits per second over time: now ${newest(rate.edits)}, highest ${Math.max(...rate.edits)}`);
   const mega = rate.bytes.map((n) => n / 1e6);
-  chart("chart-bytes", [line(rate.at_ms, mega, "MB")], range, {}, `Log applied, megabytes a second over time: now ${newest(mega).toFixed(2)}, highest ${Math.max(...mega).toFixed(2)}`);
+  chart("chart-bytes", [line(rate.at_ms, mega, "MB")], range, {}, `Log applied, megabytes per second over time: now ${newest(mega).toFixed(2)}, highest ${Math.max(...mega).toFixed(2)}`);
 }

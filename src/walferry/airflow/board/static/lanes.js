@@ -1,4 +1,4 @@
-// The lanes of the log. One block of all lanes is in the tab order; arrow keys go to its neighbours.
+// The lanes of the log. One block of all lanes is in the tab order; arrow keys move between blocks.
 import { bytes, byId, count, fill, say, show } from "./live.js";
 
 const WORDS = {

@@ -1,5 +1,5 @@
-// What both pages share: asking the server every two seconds, and changing in place what has changed.
-// Text from the ledger gets into the page by textContent only.
+// What both pages share: polling the server every two seconds, and updating in place what has changed.
+// Text from the ledger enters the page through textContent only.
 
 const PAUSE_MS = 2000;
 const byId = (id) => document.getElementById(id);
@@ -40,7 +40,7 @@ export function duration(seconds) {
 
 export const time = (ms) => (ms ? new Date(ms).toISOString().slice(0, 19).replace("T", " ") : "–");
 
-// ---- cells: a cell is a text, or {text, kind, …}; it is built anew only when that has changed
+// ---- cells: a cell is a text, or {text, kind, …}; it is rebuilt only when that has changed
 
 const MARKS = { done: "✓", failed: "✗", interrupted: "✗", running: "▶", waiting: "?", held: "‖", released: "✓", equal: "✓", differs: "✗" };
 const COLOURS = { green: "✓", red: "✗", violet: "‖", amber: "?", blue: "▶", grey: "•" };
@@ -52,7 +52,7 @@ export function badge(state, text = state) {
   return element;
 }
 
-// The state of a run: its colour and its mark come with its name (walferry/run/state.py).
+// The state of a run, with its colour and mark (walferry/run/state.py).
 export function stateBadge(run) {
   const element = document.createElement("span");
   element.className = `badge ${run.colour}`;
@@ -60,7 +60,7 @@ export function stateBadge(run) {
   return element;
 }
 
-// A text in which `…` is code, as it may be copied into a shell.
+// Text in which `…` is code.
 export function prose(element, text) {
   if (element.shown === text) return;
   element.shown = text;
@@ -135,7 +135,7 @@ function fillCell(element, cell) {
   element.replaceChildren(...[made].flat());
 }
 
-// The rows of a table body, one an item; `key` finds an item's row again, the first cell is its head.
+// The rows of a table body, one per item; `key` identifies an item's row, the first cell is its header.
 export function fill(body, items, key, cells) {
   const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   items.forEach((item, at) => {
@@ -186,7 +186,7 @@ export function pager(name, list) {
   const [before, where, after] = nav.children;
   const from = list.page * list.size;
   say(where, list.rows.length ? `${count(from + 1)}–${count(from + list.rows.length)} of ${count(list.total)}` : `of ${count(list.total)}`);
-  // Not `disabled`, which would drop the focus of the button that was just pressed.
+  // Not `disabled`, which would take the focus from the button just pressed.
   before.setAttribute("aria-disabled", String(list.page <= 0));
   after.setAttribute("aria-disabled", String(list.page >= last));
 }
@@ -213,14 +213,14 @@ async function answer(path) {
 
 export { answer };
 
-// Ask `path()` now and every two seconds, and hand the answer to `draw`. A page that nobody sees asks nothing.
+// Fetch `path()` now and every two seconds, and pass the answer to `draw`. A hidden page fetches nothing.
 export function live(path, draw) {
   ask = async () => {
     const mine = ++turn;
     try {
       if (document.hidden) return;
       const facts = await answer(path());
-      if (mine !== turn) return; // a newer question is under way
+      if (mine !== turn) return; // a newer request is under way
       draw(facts);
       trouble(null);
       say(byId("live"), `Live, ${time(facts.now_ms).slice(11)}`);
@@ -241,13 +241,13 @@ function trouble(error) {
   if (error === null) return;
   say(byId("live"), "Not live");
   if (error instanceof TypeError && String(error.message).includes("fetch")) {
-    say(line, "Airflow does not answer. What is shown is old; it goes on by itself.");
+    say(line, "Airflow does not answer. What is shown is stale; the page keeps trying.");
   } else if (error.login) {
     if (line.querySelector("a")) return;
     const link = document.createElement("a");
     link.href = window.location.href;
     link.textContent = "Log in again";
-    line.replaceChildren("Your login has ended. What is shown is old. ", link);
+    line.replaceChildren("Your login has expired. What is shown is stale. ", link);
   } else {
     say(line, error.message);
   }

@@ -1,4 +1,4 @@
-// The overview: a line a run.
+// The overview: one line per run.
 import { bytes, byId, count, duration, fill, live, pager, pages, say, show, time } from "./live.js";
 
 const LOUD = ["amber", "violet", "red"]; // colours of states that need a person

@@ -82,7 +82,7 @@ function phases(facts) {
 }
 
 const pair = (source, target) => ({ kind: "lines", class: "number", list: [count(source), count(target)] });
-// Counts by name: their sum, which unfolds.
+// Counts by name: their sum, which expands.
 function folded(counts) {
   const lines = Object.entries(counts).filter(([, n]) => n).map(([name, n]) => `${count(n)} ${name}`);
   const sum = Object.values(counts).reduce((a, b) => a + b, 0);
@@ -90,7 +90,7 @@ function folded(counts) {
 }
 const named = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`);
 
-// How far a table is: the step that is in trouble or at work, else the last one that is done.
+// A table's progress: the step that has failed or is running, otherwise the last one that is done.
 function step(steps) {
   const loud = ["failed", "interrupted", "waiting", "running"].map((state) => steps.find((one) => one[1] === state)).find(Boolean);
   const [name, state] = loud ?? steps.findLast((one) => one[1] === "done") ?? ["", "not begun"];
@@ -219,7 +219,7 @@ byId("check").addEventListener("click", async () => {
   try {
     const found = await answer("/api/audit-check");
     byId("checked").className = found.broken ? "bad" : "good";
-    say(byId("checked"), found.broken ?? `✓ whole: ${count(found.lines)} lines, each chained to the one before`);
+    say(byId("checked"), found.broken ?? `✓ intact: ${count(found.lines)} lines, each chained to the previous one`);
   } catch (error) {
     say(byId("checked"), error.message);
   }
