@@ -1,6 +1,6 @@
-"""The board for an Airflow whose Python finds walferry without its being installed (PYTHONPATH).
+"""The board for an Airflow that finds walferry on PYTHONPATH, without its being installed.
 
-An installed walferry brings the board by its entry point; Airflow takes a plugin of one name only once.
+An installed walferry provides the board by its entry point; Airflow loads only one plugin of a name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A phase of a run as a Spark app, for a spark-submit by hand: `spark-submit run_phase.py PHASE RUN [TABLE]`."""
+"""A phase of a run as a Spark app, to submit by hand: `spark-submit run_phase.py PHASE RUN [TABLE]`."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""PySpark registers `hbase_wal` by itself: it looks for packages called pyspark_* that have a DefaultSource."""
+"""Lets PySpark find `hbase_wal`: it looks for packages named pyspark_* that have a DefaultSource."""
 
 from walferry.spark.wal_source import HBaseWalDataSource as DefaultSource
 

@@ -1,1 +1,1 @@
-"""Gates of a migration: Great Expectations suites over small frames of results."""
+"""The gates of a run: what the ledger says, and Great Expectations suites over small frames of results."""

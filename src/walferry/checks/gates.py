@@ -1,4 +1,4 @@
-"""The gates of a run: after the copy, before the cutover, after the drain. New checks go in here or into `suites`."""
+"""The gates of a run: after the copy, before the cutover, after the drain. New checks belong here or in `suites`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# ------------------------------------------------------------------ gates without data: what the ledger and schemas say
+# ------------------------------------------------------------------ gates over the ledger and the schemas
 
 
 def before_cutover(run: Run) -> None:
-    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, a pause, lag."""
+    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, pause, lag."""
     reasons = _faults(run)
     if run.ledger.record.paused:
         reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
@@ -40,7 +40,7 @@ def before_cutover(run: Run) -> None:
 
 
 def after_drain(run: Run) -> None:
-    """Raise GateShutError unless every byte between the fences is accounted for and nothing else holds the run back."""
+    """Raise GateShutError unless every byte between the fences is accounted for and there is no other fault."""
     gaps = run.ledger.log.gaps()
     _require_open([*_faults(run), *(f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10])])
 
@@ -58,15 +58,15 @@ def _faults(run: Run) -> list[str]:
         reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
     waiting = {hold.table for hold in run.ledger.quarantine.holds()}
     if waiting and not held:
-        reasons.append(f"edits of {', '.join(sorted(waiting))} still wait for a released quarantine item")
-    reasons += [f"table {table} is gone at the source" for table in missing_tables(run)]
+        reasons.append(f"edits of {', '.join(sorted(waiting))} held for a released quarantine item are not applied yet")
+    reasons += [f"table {table} no longer exists at the source" for table in missing_tables(run)]
     if not reasons:
         reasons += schema_differences(run)
     return reasons
 
 
 def schema_differences(run: Run) -> list[str]:
-    """Families and their attributes that are not alike on both sides; [] when the schemas agree."""
+    """Differences between both sides' families and family attributes; [] when the schemas agree."""
     differences = []
     for pair in run.tables:
         source, target = run.source.describe(pair.source), run.target.describe(pair.target)
@@ -88,7 +88,7 @@ def schema_differences(run: Run) -> list[str]:
 
 
 def check_copy(run: Run, docs: Path) -> dict[str, Any]:
-    """Gate after the copy: files, bytes, checksums, region borders, schema. Facts: where the Data Docs are."""
+    """Gate after the copy: files, bytes, checksums, region borders, schema. The facts say where the Data Docs are."""
 
     def work() -> dict[str, Any]:
         rows = [row for pair in run.tables for row in check_rows(run, pair.source)]
@@ -101,7 +101,7 @@ def check_copy(run: Run, docs: Path) -> dict[str, Any]:
 
 
 def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dict[str, Any]]:
-    """What the gate after the drain looks at: one row per region, with both sides as these comparisons found them."""
+    """The frame for the gate after the drain: one row per region, with both sides according to these comparisons."""
     ranges = ledger.comparisons.ranges(compared)
     decided = ledger.comparisons.accepted().keys()
     counts: dict[tuple[str, bytes], Counter[str]] = defaultdict(Counter)
@@ -129,7 +129,7 @@ def _weight(difference: Difference, decided: Collection[Decision]) -> str:
 def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
 
-    It looks at the comparisons that the run's own phase made for this end fence, and at no others.
+    Only the comparisons that the run's own phase made for this end fence count.
     """
 
     def work() -> dict[str, Any]:
@@ -137,7 +137,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         try:
             after_drain(run)
         except GateShutError:
-            _again(run, "drain")  # what the quarantine held back is applied when it is released
+            _again(run, "drain")  # it applies held edits once their items are released
             raise
         compared = _compared(run)
         rows = drain_rows(run.ledger, compared)
@@ -153,7 +153,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
 
 
 def require_alike(run: Run) -> None:
-    """Raise SidesDifferError for what shuts the gate in the comparisons of the run's phase: facts `regions`, `rows`."""
+    """Raise SidesDifferError if the comparisons of the run's phase shut the gate; facts `regions`, `rows`."""
     _require_alike(run, _compared(run), "")
 
 
@@ -162,8 +162,8 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
     waiting = _undecided(run, compared)
     for column, what in (
         ("unexplained", "source and target differ without an explanation in {}"),
-        ("uncompared", "cells of {} expired while they were read, and one side only held them: compare again"),
-        ("undecided", "source and target differ in {} by rows that the log does not hold: " + _asks(run, waiting)),
+        ("uncompared", "cells of {} expired while they were read, and only one side held them: compare again"),
+        ("undecided", "source and target differ in {} by rows that are not in the log: " + _asks(run, waiting)),
     ):
         regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]})
         if regions:
@@ -175,7 +175,7 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
 
 
 def _asks(run: Run, waiting: Sequence[Difference]) -> str:
-    """Which rows wait for a person's decision, and how to give it."""
+    """Which rows wait for a person's decision, and how to decide."""
     if not waiting:
         return ""
     first = ", ".join(f"{describe(item, {})['row']} of {item.table}" for item in waiting[:5])
@@ -184,7 +184,7 @@ def _asks(run: Run, waiting: Sequence[Difference]) -> str:
     return (
         (
             f"{first}{more}. They were written with SKIP_WAL, or their log is lost. Find out which; to leave them out, "
-            f"`walferry accept {run.record.name} {tables} --all --reason …`, then do this check again"
+            f"`walferry accept {run.record.name} {tables} --all --reason …`, then repeat this check"
         )
         .replace("{", "{{")
         .replace("}", "}}")
@@ -197,7 +197,7 @@ def _compared(run: Run) -> list[ComparedTable]:
         _again(run)
         raise GateShutError(
             f"the gate is shut: no comparison of {', '.join(missing)} was made by this run's phase `compare` after the "
-            "drain and for the end fence that is set now. Clear `compare` and what follows, or "
+            "drain and for the current end fence. Clear `compare` and everything after it, or "
             f"`walferry resume {run.record.name}`",
             reasons=[f"{table} was not compared for this end fence" for table in missing],
         )
@@ -210,12 +210,12 @@ def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:
 
 
 def _waits_only(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether nothing but a person's decision is missing: the comparisons stay valid."""
+    """Whether only a person's decision is missing: then the comparisons stay valid."""
     return any(row["undecided"] for row in rows) and not any(row["unexplained"] or row["uncompared"] for row in rows)
 
 
 def _again(run: Run, *phases: str) -> None:
-    """Let the next attempt do these phases anew, and in any case the comparisons."""
+    """Have the next attempt repeat these phases, and always the comparisons."""
     for phase in phases:
         run.ledger.phases.reopen(phase)
     for pair in run.tables:

@@ -1,8 +1,8 @@
 """The suites by name. A suite is a function without arguments that returns Great Expectations' expectations.
 
-Our own are `after_copy` and `after_drain`; other packages add theirs by an entry point in the group
-`walferry.checks`, for example `nightly = "ours.checks:nightly"`. Every expectation compares columns of the frame;
-`severity="critical"` shuts the gate, "warning" and "info" are only reported.
+Our own are `after_copy` and `after_drain`; other packages add theirs by an entry point in the group `walferry.checks`,
+for example `nightly = "ours.checks:nightly"`. Expectations are about columns of the frame; `severity="critical"` shuts
+the gate, "warning" and "info" are only reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COPY_COLUMNS = (
     "source_schema",
     "target_schema",
 )
-"""Of the frame of `after_copy`: a row a file, a region, and a table's schema, told apart by `kind`."""
+"""Columns of the frame of `after_copy`: one row per file, per region and per table schema, as `kind` says."""
 
 DRAIN_COLUMNS = (
     "table",
@@ -53,12 +53,12 @@ DRAIN_COLUMNS = (
     "undecided",
     "explained",
 )
-"""Of the frame of `after_drain`: one row per region. `expiring` and `uncompared` count cells whose TTL ended while they
-were read; the last three count the rows that differ, those that wait for a person's decision as `undecided`."""
+"""Columns of the frame of `after_drain`: one row per region. `expiring` and `uncompared` count cells whose TTL ended
+while they were read; the last three count rows that differ, `undecided` those that wait for a person's decision."""
 
 
 def suite(name: str) -> Sequence[Any]:
-    """The expectations of the suite `name`; UsageError when nobody brings it."""
+    """The expectations of the suite `name`. Raises UsageError when there is no such suite."""
     own: dict[str, Suite] = {"after_copy": after_copy, "after_drain": after_drain}
     if name in own:
         return own[name]()
@@ -91,9 +91,9 @@ def after_copy() -> Sequence[Any]:
 
 
 def after_drain() -> Sequence[Any]:
-    """Rows, cells and digests are equal in every region. A region whose every difference has a named class may
-    differ, with a warning; a single row that is unexplained or waits for a decision shuts the gate, and so does a cell
-    that could not be compared."""
+    """Rows, cells and digests are equal in every region. A region whose differences all have a named class may differ,
+    with a warning; a single row that is unexplained or waits for a decision shuts the gate, and so does a cell that
+    could not be compared."""
     from great_expectations.expectations.metadata_types import FailureSeverity
     from great_expectations.expectations.row_conditions import Column
 
@@ -127,7 +127,7 @@ def _equal(what: str, rows: Any, severity: FailureSeverity) -> Any:
 
 
 def _core() -> Any:
-    """Great Expectations' own expectations; its modules re-export them in a way that mypy does not follow."""
+    """Great Expectations' own expectations; its modules re-export them in a way that mypy cannot follow."""
     from great_expectations.expectations import core
 
     return core

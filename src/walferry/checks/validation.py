@@ -1,4 +1,4 @@
-"""Validates a frame by a suite, keeps Data Docs of it, and says whether the gate is open."""
+"""Validates a frame with a suite, writes Data Docs, and says whether the gate is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GateFailure:
-    """An expectation that was not met: `regions` names the rows of the frame, `detail` shows values of them."""
+    """An expectation that was not met: `regions` names the rows of the frame, `detail` shows values."""
 
     expectation: str
     severity: str
@@ -28,7 +28,7 @@ class GateFailure:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate found. `passed`: no critical expectation failed; warnings are among `failures` all the same."""
+    """A gate's result. `passed`: no critical expectation failed; `failures` include warnings."""
 
     suite: str
     run_name: str
@@ -45,11 +45,11 @@ def validate(
     run_name: str,
     parameters: Mapping[str, Any] | None = None,
 ) -> GateResult:
-    """Validate `frame` (a row a region, file or schema; column `region` names it) by the suite `suite_name`.
+    """Validate `frame` (one row per region, file or schema; column `region` names it) with the suite `suite_name`.
 
-    Data Docs go to `docs`/`run_name`, a folder of the run's own, and are kept: two runs never write the same files.
-    `parameters` fill in `{"$PARAMETER": …}` of a suite. Raises UsageError for an unknown suite and WalferryError
-    when Great Expectations itself cannot be used or cannot evaluate an expectation.
+    Data Docs are kept in `docs`/`run_name`: two runs never write the same files. `parameters` fill in the suite's
+    `{"$PARAMETER": …}`. Raises UsageError for an unknown suite, WalferryError when Great Expectations cannot be used
+    or has not evaluated every expectation.
     """
     gx = _great_expectations()
     expectations = suite(suite_name)
@@ -85,7 +85,8 @@ def validate(
     results = [result for run in outcome.run_results.values() for result in run.results]
     if len(results) < len(expectations):
         raise WalferryError(
-            f"of {len(expectations)} expectations of {suite_name} {len(results)} were evaluated: the gate stays shut",
+            f"only {len(results)} of {len(expectations)} expectations of {suite_name} were evaluated: "
+            "the gate stays shut",
             suite=suite_name,
         )
     failures = [_failure(result) for result in results if not result.success]
@@ -99,7 +100,7 @@ def validate(
 
 
 def require(result: GateResult) -> None:
-    """Raise WalferryError that names the suite and the regions, unless the gate is open."""
+    """Raise WalferryError, which names the suite and the regions, unless the gate is open."""
     if result.passed:
         return
     critical = [failure for failure in result.failures if failure.severity == "critical"]
@@ -125,10 +126,10 @@ def _great_expectations() -> Any:
     except ImportError as error:
         raise WalferryError("the checks need Great Expectations: pip install 'walferry[checks]'") from error
     except SystemExit as error:
-        # PySpark, which it imports, takes `python -c` for a doctest run without gRPC and exits with 0: a gate that
-        # is skipped in silence.
+        # It imports PySpark, which takes `python -c` for a doctest run without gRPC and exits with 0: the gate would be
+        # skipped silently.
         raise WalferryError("Great Expectations cannot be imported by `python -c`: run a file or a module") from error
-    # It names some of its loggers by file, so that the level of the package's own does not reach them.
+    # Some of its loggers are named after files, so the level of the package's logger does not apply to them.
     for name in list(logging.root.manager.loggerDict):
         if "great_expectations" in name:
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -141,7 +142,7 @@ def _failure(result: Any) -> GateFailure:
     expectation = f"{config.type}({', '.join(columns)})"
     if any("exception_message" in info and info["raised_exception"] for info in _exceptions(result.exception_info)):
         messages = {str(info["exception_message"]) for info in _exceptions(result.exception_info)}
-        # What could not be evaluated was not met, whatever its severity says.
+        # An expectation that could not be evaluated was not met, whatever its severity.
         return GateFailure(expectation, "critical", [], f"could not be evaluated: {'; '.join(sorted(messages))}")
     found = result.result
     rows = found.get("unexpected_index_list") or []
@@ -155,5 +156,5 @@ def _failure(result: Any) -> GateFailure:
 
 
 def _exceptions(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Great Expectations gives one mapping, or one for each metric."""
+    """Great Expectations returns one mapping, or one per metric."""
     return [info] if "raised_exception" in info else list(info.values())

@@ -1,1 +1,1 @@
-"""Boots real HBase, HDFS, Thrift and Airflow servers on this machine, for the demo, the tests and the benchmarks."""
+"""Boots real HBase, HDFS, Thrift, Spark and Airflow servers on this machine, for demo, tests and benchmarks."""

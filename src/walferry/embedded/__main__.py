@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 @app.command("jars")
 def fetch_jars() -> None:
-    """Fetch the servers' jars into the cache folder, unless they are there."""
+    """Fetch the servers' jars into the cache folder, unless it has them."""
     jars.java()
     typer.echo(f"jars: {jars.fetch()}")
 
@@ -30,13 +30,13 @@ def up() -> None:
 
 @app.command()
 def down() -> None:
-    """Stop what `up` has started."""
+    """Stop what `up` started."""
     environment.down()
 
 
 @app.command()
 def demo() -> None:
-    """Move two live tables between two real clusters, and show the report; leaves nothing running."""
+    """Move two live tables between two real clusters and show the report; leaves nothing running."""
     from walferry.embedded.demo import demo
 
     demo()

@@ -30,9 +30,9 @@ BOOT_DEADLINE_S = 180.0
 
 @dataclass
 class Airflow:
-    """One Airflow: its home `directory` (database, logs, secrets, mode 700), its folder of DAGs, and its port.
+    """One Airflow: its home `directory` (database, logs, secrets; mode 700), its DAGs folder, and its port.
 
-    `config` is the airflow.cfg to start from; `environment` adds variables to those of the servers and their tasks.
+    `config` is the airflow.cfg; `environment` adds variables to those of the servers and their tasks.
     """
 
     directory: Path
@@ -49,14 +49,14 @@ class Airflow:
 
     @property
     def password(self) -> str:
-        """The password of the user `admin`; made at the first start."""
+        """The password of the user `admin`; created at the first start."""
         return str(self._secrets()["password"])
 
     def start(self, connections: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        """Migrate the database, add `connections` (as `airflow connections import` wants them) and start all four.
+        """Migrate the database, add `connections` (in the format of `airflow connections import`) and start COMPONENTS.
 
-        Returns when the API answers and every component has sent a heartbeat; WalferryError when one ends or
-        that takes longer than three minutes.
+        Returns when the API answers and every component has sent a heartbeat. Raises WalferryError when one ends,
+        TransientError when it takes longer than three minutes.
         """
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.command("db", "migrate")
@@ -70,7 +70,7 @@ class Airflow:
         self._await_healthy(time.monotonic() + BOOT_DEADLINE_S)
 
     def start_component(self, component: str) -> None:
-        """Start one of COMPONENTS; does not wait."""
+        """Start one of COMPONENTS; does not wait for it."""
         log = self.directory / "logs" / f"{component}.log"
         port = ["--port", str(self.port), "--host", HOST] if component == "api-server" else []
         self.servers[component] = processes.start(
@@ -82,7 +82,7 @@ class Airflow:
         )
 
     def kill(self, component: str) -> None:
-        """kill -9 one of COMPONENTS and the tasks that it runs."""
+        """kill -9 one of COMPONENTS and the tasks it runs."""
         processes.kill(self.servers.pop(component))
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Airflow:
         self.stop()
 
     def command(self, *arguments: str) -> str:
-        """Run the `airflow` command line and return its stdout; WalferryError with the end of its output."""
+        """Run the `airflow` command and return its stdout. Raises WalferryError with the end of its output."""
         answer = subprocess.run(
             [_airflow(), *arguments],
             capture_output=True,
@@ -116,8 +116,8 @@ class Airflow:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[httpx.Client]:
-        """A client of the REST API, logged in; paths begin at "/api/v2/…"."""
-        # The server closes idle connections: one kept could be closed just when the next request is sent.
+        """A logged-in client of the REST API; paths begin with "/api/v2/…"."""
+        # The server closes idle connections: a kept one could be closed just as the next request is sent.
         with httpx.Client(base_url=self.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client:
             answer = client.post("/auth/token", json={"username": USERNAME, "password": self.password})
             answer.raise_for_status()
@@ -125,7 +125,7 @@ class Airflow:
             yield client
 
     def unpause(self, dag_id: str, deadline_s: float = 90) -> None:
-        """Unpause a DAG once it has been parsed; WalferryError with the import errors when it does not appear."""
+        """Unpause a DAG once it has been parsed. Raises WalferryError with the import errors if it does not appear."""
         deadline = time.monotonic() + deadline_s
         with self.client() as client:
             while True:
@@ -158,7 +158,7 @@ class Airflow:
                     unhealthy = [name for name in sorted(names) if (parts.get(name) or {}).get("status") != "healthy"]
 
     def variables(self) -> dict[str, str]:
-        """What the components, and the `airflow` command beside them, have in their environment; holds secrets."""
+        """The environment variables of the components and of the `airflow` command; they contain secrets."""
         secret = self._secrets()
         passwords = self.directory / "passwords.json"
         if not passwords.exists():
@@ -176,12 +176,12 @@ class Airflow:
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__SECRET_KEY": secret["session_key"],
             "AIRFLOW__API_AUTH__JWT_SECRET": secret["jwt_secret"],
-            # The button in the form of a connection, and `walferry`'s fields behind it.
+            # The test button in the connection form, for connections of type `hbase`.
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             # Two Airflows on one machine would both want the port for log files of running tasks.
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": "0",
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": "0",
-            # Spark's workers take `python3` of the PATH otherwise, which lacks our packages.
+            # Otherwise Spark's workers use `python3` from PATH, which lacks our packages.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -191,7 +191,7 @@ class Airflow:
         }
 
     def _secrets(self) -> dict[str, str]:
-        """Made at the first start, kept in a file that only its owner can read."""
+        """Created at the first start, kept in a file that only its owner can read."""
         file = self.directory / "secrets.json"
         if not file.exists():
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -207,7 +207,7 @@ class Airflow:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that is never readable by others, not even for a moment."""
+    """Write a file that others can never read, not even for a moment."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)

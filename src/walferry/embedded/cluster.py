@@ -3,8 +3,8 @@
     with Cluster.start(Path("somewhere")) as source:
         client = HBaseClient(source.address)
 
-HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server); every
-further region server and Thrift have one each, so that a test can crash them one by one.
+HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server). Every further
+region server and the Thrift server have their own, so that a test can crash them one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from walferry.hbase.address import ClusterAddress
 HOST = "127.0.0.1"
 BOOT_DEADLINE_S = 180.0
 
-# Hadoop 3 and HBase 2 reach into the JDK by reflection; Java 17 wants to be asked for each of these.
+# Hadoop 3 and HBase 2 access the JDK's internals by reflection, which Java 17 must be told to allow.
 _OPENED = (
     "java.base/java.io",
     "java.base/java.lang",
@@ -71,7 +71,7 @@ log4j.logger.org.apache.zookeeper=WARN
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports that a cluster listens on. The data node's own are always taken from the system."""
+    """The ports that a cluster listens on. The data node's are always assigned by the system."""
 
     namenode: int
     webhdfs: int
@@ -82,7 +82,7 @@ class Ports:
 
     @classmethod
     def free(cls, region_servers: int = 1) -> Ports:
-        """Ports on which nothing listens now."""
+        """Ports that are free now."""
         return cls.of(processes.free_ports(5 + region_servers))
 
     @classmethod
@@ -92,7 +92,7 @@ class Ports:
 
     @classmethod
     def of(cls, ports: Sequence[int]) -> Ports:
-        """The ports given, in the order of the fields."""
+        """The given ports, in the order of the fields."""
         namenode, webhdfs, zookeeper, master, thrift, *region_servers = ports
         return cls(namenode, webhdfs, zookeeper, master, thrift, tuple(region_servers))
 
@@ -101,8 +101,8 @@ class Ports:
 class Cluster:
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
-    A start with data in the directory goes on with it. `hbase_site` and `hdfs_site` are properties that win
-    over those set here.
+    A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` are properties that
+    override those set here.
     """
 
     directory: Path
@@ -123,7 +123,7 @@ class Cluster:
         hbase_site: Mapping[str, str] | None = None,
         hdfs_site: Mapping[str, str] | None = None,
     ) -> Cluster:
-        """Boot a cluster and return when it is ready, in about half a minute; WalferryError when it fails."""
+        """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError when it fails."""
         ports = ports or Ports.free(region_servers)
         cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {})
         boot(cluster)
@@ -152,7 +152,7 @@ class Cluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Pids by name: `hdfs`, `hbase`, `thrift`, and `regionserver-1`… for those beside the one in `hbase`."""
+        """Pids by name: `hdfs`, `hbase`, `thrift`, and `regionserver-1`… for those besides the one in `hbase`."""
         return {name: server.pid for name, server in self.servers.items()}
 
     @property
@@ -161,7 +161,7 @@ class Cluster:
         return f"{self._conf}:{jars.classpath()}"
 
     def start_hdfs(self) -> None:
-        """Start the name node and the data node; does not wait."""
+        """Start the name node and the data node; does not wait for them."""
         self._write_configuration()
         arguments = ["-datanodes", "1", "-nnport", str(self.ports.namenode), "-httpport", str(self.ports.webhdfs)]
         if not (self.directory / "hdfs").exists():
@@ -169,28 +169,28 @@ class Cluster:
         self._launch("hdfs", "org.apache.hadoop.test.MiniDFSClusterManager", arguments, heap="512m")
 
     def start_hbase(self) -> None:
-        """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait."""
+        """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
         self._launch("hbase", "org.apache.hadoop.hbase.master.HMaster", ["start"], heap="1g")
         for index in range(1, len(self.ports.region_servers)):
             self.start_region_server(index)
 
     def start_region_server(self, index: int) -> None:
-        """Start the region server number `index` (1 or more) in a process of its own; does not wait."""
+        """Start region server `index` (1 or more) in a process of its own; does not wait for it."""
         own = {"hbase.regionserver.port": str(self.ports.region_servers[index]), "hbase.cluster.distributed": "true"}
         arguments = [*(f"-D{name}={value}" for name, value in own.items()), "start"]
         main = "org.apache.hadoop.hbase.regionserver.HRegionServer"
         self._launch(f"regionserver-{index}", main, arguments, heap="768m")
 
     def start_thrift(self) -> None:
-        """Start the Thrift server (the old interface, which happybase speaks); does not wait."""
+        """Start the Thrift server (the old interface, which happybase uses); does not wait for it."""
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
         arguments = ["start", "--bind", HOST, "--port", str(self.ports.thrift), "--infoport", "-1"]
         self._launch("thrift", main, arguments, heap="512m")
 
     def await_ready(self, name: str, deadline: float | None = None) -> None:
-        """Wait until the server `name` serves; WalferryError with its last log lines if it does not by `deadline`.
+        """Wait until the server `name` serves. Raises WalferryError with its last log lines at `deadline`.
 
-        `deadline` is a time of time.monotonic().
+        `deadline` is a time.monotonic() time.
         """
         deadline = deadline or time.monotonic() + BOOT_DEADLINE_S
         self.await_started(name, deadline)
@@ -198,7 +198,7 @@ class Cluster:
             self._await_webhdfs(deadline)
 
     def await_started(self, name: str, deadline: float) -> None:
-        """Wait until the server `name` says so in its log. For `hdfs` that is enough for HBase, not for WebHDFS."""
+        """Wait until the log of the server `name` says that it started. HBase can use `hdfs` then, WebHDFS not yet."""
         said = {
             "hdfs": r"Started MiniDFSCluster",
             "hbase": r"Master has completed initialization",
@@ -207,7 +207,7 @@ class Cluster:
         self.servers[name].await_line(said, deadline)
 
     def _await_webhdfs(self, deadline: float) -> None:
-        """The first request makes the name node load its REST classes: seconds, half a minute on a busy machine."""
+        """The first request makes the name node load its REST classes: seconds, or half a minute on a busy machine."""
         patience = max(1.0, deadline - time.monotonic())
         url = f"http://{HOST}:{self.ports.webhdfs}/webhdfs/v1/?op=LISTSTATUS"
         try:
@@ -221,13 +221,13 @@ class Cluster:
         processes.kill(self.servers.pop(name))
 
     def kill_region_server(self, index: int = 1) -> None:
-        """kill -9 the region server number `index`, one of those that have a process of their own."""
+        """kill -9 region server `index`, one of those that have a process of their own."""
         if f"regionserver-{index}" not in self.servers:
             raise WalferryError(f"region server {index} of {self.directory} has no process of its own")
         self.kill(f"regionserver-{index}")
 
     def stop(self) -> None:
-        """End all servers and wait until they are gone; what they stored stays. Repeating it does nothing."""
+        """End all servers and wait until they have exited; their data stays. Repeating it does nothing."""
         shut_down(self)
 
     def __enter__(self) -> Self:
@@ -270,15 +270,15 @@ class Cluster:
             "hbase.master.info.port": "-1",
             "hbase.master.hostname": HOST,
             "hbase.regionserver.port": str(self.ports.region_servers[0]),
-            # Its web pages tell its settings to a plan.
+            # The plan reads settings from its web pages.
             "hbase.regionserver.info.port": "0",
             "hbase.regionserver.info.bindAddress": HOST,
             "hbase.unsafe.regionserver.hostname": HOST,
-            # Do not wait 4.5 s for more region servers once all of ours are there.
+            # Do not wait 4.5 s for more region servers once all of ours have registered.
             "hbase.master.wait.on.regionservers.mintostart": str(len(self.ports.region_servers)),
             "hbase.master.wait.on.regionservers.maxtostart": str(len(self.ports.region_servers)),
-            "hbase.regionserver.msginterval": "1000",  # ms; also the pause between a server's tries to join at boot
-            # A crashed region server is noticed after this many ms.
+            "hbase.regionserver.msginterval": "1000",  # ms; also the pause between attempts to register at boot
+            # A crashed region server is detected after this many ms.
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
             **self.hbase_site,
@@ -289,7 +289,7 @@ class Cluster:
 
 
 def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
-    """Boot the clusters side by side and return when all are ready; when one fails, stop them all and say why."""
+    """Boot the clusters in parallel and return when all are ready; when one fails, stop all and raise its error."""
     deadline = time.monotonic() + deadline_s
     with contextlib.ExitStack() as undo:
         undo.callback(shut_down, *clusters)
@@ -307,7 +307,7 @@ def boot(*clusters: Cluster, deadline_s: float = BOOT_DEADLINE_S) -> None:
 
 
 def shut_down(*clusters: Cluster) -> None:
-    """Stop the clusters side by side: HDFS last, for HBase closes its files while it stops."""
+    """Stop the clusters in parallel; HDFS last, because HBase closes its files while it stops."""
     running = [(cluster, name) for cluster in clusters for name in cluster.servers]
     processes.stop(cluster.servers[name] for cluster, name in running if name != "hdfs")
     processes.stop(cluster.servers[name] for cluster, name in running if name == "hdfs")

@@ -1,4 +1,4 @@
-"""One run of a DAG, driven from outside through Airflow's REST API, as an operator's browser does."""
+"""One run of a DAG, driven through Airflow's REST API, as an operator's browser does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 
-# Airflow 3.3 with the LocalExecutor may fail a task that is answered within about a second of its question.
+# Airflow 3.3 with the LocalExecutor may fail a task that is answered within about a second after it asks.
 ANSWER_PAUSE_S = 3.0
 ENDED = ("success", "failed")
 
 
 @dataclass(frozen=True)
 class TaskInstance:
-    """A task (map index -1: not mapped) and its state; None while it is not due."""
+    """A task (map index -1: not mapped) and its state; None until it is scheduled."""
 
     task_id: str
     map_index: int
@@ -26,7 +26,7 @@ class TaskInstance:
 
 @dataclass(frozen=True)
 class DagRun:
-    """A run of `dag_id` behind a logged-in client."""
+    """A run of `dag_id`, and a logged-in client."""
 
     client: httpx.Client
     dag_id: str
@@ -34,7 +34,7 @@ class DagRun:
 
     @classmethod
     def trigger(cls, client: httpx.Client, dag_id: str, conf: Mapping[str, Any]) -> DagRun:
-        """Trigger the DAG; httpx.HTTPStatusError with Airflow's reason when it refuses the params."""
+        """Trigger the DAG. Raises httpx.HTTPStatusError when Airflow refuses the params."""
         answer = client.post(f"/api/v2/dags/{dag_id}/dagRuns", json={"conf": dict(conf), "logical_date": None})
         answer.raise_for_status()
         return cls(client, dag_id, answer.json()["dag_run_id"])
@@ -49,7 +49,7 @@ class DagRun:
         return [TaskInstance(t["task_id"], t["map_index"], t["state"], t["try_number"]) for t in found]
 
     def answer(self, task_id: str, option: str = "Approve") -> None:
-        """Answer a step that waits for a person, a moment after it began to wait."""
+        """Answer a step that waits for a person, after a short pause."""
         time.sleep(ANSWER_PAUSE_S)
         body = {"chosen_options": [option], "params_input": {}}
         self.client.patch(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails", json=body).raise_for_status()
@@ -68,7 +68,7 @@ class DagRun:
         answer.raise_for_status()
 
     def log(self, task_id: str, map_index: int = -1, try_number: int = 1) -> str:
-        """What a task logged."""
+        """A task's log."""
         path = f"{self._path}/taskInstances/{task_id}/logs/{try_number}?map_index={map_index}&full_content=true"
         return self.client.get(path, headers={"accept": "application/json"}).text
 

@@ -1,7 +1,7 @@
-"""`make demo`: move two live tables between two real clusters by the DAG `hbase_migrate`, and show what it proves.
+"""`make demo`: move two live tables between two real clusters with the DAG `hbase_migrate`, and show the report.
 
-A person's part is played from outside: approvals go through Airflow's API, and the writer (an ordinary client of the
-source) goes on until the confirmation that writes have stopped is asked for.
+The demo plays the operator: it approves through Airflow's API, and stops the writer (an ordinary client of the source)
+when the DAG asks whether writes have stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAME = "demo"
 
 
 def demo(directory: Path = RUN / "demo") -> None:
-    """Boot everything in `directory`, run the migration, print the report; nothing is left running.
+    """Boot everything in `directory`, run the migration, print the report; leaves nothing running.
 
     Raises SidesDifferError when a difference is unexplained, WalferryError when the run fails.
     """
@@ -44,12 +44,12 @@ def demo(directory: Path = RUN / "demo") -> None:
     environment = Environment.lay_out(directory, Settings())
     with ExitStack() as undo:
         undo.callback(environment.stop)
-        _say("booting source and target: HDFS, HBase, Thrift each")
+        _say("booting source and target, each with HDFS, HBase and Thrift")
         boot(environment.source, environment.target)
         write_private(directory / "endpoints.json", json.dumps(environment.endpoints()))
         writer = _start_writer(directory)
         undo.callback(lambda: processes.stop([writer]))
-        _say(f"writer started: {ROWS} rows, then {CELLS_PER_SECOND} cells a second until writes stop at cutover")
+        _say(f"writer started: {ROWS} rows, then {CELLS_PER_SECOND} cells per second until writes stop at cutover")
         _say("booting Airflow: scheduler, DAG processor, API server, triggerer")
         environment.airflow.start(environment.connections())
         environment.airflow.unpause("hbase_migrate")
@@ -58,7 +58,7 @@ def demo(directory: Path = RUN / "demo") -> None:
         with environment.airflow.client() as client:
             run = DagRun.trigger(client, "hbase_migrate", {"name": NAME, "tables": list(TABLES)})
             _follow(run, environment, directory, writer)
-            _tell_outcome(run, environment, directory)
+            _print_outcome(run, environment, directory)
 
 
 def _say(line: str) -> None:
@@ -85,7 +85,7 @@ def _await_load(directory: Path, writer: Server) -> None:
 
 
 def _follow(run: DagRun, environment: Environment, directory: Path, writer: Server) -> None:
-    """Show a status line and answer what waits for a person, until the DAG run has ended."""
+    """Print status lines and answer what waits for a person, until the DAG run has ended."""
     deadline = time.monotonic() + RUN_SECONDS
     next_line = 0.0
     with Ledger.open(environment.ledger) as ledger:
@@ -114,7 +114,7 @@ def _stop_writer(directory: Path, writer: Server) -> None:
     _say(f"the writer has stopped: {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
 
 
-def _tell_outcome(run: DagRun, environment: Environment, directory: Path) -> None:
+def _print_outcome(run: DagRun, environment: Environment, directory: Path) -> None:
     report = environment.reports / f"{NAME}-1" / "report.txt"
     if report.exists():
         _say("\n" + report.read_text())
@@ -130,4 +130,4 @@ def _tell_outcome(run: DagRun, environment: Environment, directory: Path) -> Non
     unequal = [t for t, row in facts["tables"].items() if row["equal_regions"] < row["regions"]]
     if facts["unexplained"] or len(facts["tables"]) < len(TABLES):
         raise SidesDifferError(f"{facts['unexplained']} rows differ without an explanation in {', '.join(unequal)}")
-    _say(f"nothing is unexplained; everything of this demo stays in {directory}")
+    _say(f"no unexplained differences; everything that this demo wrote stays in {directory}")

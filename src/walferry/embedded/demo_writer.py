@@ -1,7 +1,7 @@
-"""The demo's writer: an ordinary application on the source cluster, which nobody pauses for the migration's sake.
+"""The demo's writer: an ordinary application on the source cluster, which keeps writing during the migration.
 
-It writes through HBase's Thrift server (happybase) and, where Thrift has no words, by Mutate and Multi: one version or
-one family version deleted, TTLs, increments, appends. It never uses the replication path.
+It writes through HBase's Thrift server (happybase) and, for what Thrift cannot express, by Multi: deletes of one
+version and of one family version, TTLs, increments, appends. It never uses the replication path.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ DATA, COUNTERS = b"d", b"c"
 
 TICK_S = 0.1
 FAILURES_IN_A_ROW = 30
-_TTL_MS = (2_000, 60_000, 86_400_000)  # one is over before the comparison, one about then, one long after
+_TTL_MS = (2_000, 60_000, 86_400_000)  # one ends before the comparison, one around it, one long after
 
 
 @dataclass
 class Count:
-    """What the writer has done so far; `state` is `loading`, `writing` or `stopped: …` with the reason."""
+    """The writer's progress; `state` is `loading`, `writing` or `stopped: …` with the reason."""
 
     state: str = "loading"
     rows_loaded: int = 0
@@ -51,7 +51,7 @@ class Count:
 
 
 class Writer:
-    """Writes to TABLES of one cluster. `status` is the file that always holds the newest Count, as JSON."""
+    """Writes to TABLES of one cluster. The file `status` always has the newest Count, as JSON."""
 
     def __init__(self, client: HBaseClient, address: ClusterAddress, status: Path, *, seed: int = 1) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class Writer:
         self.count = Count()
 
     def create_tables(self) -> None:
-        """Create the namespace and the tables, several regions each, unless they are there."""
+        """Create the namespace and the tables, with several regions each, unless they exist."""
         if not self._client.namespace_exists(NAMESPACE):
             self._client.create_namespace(NAMESPACE)
         for table, borders in TABLES.items():
@@ -82,9 +82,9 @@ class Writer:
         self._publish()
 
     def run(self, cells_per_second: int, stop: Callable[[], bool]) -> None:
-        """Write until `stop()`, or until every table refuses writes because it was made read-only.
+        """Write until `stop()`, or until every table refuses writes because it is read-only.
 
-        A call that fails for another reason is counted and not repeated; WalferryError after FAILURES_IN_A_ROW.
+        A call that fails for another reason is counted and not repeated; after FAILURES_IN_A_ROW its error is raised.
         """
         self.count.state = "writing"
         writable = list(TABLES)
@@ -109,12 +109,12 @@ class Writer:
                         raise
                     self._thrift = connect(self._address)
             self._publish()
-            due = max(due + TICK_S, time.monotonic() - 1)  # behind by more than a second: do not catch up
+            due = max(due + TICK_S, time.monotonic() - 1)  # catch up by a second at most
             time.sleep(max(0.0, due - time.monotonic()))
         self._end("stopped: every table is read-only")
 
     def _write(self, table: str, cells: int) -> None:
-        """About `cells` cells: a tenth by RPC, one of each kind at least, the rest through Thrift."""
+        """Write about `cells` cells: a tenth by RPC, at least one of each kind, the rest through Thrift."""
         mutations = self._special(max(1, cells // 100))
         self._client.mutate(table, mutations)
         self._wrote(len(mutations))
@@ -140,7 +140,7 @@ class Writer:
             old = now - self._random.randint(0, 5_000)
             row, other, third = self._any_row(), self._any_row(), self._any_row()
             mutations += [
-                # Two versions, of which one is deleted again; the same for all columns of one moment.
+                # Two versions, one of which is deleted; then the same for all columns at one timestamp.
                 mutate.put(row, [Cell(row, DATA, b"version", b"a", old), Cell(row, DATA, b"version", b"b", old + 1)]),
                 mutate.delete_version(row, DATA, b"version", old),
                 mutate.put(other, [Cell(other, DATA, b"x", b"1", old), Cell(other, DATA, b"y", b"2", old)]),
@@ -154,7 +154,7 @@ class Writer:
         return mutations
 
     def _within_one_millisecond(self, table: str) -> None:
-        """Put, delete and put of one column at one timestamp, in calls of their own so that the order is certain."""
+        """Put, delete and put of one column at one timestamp, in separate calls, so that their order is certain."""
         row, now = self._any_row(), time.time_ns() // 1_000_000
         for mutation in (
             mutate.put(row, [Cell(row, DATA, b"same-ms", b"before", now)]),
@@ -165,7 +165,7 @@ class Writer:
             self._wrote(1)
 
     def _any_row(self) -> bytes:
-        """A row of the load, or one time in ten a new one."""
+        """An existing row, or one time in ten a new one."""
         if self._random.random() < 0.1:
             self._rows += 1
         return row_key(self._random.randrange(self._rows))
@@ -185,19 +185,19 @@ class Writer:
 
 
 def row_key(number: int) -> bytes:
-    """The binary row of a number: four bytes that spread it over the regions, then the number itself."""
+    """The binary row of a number: four bytes that spread rows over the regions, then the number itself."""
     return (number * 2_654_435_761 % 2**32).to_bytes(4, "big") + number.to_bytes(4, "big")
 
 
 def read_count(status: Path) -> Count:
-    """The newest count that a writer, perhaps of another process, has published; all zeros before its first."""
+    """The newest count that a writer, perhaps in another process, has published; all zeros before the first."""
     return Count(**json.loads(status.read_text())) if status.exists() else Count()
 
 
 def write(address: ClusterAddress, status: Path, stop_file: Path, *, rows: int, cells_per_second: int) -> Count:
-    """Create and load the tables, then write until asked to stop, or until writes are refused.
+    """Create and load the tables, then write until `stop_file` exists, SIGTERM, SIGINT, or until writes are refused.
 
-    Asked by `stop_file`, SIGTERM or SIGINT; this must be the process's main thread, for it sets their handlers.
+    Call it in the main thread, since it sets signal handlers.
     """
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):

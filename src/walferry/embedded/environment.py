@@ -1,4 +1,4 @@
-"""`make up` and `make down`: source, target and Airflow of this checkout, all of it below `.run/`."""
+"""`make up` and `make down`: source, target and Airflow of this checkout, all below `.run/`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).parents[3]
 RUN = CHECKOUT / ".run"
 SOURCE_SERVERS = 2  # two groups of WALs, as on any real cluster
 LOGS_KEPT_MS = 24 * 3600 * 1000
-"""by the source without a peer: HBase's ten minutes are too short to try windows of the log on"""
+"""how long the source keeps logs without a peer: HBase's ten minutes are too short to try windows"""
 _PORTS_EACH = 10
 
 
@@ -35,15 +35,15 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="WALFERRY_")
 
     port_base: int | None = Field(
-        default=None, description="source from this port on, target from +10, Airflow at +20; free ports if not given"
+        default=None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
     )
     spark_master: str = Field(default="local[*]", description="master of the Airflow connection spark_default")
-    spark_workers: int = Field(default=0, ge=0, description="boot a standalone Spark with so many workers instead")
+    spark_workers: int = Field(default=0, ge=0, description="boot a standalone Spark with this many workers instead")
 
 
 @dataclass
 class Environment:
-    """Two clusters and an Airflow that knows them; with Spark on a cluster of its own if that is wanted."""
+    """Two clusters, an Airflow with connections to them and, optionally, a standalone Spark cluster."""
 
     source: Cluster
     target: Cluster
@@ -85,7 +85,7 @@ class Environment:
         )
 
     def start(self) -> None:
-        """Boot the clusters, then Airflow; what was started is stopped again when something fails."""
+        """Boot the clusters, then Airflow; if something fails, everything started is stopped again."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             boot(self.source, self.target)
@@ -146,8 +146,8 @@ class Environment:
         return {**clusters, "airflow": login, "spark": self.spark, "ledger": self.ledger}
 
     def shell(self) -> str:
-        """The content of `.run/environment`: what a shell needs for `airflow` and `walferry` to work here."""
-        # Behind the connections' form these are known to Airflow; the `walferry` command reads them from here.
+        """The content of `.run/environment`: what a shell needs to use `airflow` and `walferry` here."""
+        # Airflow has these connections in its database; the `walferry` command reads them from here.
         connections = {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in self.connections().items()}
         variables = self.airflow.variables() | connections
         path = shlex.quote(str(Path(sys.executable).parent))
@@ -156,10 +156,10 @@ class Environment:
 
 
 def up(directory: Path = RUN) -> None:
-    """Boot everything afresh, leave it running and print its addresses; UsageError when it is up already."""
+    """Boot everything with empty clusters, leave it running and print its addresses. UsageError if it is running."""
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
     if running:
-        raise UsageError(f"{len(running)} servers of {directory} are running: `make down` first")
+        raise UsageError(f"{len(running)} servers of {directory} are already running: `make down` first")
     for name in ("source", "target", "airflow", "spark"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "ledger.db").unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def up(directory: Path = RUN) -> None:
 
 
 def down(directory: Path = RUN) -> None:
-    """Stop what `up` has recorded; its data and logs stay until the next `up`."""
+    """Stop the servers that `up` recorded; their data and logs stay until the next `up`."""
     servers = processes.read_pid_file(directory / "pids.json")
     hdfs = [server for server in servers if server.name == "hdfs"]
     processes.stop(server for server in servers if server not in hdfs)

@@ -1,7 +1,7 @@
-"""The jars that the embedded servers run on, and how they get into the cache folder.
+"""The jars of the embedded servers, and how they are fetched into the cache folder.
 
-One list, complete and resolved: no jar pulls in another, so Maven and Ivy fetch exactly the same set.
-`python -m walferry.embedded jars` fetches it; every later call only looks at the folder.
+The list is complete: no jar's own dependencies are resolved, so Maven and Ivy fetch exactly the same set.
+`python -m walferry.embedded jars` fetches it; later calls only check the folder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COORDINATES = (
     "net.bytebuddy:byte-buddy:1.9.10",
     "net.bytebuddy:byte-buddy-agent:1.9.10",
     "org.objenesis:objenesis:2.6",
-    # Left out of the shaded jar: logging, Thrift's option parser, annotations, tracing.
+    # Not in the shaded jar: logging, Thrift's option parser, annotations, tracing.
     "org.slf4j:slf4j-api:1.7.33",
     "org.slf4j:slf4j-reload4j:1.7.36",
     "ch.qos.reload4j:reload4j:1.2.22",
@@ -53,13 +53,14 @@ OLDEST_JAVA = 17
 
 
 def cache_folder() -> Path:
-    """`$WALFERRY_CACHE`, or `~/.cache/walferry`: what is downloaded once and shared by all checkouts."""
+    """`$WALFERRY_CACHE`, or `~/.cache/walferry`: downloads that all checkouts share."""
     return Path(os.environ.get("WALFERRY_CACHE") or Path.home() / ".cache" / "walferry")
 
 
 @cache
 def java() -> str:
-    """Path of the `java` to run (JAVA_HOME first, then PATH); WalferryError when there is none, or one too old."""
+    """Path of the `java` to run (JAVA_HOME first, then PATH). Raises WalferryError when there is none, or it is too
+    old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
@@ -73,15 +74,15 @@ def java() -> str:
 
 
 def classpath() -> str:
-    """Class path of the jars, fetched first if the cache folder lacks them; WalferryError when that fails."""
+    """Class path of the jars, fetched first if the cache folder lacks them. Raises WalferryError when that fails."""
     return os.pathsep.join(str(jar) for jar in sorted(fetch().glob("*.jar")))
 
 
 def fetch() -> Path:
-    """Fetch the jars unless they are there; return their folder.
+    """Fetch the jars unless the cache has them; return their folder.
 
-    The folder appears by one rename once it is complete, so a broken download leaves nothing behind
-    and two checkouts may fetch at the same time.
+    The complete folder appears by a rename, so a broken download leaves nothing behind and two checkouts may fetch at
+    the same time.
     """
     version = hashlib.sha256("\n".join(COORDINATES).encode()).hexdigest()[:12]
     folder = cache_folder() / f"jars-{version}"
@@ -98,12 +99,12 @@ def fetch() -> Path:
         if answer.returncode != 0 or missing:
             output = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
             raise WalferryError(
-                f"`{command[0]}` could not fetch {', '.join(missing) or 'the jars'}; it said:\n{output}"
+                f"`{command[0]}` could not fetch {', '.join(missing) or 'the jars'}; its output:\n{output}"
             )
         try:
             fetched.rename(folder)
         except OSError:
-            if not folder.is_dir():  # else: another process was faster, and its jars are the same
+            if not folder.is_dir():  # otherwise another process was faster, with the same jars
                 raise
     return folder
 
@@ -129,10 +130,10 @@ def _by_maven(scratch: Path) -> list[str]:
 
 
 def _by_ivy(scratch: Path) -> list[str]:
-    """The Ivy inside PySpark needs no Maven; it fetches one jar after the other, so it takes longer."""
+    """PySpark's Ivy needs no Maven; it fetches one jar after the other, so it takes longer."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise WalferryError("neither `mvn` nor PySpark's Ivy is there to fetch jars: install Maven or pyspark")
+        raise WalferryError("neither `mvn` nor PySpark's Ivy was found to fetch jars: install Maven or pyspark")
     ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     dependencies = "".join(
         f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->master"/>\n'

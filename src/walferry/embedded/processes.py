@@ -1,7 +1,7 @@
-"""Server processes of this machine: start, watch, stop, and never leave one behind.
+"""Server processes on this machine: start, watch, stop, and never leave one behind.
 
-Every process gets a session of its own, so that ending its process group ends whatever it has started, and Ctrl-C
-in a terminal reaches us only. Should we die without a chance to clean up, the leash ends them: see `Leash`.
+Every process gets a session of its own: ending its process group ends whatever it started, and Ctrl-C in a terminal
+reaches only us. If we die without cleaning up, the leash ends the servers: see `Leash`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import psutil
 from walferry.errors import WalferryError
 
 STOP_GRACE_S = 10.0
-LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000  # below the range from which systems take ports of outgoing connections
+LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000  # below the range of ephemeral ports
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 on which nothing listens at the moment."""
+    """`count` different TCP ports of 127.0.0.1 that are free at the moment."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         for port in random.sample(range(LOWEST_PORT, HIGHEST_PORT), 2000):
@@ -45,16 +45,16 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Server:
-    """One running process: its name, pid, start time (seconds since 1970, tells a reused pid) and log."""
+    """One running process: its name, pid, start time (seconds since 1970; detects a reused pid) and log."""
 
     name: str
     pid: int
     started: float
     log: str
-    log_offset: int = 0  # where this process's own lines begin: a restarted server goes on in the same file
+    log_offset: int = 0  # where this process's lines begin: a restarted server appends to the same file
 
     def is_alive(self) -> bool:
-        """Whether the very process still runs (a zombie does not)."""
+        """Whether this very process is still running (a zombie is not)."""
         try:
             process = psutil.Process(self.pid)
             same = process.create_time() == self.started
@@ -75,12 +75,12 @@ class Server:
     def await_line(self, pattern: str, deadline: float) -> str:
         """Wait until a line of the log matches `pattern` and return it.
 
-        `deadline` is a time of time.monotonic(). WalferryError with the last log lines when the process
-        ends before that, or the deadline passes.
+        `deadline` is a time.monotonic() time. Raises WalferryError with the last log lines when the process ends first,
+        or the deadline passes.
         """
         wanted = re.compile(pattern)
         while True:
-            alive = self.is_alive()  # asked before the log is read: what it wrote last counts
+            alive = self.is_alive()  # before the log is read, so that its last lines are not missed
             output = self.output()
             if match := wanted.search(output):
                 return match[0]
@@ -91,24 +91,24 @@ class Server:
 
 
 class Leash:
-    """A small helper process that ends our servers when we are gone, however we went (kill -9 included).
+    """A small helper process that ends our servers when we die, even by kill -9.
 
-    It reads its stdin, whose other end only we hold: `+pid` and `-pid` lines say which process groups are ours,
-    and the end of the input says that we are dead.
+    It reads its stdin, whose other end only we hold: `+pid` and `-pid` lines say which process groups are ours, and the
+    end of the input means that we have died.
     """
 
     def __init__(self) -> None:
         self._helper: subprocess.Popen[str] | None = None
 
     def hold(self, pid: int) -> None:
-        """End the process group `pid` when this process is gone."""
-        self._tell(f"+{pid}")
+        """End the process group `pid` when this process dies."""
+        self._send(f"+{pid}")
 
     def release(self, pid: int) -> None:
-        """Let the process group `pid` live on: it has ended already, or shall outlive us."""
-        self._tell(f"-{pid}")
+        """Let the process group `pid` live on: it has already ended, or is meant to outlive us."""
+        self._send(f"-{pid}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._helper is None or self._helper.poll() is not None:
             self._helper = subprocess.Popen(
                 [sys.executable, "-c", _LEASH], stdin=subprocess.PIPE, text=True, start_new_session=True
@@ -131,20 +131,20 @@ for line in sys.stdin:
     pid = int(line[1:])
     held.add(pid) if line[0] == "+" else held.discard(pid)
 
-def tell(number):
+def signal_all(number):
     for pid in sorted(held):
         try:
             os.killpg(pid, number)
         except OSError:
             held.discard(pid)
 
-tell(signal.SIGTERM)
+signal_all(signal.SIGTERM)
 for _ in range({int(STOP_GRACE_S * 10)}):
-    tell(0)
+    signal_all(0)
     if not held:
         break
     time.sleep(0.1)
-tell(signal.SIGKILL)
+signal_all(signal.SIGKILL)
 """
 
 leash = Leash()
@@ -153,7 +153,7 @@ leash = Leash()
 def start(
     name: str, command: Sequence[str], log: Path, *, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Server:
-    """Start `command` in `folder`, in a session of its own and on the leash; stdout and stderr go to `log`'s end."""
+    """Start `command` in `folder`, in its own session and on the leash; stdout and stderr are appended to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         offset = output.tell()
@@ -173,7 +173,7 @@ def start(
 def stop(servers: Iterable[Server], *, grace_s: float = STOP_GRACE_S) -> None:
     """End the servers and all that they started: SIGTERM to all, SIGKILL to those left after `grace_s` seconds.
 
-    Servers that are gone already, or whose pid now belongs to another process, are left alone.
+    Servers that have ended, or whose pid now belongs to another process, are ignored.
     """
     processes: list[psutil.Process] = []
     leaders: list[int] = []
@@ -191,7 +191,7 @@ def stop(servers: Iterable[Server], *, grace_s: float = STOP_GRACE_S) -> None:
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    for pid in leaders:  # what a server started behind our back since, in its own process group
+    for pid in leaders:  # what a server started meanwhile, in its own process group
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     psutil.wait_procs(left, timeout=grace_s)
@@ -207,12 +207,12 @@ def kill(server: Server) -> None:
 
 
 def write_pid_file(path: Path, servers: Iterable[Server]) -> None:
-    """Record the servers, for a later process to stop them."""
+    """Record the servers, so that a later process can stop them."""
     path.write_text(json.dumps([asdict(server) for server in servers], indent=1))
 
 
 def read_pid_file(path: Path) -> list[Server]:
-    """The servers recorded by `write_pid_file`; none when there is no such file."""
+    """The servers recorded by `write_pid_file`; none if the file does not exist."""
     if not path.exists():
         return []
     return [Server(**entry) for entry in json.loads(path.read_text())]

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers out of PySpark's own jars."""
+"""A standalone Spark cluster on this machine: a master and workers, from PySpark's own jars."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORGET_APPS = " ".join(f"-Dspark.worker.cleanup.{key}={value}" for key, value i
 
 @dataclass
 class SparkCluster:
-    """A master and `workers` workers of one core and 1 GiB each; everything that they write is below `directory`."""
+    """A master and `workers` workers with one core and 1 GiB each; all their files are below `directory`."""
 
     directory: Path
     port: int
@@ -48,7 +48,7 @@ class SparkCluster:
 
     @property
     def ui(self) -> str:
-        """The master's web page; `/json/` below it says the same to programs."""
+        """The master's web page; `/json/` below it is the same as JSON."""
         return f"http://{HOST}:{self.ui_port}"
 
     @property
@@ -62,9 +62,9 @@ class SparkCluster:
         return {"conn_type": "spark", "host": self.master, "extra": extra}
 
     def start(self) -> None:
-        """Pack the environment unless that was done, start all and return when the workers have registered.
+        """Pack the environment unless that was done, start everything and return when the workers have registered.
 
-        Raises WalferryError with the end of the log of the one that does not start.
+        Raises WalferryError with the end of the log of a process that does not start.
         """
         deadline = time.monotonic() + BOOT_DEADLINE_S
         try:
@@ -84,7 +84,7 @@ class SparkCluster:
             raise
 
     def stop(self) -> None:
-        """End all, executors too. Repeating it does nothing."""
+        """End everything, including executors. Repeating it does nothing."""
         servers, self.servers = list(self.servers.values()), {}
         processes.stop(reversed(servers))
 
@@ -115,7 +115,7 @@ class SparkCluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_WORKER_OPTS": _FORGET_APPS,
             "WALFERRY_ENVIRONMENTS": str(self.directory / "environments"),
-            # The workers have the packed environment only, as on machines of their own.
+            # The workers have only the packed environment, as they would on other machines.
             "PATH": os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if p != _scripts()),
             "PYTHONPATH": "",
         }
@@ -130,7 +130,7 @@ class SparkCluster:
 
 
 def spark_home() -> Path:
-    """The installed PySpark, which is a whole Spark; UsageError when there is none."""
+    """The installed PySpark, which is a complete Spark. Raises UsageError when there is none."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise UsageError("PySpark is not installed: install walferry[spark]")

@@ -1,4 +1,4 @@
-"""HBase's own programs out of the jars: readers that are not ours, for tests to compare with."""
+"""HBase's own programs from the jars: independent readers, for tests to compare with."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
     """Run the Java class `main` with the configuration of `cluster` and return its stdout.
 
     Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
-    WalferryError with the end of stderr when it fails.
+    Raises WalferryError with the end of stderr when it fails.
     """
-    # Its own log goes to stderr, as the servers' log4j.properties says.
+    # Its log goes to stderr, by the servers' log4j.properties.
     flags = [*JVM_FLAGS, "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
     command = [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
@@ -34,6 +34,6 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
 def print_wal(cluster: Cluster, path: str) -> list[dict[str, Any]]:
     """The entries of a closed WAL file as HBase's WALPrettyPrinter prints them in JSON."""
     output = run(cluster, WAL_PRETTY_PRINTER, ["--json", path])
-    # What it calls JSON has plain lines between the entries; each entry begins a line, but for a comma.
+    # Its "JSON" has plain lines between the entries; each entry begins a line, possibly after a comma.
     decoder = json.JSONDecoder()
     return [decoder.raw_decode(output, start.end())[0] for start in re.finditer(r"^,?(?=\{)", output, re.MULTILINE)]

@@ -1,7 +1,7 @@
-"""The audit trail's hash chain: hash = sha256(hash of the line before + "\\n" + canonical JSON of the line).
+"""The audit trail's hash chain: hash = sha256(hash of the previous line + "\\n" + canonical JSON of the line).
 
-The first line follows 64 zeros. A line that was changed, removed, reordered or slipped in breaks the chain at its
-place; lines cut off the end leave a whole chain, and only a head kept elsewhere tells of them.
+The first line follows 64 zeros. A line that was changed, removed, reordered or inserted breaks the chain at its place.
+If lines are cut off the end, the chain stays valid; only a head kept elsewhere reveals it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ START = AuditHead(0, "0" * 64)
 
 
 def head(connection: Connection, table: Table) -> AuditHead:
-    """The newest line, `START` for an empty trail."""
+    """The newest line; `START` for an empty trail."""
     statement = select(table.c.sequence, table.c.hash).order_by(table.c.sequence.desc()).limit(1)
     row = connection.execute(statement).one_or_none()
     return AuditHead(row.sequence, row.hash) if row else START
 
 
 def append(connection: Connection, table: Table, line: AuditLine) -> AuditHead:
-    """Append `line` after the head (its own `sequence` and `hash` do not matter) within a write transaction."""
+    """Append `line` after the head within a write transaction; its `sequence` and `hash` are ignored."""
     before = head(connection, table)
     columns = to_columns(line) | {"sequence": before.sequence + 1}
     columns["hash"] = _line_hash(before.hash, columns)
@@ -34,26 +34,26 @@ def append(connection: Connection, table: Table, line: AuditLine) -> AuditHead:
 
 
 def verify(lines: Iterable[dict[str, object]], expected: AuditHead | None) -> None:
-    """Walk the whole trail (column values by sequence); raise WalferryError naming the first line that is wrong."""
+    """Verify the whole trail (column values by sequence). Raises WalferryError that names the first wrong line."""
     before = START
     met = expected is None or expected == START
     for columns in lines:
         sequence = before.sequence + 1
         if columns["sequence"] != sequence:
-            raise _broken(sequence, f"is not there: line {columns['sequence']} is in its place")
+            raise _broken(sequence, f"is missing: line {columns['sequence']} is in its place")
         if columns["hash"] != _line_hash(before.hash, columns):
-            raise _broken(sequence, "or the line before it was changed")
+            raise _broken(sequence, "or the previous one was changed")
         before = AuditHead(sequence, str(columns["hash"]))
         if expected is not None and sequence == expected.sequence:
             if before != expected:
-                raise _broken(sequence, "does not carry the hash of the head kept outside: the trail was written anew")
+                raise _broken(sequence, "does not have the hash of the head kept elsewhere: the trail was rewritten")
             met = True
     if expected is not None and not met:
         raise _broken(before.sequence + 1, f"to {expected.sequence} were cut off the end")
 
 
 def _line_hash(before: str, columns: dict[str, object]) -> str:
-    # `inputs` goes in as the text that is stored, so that no reading of JSON comes between line and hash.
+    # `inputs` is hashed as the stored text: the hash does not depend on a JSON parser.
     body = to_json({name: value for name, value in columns.items() if name != "hash"})
     return hashlib.sha256(f"{before}\n{body}".encode()).hexdigest()
 

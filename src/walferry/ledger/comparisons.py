@@ -1,4 +1,4 @@
-"""Comparisons of one run's tables, the rows that differed, and what a person decided about them."""
+"""Comparisons of one run's tables, the rows that differ, and what a person accepted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Decision = tuple[str, bytes, str]
 
 
 class Comparisons:
-    """Comparisons of one run's tables, the rows that differed, and what a person decided about them."""
+    """Comparisons of one run's tables, the rows that differ, and what a person accepted."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class Comparisons:
     def record(
         self, compared: ComparedTable, ranges: Sequence[RangeComparison], differences: Sequence[Difference]
     ) -> ComparedTable:
-        """Keep a comparison as the newest of its table; the same with its number as `attempt`."""
+        """Record a comparison as the newest of its table. Returns it with its number as `attempt`."""
         heads = self._store.table("compared_tables")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            # Ledgers of before this table was made have comparisons without a head.
+            # Ledgers older than this table have comparisons without a head.
             last = [
                 connection.execute(
                     select(func.max(kept.c.attempt)).where(
@@ -68,14 +68,14 @@ class Comparisons:
             return fetch(connection, ComparedTable, heads, heads.c.run_id == self._run_id, order=order)
 
     def ranges(self, of: Sequence[ComparedTable] | None = None) -> list[RangeComparison]:
-        """Ranges by table and start row, of these comparisons or of each table's newest."""
+        """Ranges by table and start row, from these comparisons or from each table's newest."""
         table = self._store.table("comparisons")
         order = (table.c.table_name, table.c.start_row)
         with self._store.database.read() as connection:
             return fetch(connection, RangeComparison, table, *self._chosen(table, of), order=order)
 
     def differences(self, of: Sequence[ComparedTable] | None = None, table: str | None = None) -> list[Difference]:
-        """Rows that differ (in `table`), of these comparisons or of each table's newest."""
+        """Rows that differ (in `table`), from these comparisons or from each table's newest."""
         found = self._store.table("differences")
         conditions = self._chosen(found, of)
         if table is not None:
@@ -85,12 +85,12 @@ class Comparisons:
             return fetch(connection, Difference, found, *conditions, order=order)
 
     def accept(self, differences: Sequence[Difference], reason: str, actor: str) -> None:
-        """Record a person's decision to live with these differences; those accepted before stay as they are.
+        """Record that a person accepts these differences; those accepted before stay as they are.
 
-        UsageError for an empty reason, and for a difference of which the exact cells are not known.
+        Raises UsageError for an empty reason, and for a difference whose exact cells are unknown.
         """
         if not reason.strip():
-            raise UsageError("give a reason for accepting differences: it is kept")
+            raise UsageError("give a reason for accepting differences: it is recorded")
         if unknown := [item for item in differences if not item.fingerprint]:
             raise UsageError(f"a row of {unknown[0].table} was recorded without its cells: compare again")
         table = self._store.table("accepted_differences")
@@ -110,7 +110,7 @@ class Comparisons:
                 self._store.note(connection, "accept differences", self._run_id, inputs, actor=actor)
 
     def accepted(self) -> dict[Decision, AcceptedDifference]:
-        """What was decided, by table, row and fingerprint."""
+        """What was accepted, by table, row and fingerprint."""
         table = self._store.table("accepted_differences")
         with self._store.database.read() as connection:
             rows = fetch(connection, AcceptedDifference, table, table.c.run_id == self._run_id)
@@ -131,5 +131,5 @@ class Comparisons:
 
 
 def decision(item: Difference | AcceptedDifference) -> Decision:
-    """What a decision about a difference goes by."""
+    """The key of a decision about a difference."""
     return item.table, item.row, item.fingerprint

@@ -1,7 +1,7 @@
-"""Opens the ledger's database, brings its schema up to date, and gives out transactions.
+"""Opens the ledger's database, brings its schema up to date, and provides transactions.
 
-One writer at a time in both databases: SQLite by BEGIN IMMEDIATE, PostgreSQL by an advisory lock held to the end
-of the transaction. So what a write reads first cannot change before it commits, and the audit chain never forks.
+Both databases have one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by an advisory lock held to the end of
+the transaction. So what a write transaction reads cannot change before it commits, and the audit chain never forks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TABLES = (
     "gaps",
 )
 
-_WRITER_LOCK = 0x77616C66  # "walf": our key among the PostgreSQL database's advisory locks
+_WRITER_LOCK = 0x77616C66  # "walf": our key for PostgreSQL's advisory lock
 _REFLECTED: dict[str, dict[str, Table]] = {}
 _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -58,13 +58,14 @@ class Database:
     def __init__(self, url: str | None = None, *, create: bool = True) -> None:
         """Open `url` (default: $WALFERRY_LEDGER, else .run/ledger.db) and migrate it; without `create` only open it.
 
-        Raises UsageError for a URL that is no SQLite file or PostgreSQL database, for a schema newer than this
-        walferry and, without `create`, for no ledger or an older one; TransientError when the database does not answer.
+        Raises UsageError for a URL that is not a SQLite file or a PostgreSQL database, for a schema newer than this
+        walferry and, without `create`, for a missing ledger or an older schema; TransientError when the database does
+        not answer.
         """
         parsed = _parse_url(url or os.environ.get(URL_VARIABLE) or "sqlite:///.run/ledger.db")
         self.url = parsed.render_as_string(hide_password=True)
         if not create and parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
-            raise UsageError(f"there is no ledger at {self.url}: the first run makes it", ledger=self.url)
+            raise UsageError(f"there is no ledger at {self.url}: the first run creates it", ledger=self.url)
         self._engine = _engine(parsed)
         self._migrate(create)
         with self.read() as connection:
@@ -76,13 +77,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one moment of the ledger (SQLite) and waits for no writer."""
+        """A read-only transaction; on SQLite it sees one snapshot. It never waits for a writer."""
         with self._errors(), self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that has the ledger for itself; all of it is kept or, when it raises, nothing."""
+        """An exclusive transaction; it commits as a whole or, when the block raises, not at all."""
         with self._errors(), self._engine.connect() as plain:
             connection = plain.execution_options(walferry_write=True)
             with connection.begin():
@@ -102,7 +103,7 @@ class Database:
         except DBAPIError as error:
             raise WalferryError(f"the ledger {self.url} refused: {_first_line(error)}", ledger=self.url) from error
 
-    # Several processes may find a new SQLite file at once; the switch to WAL mode does not wait its turn.
+    # Several processes may open a new SQLite file at once; the switch to WAL mode does not wait for a lock.
     @retry(
         retry=retry_if_exception_message(match=".*database is locked"),
         stop=stop_after_delay(BUSY_TIMEOUT_S),
@@ -115,15 +116,15 @@ class Database:
             current, name = _schema_version(connection)
         if current > max(known):
             raise UsageError(
-                f"the ledger {self.url} has schema {current} ({name}), newer than the {max(known)} this walferry "
-                "knows: install the newer walferry, or name another ledger",
+                f"the ledger {self.url} has schema {current} ({name}), newer than the {max(known)} that this walferry "
+                "knows: install the newer walferry, or use another ledger",
                 ledger=self.url,
                 schema=current,
             )
         if current == max(known):
             return
         if not create:
-            what = f"has schema {current}, this walferry reads {max(known)}" if current else "is empty"
+            what = f"has schema {current}, but this walferry reads {max(known)}" if current else "is empty"
             raise UsageError(
                 f"the ledger {self.url} {what}: the next run brings it up to date", ledger=self.url, schema=current
             )
@@ -139,7 +140,7 @@ def sql_directory() -> Path:
     for folder in (here.parent / "sql", here.parents[3] / "sql"):
         if folder.is_dir():
             return folder
-    raise WalferryError(f"the ledger's SQL files are missing beside {here}: install walferry again")
+    raise WalferryError(f"the ledger's SQL files are missing beside {here}: reinstall walferry")
 
 
 def _migrations() -> dict[int, Path]:
@@ -162,7 +163,7 @@ def _schema_version(connection: Connection) -> tuple[int, str]:
 
 
 def _tables(connection: Connection) -> dict[str, Table]:
-    """Tables and views of the schema, which is the newest one in every ledger that is open: one look is enough."""
+    """Tables and views of the schema, reflected once: every open ledger has the newest schema."""
     dialect = connection.dialect.name
     if dialect not in _REFLECTED:
         metadata = MetaData()
@@ -186,9 +187,9 @@ def _run_script(connection: Connection, script: str) -> None:
     """Run every statement of `script` inside the open transaction."""
     cursor = connection.connection.cursor()
     if connection.dialect.name == "postgresql":
-        cursor.execute(script)  # takes several statements at once
+        cursor.execute(script)  # accepts several statements at once
         return
-    # sqlite3's own executescript would commit first; complete_statement knows that a trigger has inner semicolons.
+    # sqlite3's own executescript would commit first; complete_statement handles the semicolons inside a trigger.
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

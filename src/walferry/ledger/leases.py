@@ -27,9 +27,8 @@ class Leases:
             return int(connection.execute(query).scalar_one() or 0)
 
     def take(self, resource: str, holder: str, fencing_number: int) -> None:
-        """Record that `holder` got the lease on `resource`; WalferryError unless its number is the highest so far.
-
-        Repeating one's own newest lease changes nothing.
+        """Record that `holder` has the lease on `resource`. Raises WalferryError unless its number is the highest so
+        far. Recording one's own newest lease again changes nothing.
         """
         leases = self._store.table("leases")
         with self._store.database.write() as connection:
@@ -52,7 +51,7 @@ class Leases:
             self._store.note(connection, "take lease", self._run_id, inputs)
 
     def release(self, resource: str, fencing_number: int) -> None:
-        """Record that the lease was given back."""
+        """Record that the lease was released."""
         leases = self._store.table("leases")
         own = (
             leases.c.run_id == self._run_id,

@@ -1,9 +1,9 @@
-"""`Ledger`: what was done to which bytes. `Ledger.of(run_id)` gives one run's part of it, by sections.
+"""`Ledger`: what was done to which bytes. `Ledger.of(run_id)` is one run's part of it, by sections.
 
-Every change is one transaction, and the audit line that tells of it is written in the same one. Writers take turns
-(see `database`), so a method may read, decide and write without another writer in between.
-Errors: UsageError when the user has to decide (another run is unfinished, an unknown name), WalferryError when a
-rule of the ledger would be broken (a state moved backwards), TransientError when the database does not answer.
+Every change is one transaction, which also writes the audit line about it. Writers take turns (see `database`), so a
+method may read, decide and write without another writer in between.
+Errors: UsageError when the user must decide (another run is unfinished, a name is unknown), WalferryError when a rule
+of the ledger would be broken (a state would move backwards), TransientError when the database does not answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from walferry.ledger.store import Store, fetch
 class RunLedger:
     """One run's part of the ledger, by sections.
 
-    Reading the part of an unknown run gives nothing; writing to it raises UsageError.
+    The part of an unknown run is empty; writing to it raises UsageError.
     """
 
     def __init__(self, whole: Ledger, store: Store, run_id: str) -> None:
@@ -67,27 +67,27 @@ class RunLedger:
 
     @property
     def record(self) -> RunRecord:
-        """The run itself, as it is recorded now; UsageError when there is none."""
+        """The run itself, as recorded now. Raises UsageError when there is none."""
         with self._store.database.read() as connection:
             return self._store.run(connection, self.run_id)
 
     def end(self, state: RunState, actor: str, outcome: str = "") -> RunRecord:
-        """End the run as done, failed or aborted. Repeating it changes nothing; another end is a UsageError."""
+        """End the run as done, failed or aborted. Repeating it changes nothing; a different end raises UsageError."""
         return end_run(self._store, self.run_id, state, actor, outcome)
 
     def audit(self, actor: str, action: str, inputs: Mapping[str, Any], outcome: str = "") -> str:
-        """Append a line of one's own to the trail; the new head's hash. `inputs` must hold no secret."""
+        """Append a line to the audit trail. Returns the new head's hash. `inputs` must not contain secrets."""
         with self._store.database.write() as connection:
             return self._store.note(connection, action, self.run_id, inputs, outcome, actor)
 
     def audit_trail(self) -> list[AuditLine]:
-        """The run's lines, oldest first."""
+        """The run's audit lines, oldest first."""
         table = self._store.table("audit")
         with self._store.database.read() as connection:
             return fetch(connection, AuditLine, table, table.c.run_id == self.run_id, order=(table.c.sequence,))
 
     def audit_page(self, count: int, skip: int = 0) -> tuple[int, list[AuditLine]]:
-        """How many lines the run has, and `count` of them, newest first, after the `skip` newest."""
+        """The number of the run's audit lines, and `count` of them, newest first, without the `skip` newest."""
         table = self._store.table("audit")
         of_run = table.c.run_id == self.run_id
         page = select(table).where(of_run).order_by(table.c.sequence.desc()).limit(count).offset(skip)
@@ -97,20 +97,20 @@ class RunLedger:
 
 
 class Ledger:
-    """The open ledger. Safe in several processes at once; after a fork, open it anew."""
+    """The open ledger. Several processes may use it at once; after a fork, open it again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.url = store.database.url
-        """Where the ledger is, without the password."""
+        """The ledger's URL without the password."""
 
     @classmethod
     def open(cls, url: str | None = None, *, actor: str | None = None, create: bool = True) -> Ledger:
         """Open, create or migrate the ledger at `url`; `actor` (default: the OS user) signs the audit lines.
 
         `url` is sqlite:////path or postgresql+psycopg2://…; default $WALFERRY_LEDGER, else .run/ledger.db.
-        Without `create` nothing is made or migrated, for readers. Raises UsageError for a schema newer than this
-        walferry, for a URL of another kind and, without `create`, when no ledger of this schema is there.
+        Readers open it without `create`: then nothing is created or migrated. Raises UsageError for a schema newer than
+        this walferry, for a URL of another kind and, without `create`, when there is no ledger with this schema.
         """
         return cls(Store(Database(url, create=create), actor or user_name()))
 
@@ -136,11 +136,11 @@ class Ledger:
     def open_run(
         self, name: str, owner: str, spec: Mapping[str, Any], actor: str, kind: RunKind = "migration"
     ) -> RunRecord:
-        """The unfinished run of that name when owner, kind and spec are the same, else a new one of this kind.
+        """The unfinished run of that name if owner, kind and spec are the same, otherwise a new run.
 
-        `spec["tables"]` ("ns:table", or {"source": "ns:table", …}) says what `gaps` asks for.
-        Raises UsageError when another owner or another spec holds the unfinished run, unless that has come no further
-        than a plan that failed: then it gives way.
+        `gaps` covers the tables in `spec["tables"]` ("ns:table", or {"source": "ns:table", …}).
+        Raises UsageError when the unfinished run has another owner, kind or spec, unless it has got no further than a
+        failed plan: then it is ended.
         """
         runs = self._store.table("runs")
         with self._store.database.write() as connection:
@@ -171,12 +171,12 @@ class Ledger:
         return run
 
     def run(self, run_id: str) -> RunRecord:
-        """The run of that id; UsageError when there is none."""
+        """The run of that id. Raises UsageError when there is none."""
         with self._store.database.read() as connection:
             return self._store.run(connection, run_id)
 
     def find(self, name_or_run_id: str) -> RunRecord:
-        """The run of that id, or the newest of that name; UsageError when there is none."""
+        """The run of that id, or the newest of that name. Raises UsageError when there is none."""
         runs = self.runs()
         found = [run for run in runs if run.run_id == name_or_run_id] or [
             run for run in runs if run.name == name_or_run_id
@@ -195,7 +195,7 @@ class Ledger:
             return fetch(connection, RunRecord, runs, order=order)
 
     def adopt_run(self, run_id: str, owner: str, actor: str) -> RunRecord:
-        """Hand an unfinished run to another owner, who goes on with it; UsageError when it has ended."""
+        """Hand an unfinished run over to another owner. Raises UsageError when it has ended."""
         with self._store.database.write() as connection:
             run = self._store.unfinished(connection, run_id)
             if run.owner != owner:
@@ -204,7 +204,7 @@ class Ledger:
         return replace(run, owner=owner)
 
     def set_paused(self, run_id: str, paused: bool, actor: str, reason: str = "") -> RunRecord:
-        """Ask an unfinished run to pause or go on; UsageError when it has ended."""
+        """Ask an unfinished run to pause or continue. Raises UsageError when it has ended."""
         with self._store.database.write() as connection:
             run = self._store.unfinished(connection, run_id)
             if run.paused != paused:
@@ -223,8 +223,8 @@ class Ledger:
             return fetch(connection, Lease, leases, *conditions, order=(leases.c.resource, leases.c.fencing_number))
 
     def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[WalFile]:
-        """Files seen by any of the runs whose numbers (ms of their creation) lie in [first, end), each name once, as
-        long as any of them knows it."""
+        """Files seen by any of the runs, with numbers (creation times in ms) in [first, end); each name once, with its
+        largest known length."""
         wal_files = self._store.table("wal_files")
         known: dict[str, WalFile] = {}
         with self._store.database.read() as connection:
@@ -236,25 +236,25 @@ class Ledger:
         return sorted(known.values(), key=lambda file: (file.group, file.number))
 
     def audit(self, actor: str, action: str, run_id: str | None, inputs: Mapping[str, Any], outcome: str = "") -> str:
-        """Append a line of one's own to the trail; the new head's hash. `inputs` must hold no secret."""
+        """Append a line to the audit trail. Returns the new head's hash. `inputs` must not contain secrets."""
         with self._store.database.write() as connection:
             return self._store.note(connection, action, run_id, inputs, outcome, actor)
 
     def audit_trail(self) -> list[AuditLine]:
-        """The lines of all runs, oldest first."""
+        """The audit lines of all runs, oldest first."""
         table = self._store.table("audit")
         with self._store.database.read() as connection:
             return fetch(connection, AuditLine, table, order=(table.c.sequence,))
 
     def audit_head(self) -> AuditHead:
-        """The newest line; print it where the ledger's keeper cannot change it."""
+        """The newest audit line; keep a copy where nobody who can change the ledger can change it."""
         with self._store.database.read() as connection:
             return chain.head(connection, self._store.table("audit"))
 
     def verify_audit(self, expected: AuditHead | None = None) -> None:
-        """Walk the chain; WalferryError names the first line that was changed, removed or moved.
+        """Verify the chain. Raises WalferryError that names the first line that was changed, removed or moved.
 
-        Lines cut off the end are found when `expected`, a head noted before, is given.
+        Lines cut off the end are detected only with `expected`, a head noted earlier.
         """
         table = self._store.table("audit")
         with self._store.database.read() as connection:
@@ -263,7 +263,7 @@ class Ledger:
 
 
 def end_run(store: Store, run_id: str, state: RunState, actor: str, outcome: str = "") -> RunRecord:
-    """End a run as done, failed or aborted. Repeating it changes nothing; another end is a UsageError."""
+    """End a run as done, failed or aborted. Repeating it changes nothing; a different end raises UsageError."""
     with store.database.write() as connection:
         run = store.run(connection, run_id)
         if run.state == state != "running":
@@ -281,7 +281,7 @@ def _end(store: Store, connection: Connection, run: RunRecord, state: RunState, 
 
 
 def _only_planned(store: Store, connection: Connection, run_id: str) -> bool:
-    """Whether all that a run has done is a plan that failed."""
+    """Whether a failed plan is all that a run has done."""
     phases = store.table("phases")
     return [(p.phase, p.state) for p in fetch(connection, PhaseRecord, phases, phases.c.run_id == run_id)] == [
         ("plan", "failed")
@@ -308,7 +308,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
     resume = "" if run.spec.get("window") else f" or by `walferry resume {run.name}`"
     raise UsageError(
         f"run {run.run_id} of {run.name!r} is unfinished and belongs to {run.owner}, with another "
-        f"{' and '.join(differing)} than this one ({owner}): go on with it as it was begun, by clearing its "
+        f"{' and '.join(differing)} than this one ({owner}): continue it as it was started, by clearing its "
         f"failed tasks in Airflow{resume}, or end it by `walferry abort {run.name} --reason …`",
         run=run.run_id,
         owner=run.owner,
@@ -317,13 +317,13 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
 
 
 def source_tables(spec: Mapping[str, Any]) -> list[str]:
-    """The spec's source tables as the WAL names them: namespace `default` is left out."""
+    """The spec's source tables as the WAL names them, without the namespace `default`."""
     names = [table["source"] if isinstance(table, Mapping) else str(table) for table in spec.get("tables", ())]
     return sorted({name.removeprefix("default:") for name in names})
 
 
 def user_name() -> str:
-    """Who is at work here: $USER, else the operating system's name for the user."""
+    """The user of this process: $USER, or else the operating system's name."""
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

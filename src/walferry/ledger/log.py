@@ -35,7 +35,7 @@ class Log:
     def set_fence(self, kind: FenceKind, positions: Sequence[Position]) -> list[Position]:
         """Set a fence, one position for each WAL group.
 
-        A start fence that is set already stays and is returned; an end fence may be set anew, further on only.
+        A start fence that is already set is kept and returned; an end fence may be set again, but only move forward.
         """
         fences = self._store.table("fences")
         if not positions:
@@ -56,7 +56,7 @@ class Log:
             return self._fence(connection, kind)
 
     def fence(self, kind: FenceKind) -> list[Position] | None:
-        """The fence by WAL group, None while it is not set."""
+        """The fence by WAL group; None while it is not set."""
         with self._store.database.read() as connection:
             return self._fence(connection, kind) or None
 
@@ -66,8 +66,8 @@ class Log:
         return fetch(connection, Position, fences, *same, order=(fences.c.wal_group,))
 
     def see_files(self, files: Sequence[SeenFile]) -> None:
-        """Take in a listing. A file only moves forward (open -> sealed, longer, archived): a late, older listing of a
-        known file changes nothing, and one that had gone missing is there again."""
+        """Record a listing. A file only moves forward (open -> sealed, longer, archived): an older listing that
+        arrives late changes nothing. A missing file that is listed again is no longer missing."""
         wal_files = self._store.table("wal_files")
         at = now_ms()
         with self._store.database.write() as connection:
@@ -95,14 +95,14 @@ class Log:
             return self._files(connection)
 
     def groups(self) -> frozenset[str]:
-        """The WAL groups of which a file was seen."""
+        """The WAL groups with at least one known file."""
         wal_files = self._store.table("wal_files")
         query = select(wal_files.c.wal_group).where(wal_files.c.run_id == self._run_id).distinct()
         with self._store.database.read() as connection:
             return frozenset(connection.scalars(query))
 
     def mark_missing(self, name: str) -> None:
-        """The file is in no folder of the source any more; what of it is not applied is a gap."""
+        """Record that the file is no longer in any folder of the source; what of it is not applied is a gap."""
         wal_files = self._store.table("wal_files")
         same = (wal_files.c.run_id == self._run_id, wal_files.c.name == name)
         with self._store.database.write() as connection:
@@ -115,7 +115,7 @@ class Log:
                 self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[0].path})
 
     def read_to_end(self, lengths: Mapping[str, int]) -> None:
-        """Record the true lengths of files, in bytes, which whoever read them to their ends knows."""
+        """Record the true lengths, in bytes, of files that were read to their ends."""
         wal_files = self._store.table("wal_files")
         with self._store.database.write() as connection:
             for name, length in lengths.items():
@@ -123,11 +123,11 @@ class Log:
                 connection.execute(update(wal_files).where(*same).values(length=length))
 
     def set_ranges(self, ranges: Sequence[WalRange]) -> None:
-        """Record ranges by (file, start, table). A state moves forward only, and an end only before it is applied.
+        """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
-        header and trailer included, since `gaps` asks for every byte. WalferryError names the range that would
-        move backwards; nothing of the call is kept then.
+        header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that
+        would move backwards; nothing is recorded then.
         """
         table = self._store.table("wal_ranges")
         with self._store.database.write() as connection:
@@ -153,7 +153,7 @@ class Log:
                     connection.execute(update(table).where(*same).values(to_columns(item)))
 
     def applied_files(self) -> set[str]:
-        """Names of the files of which nothing is left to apply, for none of the run's tables."""
+        """Names of the files that are completely applied, for every table of the run."""
         applied: dict[str, set[str]] = {}
         begun = set()
         for item in self.ranges():
@@ -189,10 +189,11 @@ class Log:
             return fetch(connection, WalRange, table, *conditions, order=order)
 
     def mark_applied(self, files: Sequence[str], tables: Sequence[str] | None = None) -> None:
-        """The target has acknowledged every edit of these files (for `tables`; default all): one transaction.
+        """Record that the target has acknowledged every edit of these files (for `tables`; default all), in one
+        transaction.
 
-        Sealed ranges become applied, applied and verified ones stay. WalferryError when a file has no range, or one
-        that is not sealed and so may still grow.
+        Sealed ranges become applied; applied and verified ones stay. Raises WalferryError when a file has no range, or
+        one that is not sealed and so may still grow.
         """
         table = self._store.table("wal_ranges")
         with self._store.database.write() as connection:
@@ -216,7 +217,7 @@ class Log:
                 self._store.note(connection, "apply ranges", self._run_id, inputs)
 
     def mark_verified(self, table: str, files: Collection[str]) -> None:
-        """The comparison found the table equal: its ranges of `files`, applied before it began, are verified."""
+        """Record that a comparison found the table equal: its applied ranges of `files` become verified."""
         ranges = self._store.table("wal_ranges")
         of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table, ranges.c.state == "applied")
         applied = (*of_table, ranges.c.file.in_(sorted(files)))
@@ -227,7 +228,7 @@ class Log:
                 self._store.note(connection, "verify ranges", self._run_id, {"table": table, **_sums(found)})
 
     def reached(self) -> dict[tuple[str, str], int]:
-        """Of each WAL group and table the number of the newest file of which something is applied."""
+        """For each WAL group and table, the number of the newest file with an applied range."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
         query = (
             select(files.c.wal_group, ranges.c.table_name, func.max(files.c.number))
@@ -239,7 +240,7 @@ class Log:
             return {(group, table): number for group, table, number in connection.execute(query)}
 
     def last_edit_ms(self) -> int | None:
-        """Write time of the newest edit of the run's tables that was read; None before the first."""
+        """Write time of the newest edit of the run's tables read so far; None before the first."""
         ranges = self._store.table("wal_ranges")
         query = select(func.max(ranges.c.last_write_ms)).where(ranges.c.run_id == self._run_id)
         with self._store.database.read() as connection:
@@ -256,9 +257,9 @@ class Log:
     def gaps(self) -> list[Gap]:
         """Every byte between the fences that is not applied, by table; [] means that nothing is missing.
 
-        The rule is the SQL view `gaps`: each file of each group from the start fence to the end fence (or to the
-        group's newest sealed file), for every table of the spec; files missing or not sealed, quarantined items and
-        regions held because of them. Raises UsageError when the run's spec names no table.
+        The SQL view `gaps` defines it: each file of each group from the start fence to the end fence (or to the
+        group's newest sealed file), for every table of the spec; files that are missing or not sealed; quarantined
+        items and the regions that they hold. Raises UsageError when the run's spec names no table.
         """
         view, tables = self._store.table("gaps"), self._store.table("run_tables")
         order = (view.c.file, view.c.start_offset, view.c.table_name, view.c.reason)
@@ -266,7 +267,7 @@ class Log:
             self._store.run(connection, self._run_id)
             count = select(func.count()).where(tables.c.run_id == self._run_id)
             if not connection.execute(count).scalar_one():
-                raise UsageError(f"the spec of run {self._run_id} names no table: no gap can be told", run=self._run_id)
+                raise UsageError(f"the spec of run {self._run_id} names no table, so it has no gaps", run=self._run_id)
             return fetch(connection, Gap, view, view.c.run_id == self._run_id, order=order)
 
     def _files(self, connection: Connection) -> list[WalFile]:
@@ -301,9 +302,9 @@ def _merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
         state: FileState = "sealed" if seen.sealed else "open"
         sealed_ms = at if seen.sealed else None
         return WalFile(seen.name, seen.group, seen.server, seen.number, seen.path, seen.length, state, at, sealed_ms)
-    if _was_sealed(known) and not seen.sealed:  # an older look at it
+    if _was_sealed(known) and not seen.sealed:  # an older listing
         seen = replace(seen, path=known.path, sealed=True)
-    if seen.length < known.length:  # an older look, too, or a listing that tells less than was read
+    if seen.length < known.length:  # an older listing too, or one that shows less than was read
         path = seen.path if seen.sealed and not _was_sealed(known) else known.path
         seen = replace(seen, path=path, length=known.length)
     return replace(
@@ -340,7 +341,7 @@ def _check_forward(known: WalRange | None, item: WalRange) -> None:
         problem = f"is {known.state} and cannot grow to {item.end}"
     if problem:
         raise WalferryError(
-            f"{_name(known)} {problem}: a range moves forward only",
+            f"{_name(known)} {problem}: a range only moves forward",
             file=known.file,
             start=known.start,
             end=known.end,

@@ -1,4 +1,4 @@
-"""What one run must remember between its steps, and no phase of it tells."""
+"""What one run must remember between its steps besides the facts of its phases."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from walferry.ledger.store import Store
 
 
 class Notes:
-    """One value for each name and subject. The gate does not ask them, and they are not audited."""
+    """One value for each name and subject. No gate uses them, and they are not audited."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
     def get(self, name: str, subject: str = "") -> dict[str, Any] | None:
-        """What was kept last; None when nothing was."""
+        """The current value; None when there is none."""
         notes = self._store.table("notes")
         same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
         with self._store.database.read() as connection:
@@ -29,7 +29,7 @@ class Notes:
         return None if kept is None else dict(json.loads(kept))
 
     def named(self, name: str) -> dict[str, tuple[dict[str, Any], int]]:
-        """All notes of a name: of each subject what was kept last, and when (ms since 1970)."""
+        """All notes of a name: for each subject its value, and when it was kept (ms since 1970)."""
         notes = self._store.table("notes")
         query = select(notes.c.subject, notes.c.facts, notes.c.at_ms)
         same = (notes.c.run_id == self._run_id, notes.c.name == name)
@@ -37,14 +37,14 @@ class Notes:
             return {subject: (json.loads(facts), at) for subject, facts, at in connection.execute(query.where(*same))}
 
     def drop(self, name: str, subject: str = "") -> None:
-        """Forget a value; nothing happens when there is none."""
+        """Remove a value, if there is one."""
         notes = self._store.table("notes")
         same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(*same))
 
     def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
-        """Keep a value in place of the one before."""
+        """Keep a value in place of the previous one."""
         notes = self._store.table("notes")
         same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
         with self._store.database.write() as connection:

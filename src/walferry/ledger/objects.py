@@ -1,4 +1,4 @@
-"""What one run makes on the clusters: planned before it is made, so that none is left over."""
+"""What one run creates on the clusters: recorded before it is created, so that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from walferry.ledger.store import Store, fetch
 
 
 class Objects:
-    """What one run makes on the clusters: planned before it is made, so that none is left over."""
+    """What one run creates on the clusters: recorded before it is created, so that nothing is left behind."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
     def plan(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
-        """About to make the object. One that is already made stays so."""
+        """Record that the object is about to be created. One that is already created stays so."""
         self._set(cluster, kind, name, "planned")
 
     def made(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
-        """The object is there; WalferryError when it was never planned."""
+        """Record that the object was created. Raises WalferryError when it was never planned."""
         self._set(cluster, kind, name, "made")
 
     def removed(self, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
-        """The object is gone, or never came to be; WalferryError when it was never planned."""
+        """Record that the object was removed, or never created. Raises WalferryError when it was never planned."""
         self._set(cluster, kind, name, "removed")
 
     def all(self, state: ObjectState | None = None) -> list[ClusterObject]:
-        """What the run planned, made and removed, oldest first."""
+        """What the run planned, created and removed, oldest first."""
         objects = self._store.table("objects")
         conditions = [objects.c.run_id == self._run_id] + ([objects.c.state == state] if state else [])
         order = (objects.c.planned_ms, objects.c.cluster, objects.c.kind, objects.c.name)
@@ -48,8 +48,8 @@ class Objects:
             if not known:
                 if state != "planned":
                     raise WalferryError(
-                        f"{kind} {name} on the {cluster} of run {self._run_id} was never planned: `plan` comes before "
-                        "making it",
+                        f"{kind} {name} on the {cluster} of run {self._run_id} was never planned: call `plan` before "
+                        "creating it",
                         **key,
                     )
                 connection.execute(insert(objects).values(**key, state=state, planned_ms=at))

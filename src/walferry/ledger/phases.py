@@ -22,35 +22,35 @@ class Phases:
         self._run_id = run_id
 
     def facts(self, phase: str, subject: str = "") -> dict[str, Any] | None:
-        """What the phase found out, when it is done; None while it is not."""
+        """The facts of the phase if it is done, otherwise None."""
         for known in self.all():
             if (known.phase, known.subject, known.state) == (phase, subject, "done"):
                 return known.facts
         return None
 
     def start(self, phase: str, subject: str = "") -> int:
-        """Begin a phase, or begin it again; the number of this attempt. UsageError when the run has ended."""
+        """Start a phase, or start it again. Returns the attempt's number. Raises UsageError when the run has ended."""
         return self._set(phase, subject, "running")
 
     def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "", attempt: int | None = None) -> None:
-        """The phase is done; `facts` is what later phases and the report need of it.
+        """Record that the phase is done; later phases and the report use its `facts`.
 
-        WalferryError when this attempt was superseded: what it found may not hold any more.
+        Raises WalferryError when this attempt was superseded: its facts may no longer hold.
         """
         newest = self._set(phase, subject, "done", facts=facts, attempt=attempt)
         if attempt is not None and newest != attempt:
             raise WalferryError(
                 f"attempt {attempt} at {phase} {subject}".rstrip()
-                + f" of run {self._run_id} was superseded by attempt {newest}: what it found is not recorded",
+                + f" of run {self._run_id} was superseded by attempt {newest}: its result is not recorded",
                 run=self._run_id, phase=phase, subject=subject,
             )  # fmt: skip
 
     def fail(self, phase: str, error: str, subject: str = "", attempt: int | None = None) -> None:
-        """This attempt at the phase failed. Nothing changes when another attempt has begun, or done it, since."""
+        """Record that this attempt failed. Nothing changes if another attempt has been started, or was done, since."""
         self._set(phase, subject, "failed", error=error, attempt=attempt)
 
     def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
-        """The phase must be done again: what it rested on has changed. A phase that is not done stays as it is."""
+        """Have a phase done again, since what it was based on has changed. A phase that is not done stays as it is."""
         if self.facts(phase, subject) is not None:
             self._set(phase, subject, "failed", error=reason)
 

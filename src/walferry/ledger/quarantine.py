@@ -22,7 +22,7 @@ class Quarantine:
         self._run_id = run_id
 
     def put(self, items: Sequence[QuarantineItem]) -> list[int]:
-        """Put items away with their bytes; their ids in order. The same item again keeps its id and its state."""
+        """Record items with their bytes. Returns their ids in order. An item that is known keeps its id and state."""
         table = self._store.table("quarantine")
         ids: list[int] = []
         with self._store.database.write() as connection:
@@ -55,15 +55,15 @@ class Quarantine:
             return fetch(connection, Quarantined, table, *conditions, order=(table.c.quarantine_id,))
 
     def release(self, quarantine_id: int, resolution: Resolution, reason: str, actor: str) -> Quarantined:
-        """An operator's decision about an item; its regions stay held until `drop_holds`.
+        """Record an operator's decision about an item; its regions stay held until `drop_holds`.
 
-        Repeating the same decision changes nothing. UsageError for an unknown item, an empty reason, an unknown
-        resolution, and an item released in another way.
+        Repeating the same decision changes nothing. Raises UsageError for an unknown item, an empty reason, an unknown
+        resolution, and an item already released in another way.
         """
         if resolution not in get_args(Resolution):
-            raise UsageError(f"resolution {resolution!r} is none of {', '.join(get_args(Resolution))}")
+            raise UsageError(f"resolution {resolution!r} is not one of {', '.join(get_args(Resolution))}")
         if not reason.strip():
-            raise UsageError(f"give a reason for releasing quarantine item {quarantine_id}: it is kept")
+            raise UsageError(f"give a reason for releasing quarantine item {quarantine_id}: it is recorded")
         table = self._store.table("quarantine")
         with self._store.database.write() as connection:
             of_run = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
@@ -92,7 +92,7 @@ class Quarantine:
         return item
 
     def hold(self, holds: Sequence[Hold]) -> None:
-        """Hold regions back because of a quarantined item; repeating a hold changes nothing."""
+        """Hold regions because of a quarantined item; repeating a hold changes nothing."""
         table = self._store.table("held_regions")
         with self._store.database.write() as connection:
             known = {_hold_key(hold) for hold in self._holds(connection)}
@@ -103,19 +103,20 @@ class Quarantine:
                 self._store.note(connection, "hold regions", self._run_id, inputs)
 
     def holds(self) -> list[Hold]:
-        """The regions that wait, by file and offset."""
+        """The held regions, by file and offset."""
         with self._store.database.read() as connection:
             return self._holds(connection)
 
     def drop_holds(self, quarantine_id: int) -> None:
-        """What waited for a released item has been applied; WalferryError while the item is held."""
+        """Record that everything held for a released item was applied. Raises WalferryError while the item is held."""
         table, quarantine = self._store.table("held_regions"), self._store.table("quarantine")
         after = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
         with self._store.database.write() as connection:
             held = select(quarantine.c.state).where(quarantine.c.quarantine_id == quarantine_id)
             if connection.execute(held).scalar_one_or_none() == "held":
                 raise WalferryError(
-                    f"quarantine item {quarantine_id} is not released: its regions wait", quarantine_id=quarantine_id
+                    f"quarantine item {quarantine_id} is not released: its regions stay held",
+                    quarantine_id=quarantine_id,
                 )
             if connection.execute(delete(table).where(*after)).rowcount:
                 self._store.note(connection, "drop holds", self._run_id, {"quarantine_id": quarantine_id})

@@ -16,7 +16,7 @@ class Rounds:
         self._run_id = run_id
 
     def record(self, round: Round) -> None:
-        """Keep one replay round; the same number again replaces it."""
+        """Record a replay round; it replaces one with the same number."""
         rounds = self._store.table("rounds")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)

@@ -1,7 +1,8 @@
-"""What the ledger holds, as frozen dataclasses.
+"""The ledger's rows as frozen dataclasses.
 
 Times are milliseconds since 1970 UTC, offsets are bytes of a WAL file and ranges are [start, end).
-Where a column's name differs from the field's (SQL reserves `table`, `start`, `end`, `group`), the field says so.
+Where a column's name differs from the field's (SQL reserves `table`, `start`, `end`, `group`), the field's metadata
+has it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ RangeState = Literal["seen", "sealed", "applied", "verified"]
 FenceKind = Literal["start", "end"]
 ClusterSide = Literal["source", "target"]
 ObjectKind = Literal["peer", "snapshot", "table", "read-only table", "durability"]
-"""What walferry makes on a cluster: a replication peer, a snapshot, a target table (which stays when the run ends),
-the READONLY of a source table, and another DURABILITY of a target table ("table=what it had before")."""
+"""What walferry creates or sets on a cluster: a replication peer, a snapshot, a target table (which stays when the run
+ends), READONLY of a source table, and another DURABILITY of a target table ("table=its previous value")."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""
@@ -31,12 +32,12 @@ DifferenceKind = Literal["in-flight", "not-in-log", "history-dependent", "expire
 """Why a row differs (walferry/migration/explain.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
-"""In the order a range passes through them; never backwards."""
+"""In the order in which a range passes through them; never backwards."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One migration or replay; `run_id` is the name with a running number."""
+    """One run; `run_id` is its name with a number."""
 
     run_id: str
     name: str
@@ -52,7 +53,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """One step of a run, for the whole run (subject "") or for a table."""
+    """One phase of a run, for the whole run (subject "") or for a table."""
 
     phase: str
     subject: str
@@ -66,7 +67,7 @@ class PhaseRecord:
 
 @dataclass(frozen=True)
 class ClusterObject:
-    """Something walferry makes on a cluster and has to remove again: a peer, a snapshot, a manifest."""
+    """Something that walferry creates or sets on a cluster (`ObjectKind`)."""
 
     cluster: ClusterSide
     kind: ObjectKind
@@ -79,7 +80,7 @@ class ClusterObject:
 
 @dataclass(frozen=True)
 class Lease:
-    """Who held the right to write to a target table; `fencing_number` only grows per resource."""
+    """Who held the right to write to a target table; `fencing_number` only rises per resource."""
 
     resource: str
     fencing_number: int
@@ -91,7 +92,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the log of one WAL group: byte `offset` of the file whose name carries `number`."""
+    """A position in the log of one WAL group: byte `offset` of the file with this `number` in its name."""
 
     group: str = field(metadata={"column": "wal_group"})
     file: str
@@ -101,7 +102,7 @@ class Position:
 
 @dataclass(frozen=True)
 class SeenFile:
-    """A WAL file as one listing showed it. `sealed`: nobody writes to it any more and `length` is final."""
+    """A WAL file in one listing. `sealed`: nobody writes to it any more and `length` is final."""
 
     name: str
     group: str = field(metadata={"column": "wal_group"})
@@ -114,7 +115,7 @@ class SeenFile:
 
 @dataclass(frozen=True)
 class WalFile:
-    """All that is known of a WAL file. `sealed_ms` None: it was never seen closed."""
+    """All that is known of a WAL file. `sealed_ms` None: it was never seen sealed."""
 
     name: str
     group: str = field(metadata={"column": "wal_group"})
@@ -129,7 +130,7 @@ class WalFile:
 
 @dataclass(frozen=True)
 class WalRange:
-    """Bytes [start, end) of a file as far as one table goes; `entries` and `cells` count that table's only."""
+    """Bytes [start, end) of a file for one table; `entries` and `cells` count only that table's."""
 
     file: str
     start: int = field(metadata={"column": "start_offset"})
@@ -144,7 +145,7 @@ class WalRange:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Bytes of a WAL group by the state they are in now, for one table; the four add up to all that was read."""
+    """Bytes of a WAL group by their current state, for one table; the four add up to all that was read."""
 
     group: str = field(metadata={"column": "wal_group"})
     table: str = field(metadata={"column": "table_name"})
@@ -156,7 +157,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes that the run must have applied and has not. An empty range: the file's real end is unknown."""
+    """Bytes that the run must apply and has not. An empty range: the file's real end is unknown."""
 
     file: str
     start: int = field(metadata={"column": "start_offset"})
@@ -167,7 +168,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class QuarantineItem:
-    """Bytes that could not be applied, and why. ANY_TABLE and ANY_REGION where these cannot be decoded."""
+    """Bytes that could not be applied, and why. ANY_TABLE and ANY_REGION where table and region cannot be decoded."""
 
     file: str
     start: int = field(metadata={"column": "start_offset"})
@@ -182,7 +183,7 @@ class QuarantineItem:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A quarantined item with what became of it."""
+    """A quarantined item with its state and resolution."""
 
     quarantine_id: int
     run_id: str
@@ -205,7 +206,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Hold:
-    """A region that waits for a quarantined item: nothing of it is applied from `from_offset` on."""
+    """A region held by a quarantined item: nothing of it is applied from `from_offset` on."""
 
     file: str
     table: str = field(metadata={"column": "table_name"})
@@ -216,18 +217,18 @@ class Hold:
 
 @dataclass(frozen=True)
 class ComparedTable:
-    """One comparison of a table, what it was made for and what it rests on."""
+    """One comparison of a table, its purpose and what it is based on."""
 
     table: str = field(metadata={"column": "table_name"})
     attempt: int
-    """of all comparisons of the table in this run"""
+    """its number among the table's comparisons in this run"""
     purpose: Purpose
     phase_attempt: int
-    """of the phase `compare`; 0 when it was made by `walferry verify`"""
+    """attempt of the phase `compare`; 0 for `walferry verify`"""
     drain_attempt: int
-    """of the phase `drain`, which was done by then; 0 when it was not"""
+    """attempt of the phase `drain` that was done before it; 0 when there was none"""
     end_fence: str
-    """digest of the end fence as it began; "" without one"""
+    """digest of the end fence when it began; "" without one"""
     began_ms: int
     ended_ms: int
     differing_rows: int
@@ -252,22 +253,22 @@ class RangeComparison:
     expiring: int = 0
     """cells whose TTL ended during the read, compared because both sides held them"""
     uncompared: int = 0
-    """and those that one side only held: nothing is known of them"""
+    """cells whose TTL ended during the read and that only one side held: they were not compared"""
     first_ms: int | None = None
-    """when the first piece of the range was asked for"""
+    """when the first piece of the range was requested"""
     last_ms: int | None = None
     """the moment at which the last piece was resolved"""
 
     @property
     def equal(self) -> bool:
-        """Whether both sides are alike, and all of them was compared."""
+        """Whether both sides are equal and everything was compared."""
         source = (self.source_rows, self.source_cells, self.source_digest)
         return source == (self.target_rows, self.target_cells, self.target_digest) and not self.uncompared
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row that differs; `kind` is the class of the difference, `fingerprint` that of exactly its cells."""
+    """A row that differs; `kind` is the class of the difference, `fingerprint` identifies exactly its cells."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})
@@ -278,7 +279,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class AcceptedDifference:
-    """A person's decision to live with exactly this difference."""
+    """A person's decision to accept exactly this difference."""
 
     table: str = field(metadata={"column": "table_name"})
     row: bytes = field(metadata={"column": "row_key"})
@@ -305,13 +306,13 @@ class Round:
 
     @property
     def covered_ms(self) -> int:
-        """The moment up to which everything is applied once the round is: the start of its cut."""
+        """The moment up to which everything is applied after this round: the start of its cut."""
         return self.finished_ms - self.lag_ms
 
 
 @dataclass(frozen=True)
 class AuditLine:
-    """One line of the audit trail, chained to the one before by `hash`."""
+    """One line of the audit trail, chained to the previous one by `hash`."""
 
     sequence: int
     at_ms: int
@@ -335,7 +336,7 @@ Row = TypeVar("Row")
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Canonical JSON: keys sorted, no blanks, raw bytes as hex, anything else that JSON lacks as its text."""
+    """Canonical JSON: sorted keys, no whitespace, raw bytes as hex, other types that JSON lacks as text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
 
 
@@ -357,7 +358,7 @@ def to_columns(item: Any) -> dict[str, Any]:
 
 
 def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
-    """The dataclass that `to_columns` took apart; columns it has no field for are left out."""
+    """The inverse of `to_columns`; columns without a field are ignored."""
     values = {}
     for spec in fields(kind):  # type: ignore[arg-type]
         value = columns[spec.metadata.get("column", spec.name)]

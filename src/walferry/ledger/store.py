@@ -1,4 +1,4 @@
-"""What the ledger's sections share: the open database, who signs the audit lines, and a run's own row."""
+"""What the ledger's sections share: the open database, the actor of audit lines, and access to a run's row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walferry.ledger.rows import AuditLine, Row, RunRecord, from_columns
 
 @dataclass(frozen=True)
 class Store:
-    """The open database, and `actor`, who signs the audit lines unless a call names somebody else."""
+    """The open database, and the `actor` of audit lines unless a call names another."""
 
     database: Database
     actor: str
@@ -27,7 +27,7 @@ class Store:
         return self.database.tables[name]
 
     def run(self, connection: Connection, run_id: str) -> RunRecord:
-        """The run of that id; UsageError when there is none."""
+        """The run of that id. Raises UsageError when there is none."""
         runs = self.table("runs")
         found = fetch(connection, RunRecord, runs, runs.c.run_id == run_id)
         if not found:
@@ -35,11 +35,11 @@ class Store:
         return found[0]
 
     def unfinished(self, connection: Connection, run_id: str) -> RunRecord:
-        """The same; UsageError when it has ended."""
+        """The run of that id. Raises UsageError when there is none, or when it has ended."""
         run = self.run(connection, run_id)
         if run.state != "running":
             why = f"{run.state}: {run.outcome}" if run.outcome else run.state
-            raise UsageError(f"run {run_id} has ended ({why}): begin a new one", run=run_id)
+            raise UsageError(f"run {run_id} has ended ({why}): start a new one", run=run_id)
         return run
 
     def note(
@@ -51,7 +51,7 @@ class Store:
         outcome: str = "",
         actor: str | None = None,
     ) -> str:
-        """Append an audit line in the transaction of the change that it tells of; the new head's hash."""
+        """Append an audit line in the transaction of the change that it records. Returns the new head's hash."""
         line = AuditLine(0, now_ms(), actor or self.actor, action, run_id, dict(inputs), outcome, "")
         return chain.append(connection, self.table("audit"), line).hash
 

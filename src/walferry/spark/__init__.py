@@ -1,1 +1,1 @@
-"""Spark itself: the session, work fanned out to executors, and the data source `hbase_wal`."""
+"""Only what is Spark: the session, work fanned out to executors, and the data source `hbase_wal`."""

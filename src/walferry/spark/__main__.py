@@ -23,7 +23,7 @@ PYTHON = Path(sys.executable).resolve()
 NOT_RUN = {".h", ".c", ".pxd", ".pyx", ".pyi"}
 
 ENVIRONMENTS = "WALFERRY_ENVIRONMENTS"
-"""variable of the workers: folder of the unpacked packages, by default `walferry-<uid>` of the temporary files"""
+"""environment variable of the workers: folder of the unpacked packages; default: `walferry-<uid>` in the temp folder"""
 
 _LAUNCHER = """#!/bin/sh
 bin="${0%%/*}"
@@ -36,14 +36,14 @@ exec "$home/bin/python3" "$@"
 _SETTLE = """
 import fcntl, json, os, sys, tempfile, zipfile
 
-# Half a gigabyte: the executors of a machine, of this app and of later ones, share what the first of them unpacks.
+# Half a gigabyte: all executors on a machine, of this app and of later ones, share what the first of them unpacks.
 bin = os.path.dirname(os.path.abspath(__file__))
 top = os.path.dirname(bin)
 (packages,) = [name for name in os.listdir(top) if name.startswith("packages-")]
 root = os.environ.get("%s") or os.path.join(tempfile.gettempdir(), f"walferry-{os.getuid()}")
 os.makedirs(root, mode=0o700, exist_ok=True)
 if os.stat(root).st_uid != os.getuid():
-    sys.exit(f"{root} belongs to another user: name another folder in $%s")
+    sys.exit(f"{root} belongs to another user: set $%s to another folder")
 home = os.path.join(root, packages.removesuffix(".zip"))
 with open(home + ".lock", "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -51,7 +51,7 @@ with open(home + ".lock", "w") as lock:
         unfinished = tempfile.mkdtemp(dir=root)
         with zipfile.ZipFile(os.path.join(top, packages)) as archive:
             archive.extractall(unfinished)
-        # A zip file keeps no exact times, by which Python and numba know that what they compiled is still good.
+        # A zip file does not keep exact times, by which Python and numba know that their compiled code is up to date.
         with open(os.path.join(unfinished, "times.json")) as times:
             for path, ns in json.load(times).items():
                 os.utime(os.path.join(unfinished, path), ns=(ns, ns))
@@ -61,7 +61,7 @@ with open(home + ".lock", "w") as lock:
 written = os.path.join(bin, f"home.{os.getpid()}")
 with open(written, "w") as file:
     print(home, file=file)
-os.replace(written, os.path.join(bin, "home"))  # the last step: it says that all is done
+os.replace(written, os.path.join(bin, "home"))  # the last step: it marks completion
 """
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -87,14 +87,15 @@ def pack_command(
 
 
 def pack(file: Path, python: Path = PYTHON) -> None:
-    """Write the archive. Python itself is not in it: each worker needs the same version, at the path `python`.
+    """Write the archive. It does not contain Python: each worker needs the same version, at the path `python`.
 
-    Left out is PySpark, which the workers have, and whatever only drivers need. The packages are one file in it, which
-    `bin/python` unpacks once a machine: Spark would do it for the driver and each executor of every app. It is a zip
-    file: of a tar file Spark keeps neither what is executable nor links. UsageError for a file of another name.
+    PySpark, which the workers have, and whatever only drivers need are left out. The packages are one file in the
+    archive, which `bin/python` unpacks once per machine: Spark would do so for the driver and each executor of every
+    app. It is a zip file because Spark keeps neither executable bits nor links of a tar file. Raises UsageError for a
+    file of another name.
     """
     if file.suffix != ".zip":
-        raise UsageError(f"{file}: name it *.zip; of other archives Spark does not keep what is executable")
+        raise UsageError(f"{file}: name it *.zip; Spark loses the executable bits of other archives")
     unfinished = file.with_name(f".{file.name}")
     packages = file.with_name(f".{file.stem}-packages.zip")
     try:
@@ -123,24 +124,24 @@ def _pack_packages(file: Path, python: Path) -> None:
             if path.suffix == ".py":
                 times[name] = path.stat().st_mtime_ns
         configuration = f"home = {python.parent}\ninclude-system-site-packages = false\n"
-        # ZipInfo: no time of today, so that equal packages have one digest.
+        # ZipInfo: without the current time, so that equal packages have equal digests.
         archive.writestr(zipfile.ZipInfo("pyvenv.cfg"), configuration)
         archive.writestr(zipfile.ZipInfo("times.json"), json.dumps(times))
 
 
 def contents() -> Iterator[tuple[Path, str]]:
-    """The files to pack: where they are, and their path in site-packages. Not tests and C sources of libraries."""
+    """The files to pack, with their paths in site-packages, except libraries' tests and C sources."""
     for name in sorted(dependencies("walferry")):
         for path, inside in files_of(name):
             if "tests" not in Path(inside).parts and path.suffix not in NOT_RUN:
                 yield path, inside
     for folder in (Path(__file__).parents[1], Path(str(pyspark_hbase_wal.__file__)).parent):
-        # Not by its list of files: a checkout has none. Numba's cache beside the sources goes along.
+        # Not from the distribution's file list: a checkout has none. Numba's cache beside the sources is included.
         yield from ((path, f"{folder.name}/{path.relative_to(folder)}") for path in folder.rglob("*") if path.is_file())
 
 
 def dependencies(name: str) -> set[str]:
-    """The distributions that one needs, directly or not, without its extras and without itself."""
+    """The distributions that one requires, directly or not, without its extras and without itself."""
     found: set[str] = set()
     todo = [name]
     while todo:
@@ -154,7 +155,7 @@ def dependencies(name: str) -> set[str]:
 
 
 def files_of(name: str) -> Iterator[tuple[Path, str]]:
-    """The files of an installed distribution, compiled modules too: where they are, and their path in site-packages."""
+    """The files of an installed distribution, including compiled modules, with their paths in site-packages."""
     installed = distribution(name)
     for file in installed.files or []:
         path, inside = Path(str(installed.locate_file(file))), str(file)

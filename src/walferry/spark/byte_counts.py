@@ -1,8 +1,8 @@
-"""How many bytes each work item of a job has read so far, told to the driver while its tasks still run.
+"""How many bytes each work item of a job has read so far, reported to the driver while its tasks are running.
 
-Spark brings what a task counted when it ends, and one task may take a whole WAL group. So a worker sends its count to
-the driver as a datagram, once a second. A datagram that is lost, or that the network does not let through, costs a line
-of the log: the counts steer nothing.
+Spark reports a task's counts only when it ends, and one task may read a whole WAL group. So a worker sends its count to
+the driver in a datagram, once a second. The counts are only for the log's progress lines: a lost or blocked datagram
+does no harm.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 EVERY_SECONDS = 1.0
 _COUNT = struct.Struct(">16sIQ")
-"""a secret of the job, the item's number, its bytes so far"""
+"""the job's secret, the item's number, its bytes so far"""
 
 
 @dataclass(frozen=True)
 class Collector:
-    """Where a job's counts go: the driver's address, and the secret that it knows them by. Travels to the executors."""
+    """Where a job's counts go: the driver's address, and the job's secret. Sent to the executors."""
 
     host: str
     port: int
@@ -32,7 +32,7 @@ class Collector:
 
 @contextmanager
 def collecting(host: str) -> Iterator[tuple[Collector, dict[int, int]]]:
-    """Collect counts on an address of this host; the dict has the bytes of each item number that has told any."""
+    """Collect counts on an address of this host; the dict maps an item's number to its bytes, once it reported any."""
     family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
     counts: dict[int, int] = {}
     with socket.socket(family, kind) as receiver:
@@ -60,22 +60,22 @@ def collecting(host: str) -> Iterator[tuple[Collector, dict[int, int]]]:
 
 
 class _Count:
-    """The count of the item that this worker process has at hand."""
+    """The count of this worker process's current item."""
 
     def __init__(self, collector: Collector, item: int) -> None:
         self._collector = collector
         self._item = item
         self._bytes = 0
-        self._told = 0.0
+        self._sent = 0.0
         self._socket: socket.socket | None = None
 
     def add(self, size: int) -> None:
         self._bytes += size
-        if time.monotonic() - self._told >= EVERY_SECONDS:
-            self.tell()
+        if time.monotonic() - self._sent >= EVERY_SECONDS:
+            self.send()
 
-    def tell(self) -> None:
-        self._told = time.monotonic()
+    def send(self) -> None:
+        self._sent = time.monotonic()
         count = _COUNT.pack(self._collector.secret, self._item, self._bytes)
         try:
             if self._socket is None:
@@ -97,19 +97,19 @@ _current: _Count | None = None
 
 @contextmanager
 def counting(collector: Collector | None, item: int) -> Iterator[None]:
-    """Let `count_bytes` count for this item; with no collector nothing is counted."""
+    """Make `count_bytes` count for this item; without a collector nothing is counted."""
     global _current
     _current = None if collector is None else _Count(collector, item)
     try:
         yield
     finally:
         if _current is not None:
-            _current.tell()
+            _current.send()
             _current.close()
         _current = None
 
 
 def count_bytes(size: int) -> None:
-    """The item at hand has read so many bytes more."""
+    """Add to the bytes that the current item has read."""
     if _current is not None:
         _current.add(size)

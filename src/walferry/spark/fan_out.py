@@ -1,4 +1,4 @@
-"""Run a function over work items in the executors and bring its small results back."""
+"""Run a function over work items in the executors and collect its small results."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def fan_out(
     what: str,
     sizes: Sequence[int] = (),
 ) -> list[Result]:
-    """Apply `work` to every item in the executors; the results of all items, in item order.
+    """Apply `work` to every item in the executors. Returns the results of all items, in item order.
 
     Results are for reports (counts, positions, reasons), never for data: they are collected on the driver.
-    A WalferryError raised by `work` is raised here as it was; what other items returned is then lost. What Spark itself
-    lost is raised as `job` has it.
-    `tasks`: number of Spark tasks, one per item if not given; a task takes neighbouring items. `what` is done, for
-    the log of a long job; with `sizes`, the bytes of each item, the log tells how many of them are read, as far as
-    `work` counts them (`count_bytes`).
+    A WalferryError raised by `work` is raised here unchanged; the results of other items are then lost. Losses of
+    Spark's own raise the errors of `job`.
+    `tasks`: number of Spark tasks, by default one per item; a task takes neighbouring items. `what` names the job in
+    the log. With `sizes`, the bytes of each item, progress is logged in bytes, as far as `work` counts them
+    (`count_bytes`).
     """
     if not items:
         return []
@@ -76,25 +76,24 @@ def fan_out(
 def job(
     spark: SparkSession, what: str, counts: Mapping[int, int] | None = None, sizes: Sequence[int] = ()
 ) -> Iterator[None]:
-    """The frame in which the driver waits for a job: the log tells how far it is, and what Spark lost may be repeated.
+    """Surrounds the driver's wait for a job: logs progress, and makes losses of Spark's own transient errors.
 
-    Progress goes by the bytes that its items have read (`counts`) of those they have (`sizes`); without sizes, by its
-    Spark tasks.
-    Raises WorkerLostError when an executor or a Python worker went away under it, SparkGoneError when the JVM of this
-    process did. Every other error is raised as it was, above all the PythonException of what a function raised.
+    Progress is in bytes read (`counts`) of all bytes (`sizes`), or without sizes in Spark tasks.
+    Raises WorkerLostError when an executor or a Python worker of the job was lost, SparkGoneError when the JVM of this
+    process was. Every other error is raised unchanged, above all the PythonException for what a function raised.
     """
     ended = threading.Event()
     started = time.monotonic()
 
-    def tell() -> None:
+    def log_progress() -> None:
         while not ended.wait(PROGRESS_SECONDS):
             try:
                 for line in _progress(spark, what, counts or {}, sizes, time.monotonic() - started):
                     log.info("%s", line)
             except (Py4JError, OSError):
-                return  # the JVM is gone, as the job itself will say
+                return  # the JVM has ended, as the job itself will report
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=log_progress, daemon=True)
     thread.start()
     try:
         yield
@@ -109,11 +108,11 @@ def job(
 
 
 class WorkerLostError(TransientError):
-    """A Spark job ended with an executor or a Python worker that was killed, or went with its machine; fact `job`."""
+    """A Spark job failed because an executor or a Python worker was killed, or lost with its machine; fact `job`."""
 
 
 class SparkGoneError(TransientError):
-    """The JVM of this process has ended or has stopped its Spark: only a new process has another one; fact `job`."""
+    """The JVM of this process has ended or has stopped Spark: a new process is needed; fact `job`."""
 
 
 _WORKER_LOST = (
@@ -122,34 +121,34 @@ _WORKER_LOST = (
     "ExecutorLostFailure",
     "ExecutorDeadException",
     "FetchFailed",
-    # of a stage whose output went with an executor (`spark.stage.maxConsecutiveAttempts`)
+    # a stage whose output was lost with an executor (`spark.stage.maxConsecutiveAttempts`)
     "failed the maximum allowable number of times",
 )
-"""in what Spark's DAGScheduler says of a job that failed"""
+"""in the DAGScheduler's message about a failed job"""
 _SPARK_GONE = ("SparkContext was shut down", "stopped SparkContext")
 
 
 def _loss(what: str, error: Exception) -> TransientError | None:
-    """The error of ours for what Spark lost; None for any other failure.
+    """Our error for a loss of Spark's own; None for any other failure.
 
-    What a function raised never comes here: PySpark makes a PythonException of it.
+    Errors raised by a function never get here: PySpark makes them a PythonException.
     """
     if isinstance(error, Py4JJavaError):
-        # The first line: what follows are stack traces, with the words of whoever.
+        # The first line: stack traces follow, which may contain anything.
         reason = str(error.java_exception.getMessage()).partition("\n")[0]
         if any(mark in reason for mark in _WORKER_LOST):
             newest = reason.rpartition("most recent failure: ")[2].partition(". Consider setting")[0]
             return WorkerLostError(
-                f"{what}: Spark lost an executor or a Python worker ({newest}); if that comes again, look for what "
-                "kills it, first of all for too little memory", job=what,
+                f"{what}: Spark lost an executor or a Python worker ({newest}); if this happens again, find out what "
+                "kills it; too little memory is the most likely cause", job=what,
             )  # fmt: skip
         if not any(mark in reason for mark in _SPARK_GONE):
             return None
     elif not isinstance(error, (Py4JNetworkError, ConnectionError)):
         return None
     return SparkGoneError(
-        f"{what}: the JVM of Spark's driver has ended under the job; run it again in a new process, and look for what "
-        "killed it, first of all for too little memory", job=what,
+        f"{what}: the JVM of Spark's driver ended during the job; run it again in a new process, and find out what "
+        "killed it; too little memory is the most likely cause", job=what,
     )  # fmt: skip
 
 
@@ -168,7 +167,7 @@ def _progress(
 
 
 def progress_line(what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float) -> str:
-    """Bytes done of bytes known, in the manner of gh-ost; no item counts for more than its size."""
+    """Bytes done of all bytes, in gh-ost's format; no item counts for more than its size."""
     total = sum(sizes)
     done = sum(min(counts.get(number, 0), size) for number, size in enumerate(sizes))
     eta = f"{elapsed / done * (total - done):.0f}s" if done else "N/A"

@@ -24,23 +24,23 @@ read -r _ || kill -9 "$1"
 while kill -0 "$1" 2>/dev/null; do sleep 0.2; done
 rm -rf "$2"
 """
-"""Reads a line when its parent ends in order; when the parent was killed, its end of the pipe is closed without one."""
+"""Reads a line when its parent exits normally; when the parent is killed, the pipe is closed without one."""
 
 
 def open_session(app_name: str) -> SparkSession:
     """Start (or join) a Spark session; `local[*]` unless spark-submit or SPARK_MASTER says otherwise.
 
-    The executors run the interpreter of this process. Filter pushdown into Python sources stays off:
-    in Spark 4.2 and 4.3 it leaks filters between queries over one DataFrame. Speculation stays off, too: a second
-    copy of a task would send older edits beside newer ones. So would the tasks that go on of a stage that is begun
-    again after a lost executor: such a job fails instead, and its round is repeated under a new lease.
+    The executors run the interpreter of this process. Filter pushdown into Python sources stays off: in Spark 4.2 and
+    4.3 it leaks filters between queries over one DataFrame. Speculation stays off too: a second copy of a task would
+    send older edits beside newer ones. So would tasks that outlive their stage when Spark restarts it after losing an
+    executor: such a job fails instead, and its round is repeated under a new lease.
 
-    UsageError when another package has overwritten files of PySpark.
+    Raises UsageError when another package has overwritten files of PySpark.
     """
     require_one_pyspark()
-    # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder before all packages:
-    # a file hdfs.py there would take the place of the package. The variable is for the JVM's own workers (planning),
-    # the property for the executors' ones.
+    # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder first: a file hdfs.py
+    # there would shadow the package. The variable is for the JVM's own workers (planning), the property for the
+    # executors'.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -79,30 +79,30 @@ def open_session(app_name: str) -> SparkSession:
 def require_one_pyspark() -> None:
     """Raise UsageError when pyspark-client, which owns the same files, was installed over PySpark in another version.
 
-    Spark itself says nothing of the kind; a job fails at the first constructor that one of the sides does not have.
+    Spark itself does not say so; a job fails at the first constructor that one of the sides lacks.
     """
     try:
         installed = distribution("pyspark")
     except PackageNotFoundError:
-        return  # that of a Spark distribution, by PYTHONPATH
+        return  # PySpark is part of a Spark distribution, on PYTHONPATH
     ours = Path(str(installed.locate_file("pyspark"))).resolve() == Path(str(pyspark.__file__)).resolve().parent
     if ours and pyspark.__version__ != installed.version:
         raise UsageError(
-            f"pyspark-client {pyspark.__version__} has overwritten files of PySpark {installed.version}. Mend it: "
+            f"pyspark-client {pyspark.__version__} has overwritten files of PySpark {installed.version}. Repair it: "
             f"pip install --force-reinstall --no-deps pyspark=={installed.version}",
             installed=installed.version, found=pyspark.__version__,
         )  # fmt: skip
 
 
 def die_together(java: int, folder: Path) -> None:
-    """Let a JVM of this process end with it, also after a kill -9, and remove its folder then.
+    """Make a JVM of this process end with it, even after a kill -9, and remove its folder.
 
-    By itself a JVM whose Python is gone ends seconds later, and its tasks print their stack traces until then.
+    On its own, a JVM ends seconds after its Python process, and its tasks print stack traces until then.
     """
     watcher = subprocess.Popen(
         ["/bin/sh", "-c", _WATCHER, "sh", str(java), str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # Ctrl-C must reach only us
     )  # fmt: skip
     assert watcher.stdin is not None
     pipe = watcher.stdin

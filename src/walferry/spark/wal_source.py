@@ -2,19 +2,19 @@
 
     spark.read.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase/oldWALs")
 
-The path is a WAL file, a folder (with the folders in it) or several absolute ones with commas between; local, or with
-the option `webhdfs`, or as a webhdfs://host:port/path URL. In folders, the logs of hbase:meta, of the master and of
+The path is a WAL file, a folder (read recursively), or several absolute paths separated by commas: local, or on HDFS
+with the option `webhdfs` or as webhdfs://host:port/path. In folders, the logs of hbase:meta, of the master and of
 procedures are left out. Options:
 
-    view           cells (default): a row a cell, WAL_CELL_SCHEMA; markers are the cells of family METAFAMILY.
-                   entries: a row an entry, ENTRY_SCHEMA; decodes no cells, so it is the cheap one.
-    tables         only these, "namespace:table" or "table", with commas between
+    view           cells (default): one row per cell, WAL_CELL_SCHEMA; markers are the cells of family METAFAMILY.
+                   entries: one row per entry, ENTRY_SCHEMA; decodes no cells, so it is cheaper.
+    tables         only these, "namespace:table" or "table", separated by commas
     from, to       only entries with from <= write_time < to, in milliseconds since the epoch
-    on_unfinished  keep (default): of a file without a trailer, read what is there. fail: refuse it.
+    on_unfinished  keep (default): read a file without a trailer as far as it goes. fail: refuse it.
     webhdfs        the name node's HTTP address, for paths without a scheme
-    user           the HDFS user, by default that of the operating system
+    user           the HDFS user; default: the operating system's user
 
-A damaged or unreadable file fails the query, whatever else it holds.
+A damaged or unreadable file fails the query.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from walferry.formats.wal import EntryBatch
 from walferry.storage import FileStatus, FileSystem, open_file_system
 from walferry.wal.open import open_wal_at
 
-BATCH_BYTES = 4 << 20  # of log a read, so that a batch stays small for Spark as well
+BATCH_BYTES = 4 << 20  # of log per batch, which keeps batches small for Spark too
 
 ENTRY_SCHEMA = pa.schema(
     [
@@ -58,7 +58,7 @@ OPTIONS = {"path", "view", "tables", "from", "to", "on_unfinished", "webhdfs", "
 
 @dataclass(frozen=True)
 class WalQuery:
-    """The options of one read, checked. Times are milliseconds since the epoch."""
+    """The validated options of one read. Times are milliseconds since the epoch."""
 
     paths: tuple[str, ...]
     view: str = "cells"
@@ -71,15 +71,15 @@ class WalQuery:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WalQuery:
-        """From Spark's options, whose names may be in any case. Raises UsageError that names the option."""
+        """From Spark's options, whose names are case-insensitive. Raises UsageError that names the option."""
         given = {name.lower(): value.strip() for name, value in options.items()}
         unknown = sorted(given.keys() - OPTIONS)
         if unknown:
             raise UsageError(f"hbase_wal has no option {unknown[0]}; it has {', '.join(sorted(OPTIONS))}")
-        # The folders of servers have commas in their names: a path begins only at a slash or a scheme.
+        # Names of servers' folders contain commas: a path begins only at a slash or a scheme.
         paths = [part.strip() for part in re.split(r",(?=\s*(?:/|\w+://))", given.get("path", "")) if part.strip()]
         if not paths:
-            raise UsageError("hbase_wal needs the path of a WAL file or of a folder of them: load(path)")
+            raise UsageError("hbase_wal needs the path of a WAL file, or of a folder of WAL files: load(path)")
         names = (name.strip() for name in given.get("tables", "").split(","))
         tables = frozenset(name.removeprefix("default:").encode() for name in names if name)
         return cls(
@@ -94,7 +94,7 @@ class WalQuery:
         )
 
     def open(self, path: str) -> tuple[FileSystem, str]:
-        """The file system that a path of this query is on, and the path there."""
+        """The file system of one of the query's paths, and the path on it."""
         if self.webhdfs and "://" not in path:
             scheme, _, address = self.webhdfs.rpartition("://")
             kind = "swebhdfs" if scheme == "https" else "webhdfs"
@@ -102,7 +102,7 @@ class WalQuery:
         return open_file_system(path, user=self.user)
 
     def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Which entries of a batch are asked for: by table and by each one's own write time."""
+        """Which entries of a batch are wanted: by table and by their own write times."""
         chosen = np.ones(len(batch), np.bool_)
         if self.tables is not None:
             chosen &= np.array([name in self.tables for name in batch.tables], np.bool_)[batch.table]
@@ -114,7 +114,7 @@ class WalQuery:
 
 
 class HBaseWalDataSource(DataSource):
-    """`spark.read.format("hbase_wal")`: see the module."""
+    """`spark.read.format("hbase_wal")`: see the module's docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -129,7 +129,7 @@ class HBaseWalDataSource(DataSource):
 
 @dataclass
 class WalPartition(InputPartition):
-    """One WAL file, by a path that the query can open: there is no place to start from within a file."""
+    """One WAL file, by a path that the query can open. A file cannot be split: entries have no sync markers."""
 
     path: str
 
@@ -148,14 +148,14 @@ class HBaseWalReader(DataSourceReader):
             if status is None:
                 raise UsageError(f"hbase_wal: there is no {path}", path=path)
             listed = _wals_below(files, place) if status.is_dir else [place]
-            # What was listed is named as the path was: with the URL's host, but as it is on a local disk.
+            # Listed files are named like the given path: with the URL's host, but without one on a local disk.
             host = "" if path.startswith("file:") else path.removesuffix(place)
             found |= {host + name: None for name in listed}
         return [WalPartition(path) for path in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, WalPartition):
-            return  # Spark asks for one partition of its own where `partitions` had none
+            return  # Spark adds one partition of its own when `partitions` is empty
         path = partition.path
         files, place = self.query.open(path)
         wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
@@ -195,7 +195,7 @@ def _wals_below(files: FileSystem, folder: str) -> list[str]:
             try:
                 found += _wals_below(files, status.path)
             except FileNotFoundError:
-                continue  # a server's folder was renamed or cleaned away between the two listings
+                continue  # a server's folder was renamed or deleted between the two listings
         elif _is_users(status):
             found.append(status.path)
     return found

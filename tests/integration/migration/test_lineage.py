@@ -61,7 +61,7 @@ def test_a_table_that_was_dropped_and_created_again_stops_and_the_other_goes_on(
     at_source.delete_table(dropped)
     at_source.put(other, [Cell(b"b", b"f", b"q", b"meanwhile", 2)])
     replay(run, spark, until=lambda: True)
-    with pytest.raises(GateShutError, match=f"{dropped} is gone at the source"):
+    with pytest.raises(GateShutError, match=f"{dropped} no longer exists at the source"):
         gates.before_cutover(run)
 
     at_source.create_table(dropped, families)
