@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState, from_columns
 from walferry.ledger.store import Store, fetch
 
 
@@ -36,6 +36,14 @@ class Objects:
         order = (objects.c.planned_ms, objects.c.cluster, objects.c.kind, objects.c.name)
         with self._store.database.read() as connection:
             return fetch(connection, ClusterObject, objects, *conditions, order=order)
+
+    def of_all_runs(self, kind: ObjectKind) -> list[tuple[str, ClusterObject]]:
+        """What any run planned or made of a kind and has not removed, with that run's id, oldest first."""
+        objects = self._store.table("objects")
+        query = select(objects).where(objects.c.kind == kind, objects.c.state != "removed")
+        with self._store.database.read() as connection:
+            rows = connection.execute(query.order_by(objects.c.planned_ms, objects.c.run_id, objects.c.name)).mappings()
+            return [(row["run_id"], from_columns(ClusterObject, row)) for row in rows]  # type: ignore[arg-type]
 
     def _set(self, cluster: ClusterSide, kind: ObjectKind, name: str, state: ObjectState) -> None:
         objects = self._store.table("objects")

@@ -13,7 +13,7 @@ from walferry.apply.sink_settings import limits_of, sink_settings
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
-from walferry.replay.durability import make_durable, restore
+from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.clients import shared_client
 
@@ -27,19 +27,17 @@ def applying(run: Run) -> Iterator[Route]:
     """Hold the leases of all target tables, and make the route that the executors use under them."""
     limits = limits_of(run.spec.way, sink_settings(run.target))
     target = run.spec.target.address()
-    # Numbers rise within one target cluster only.
-    names = {pair.target: f"{run.target.cluster_id()} {pair.target}" for pair in run.tables}
+    names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
     with lease.hold(
         run.target.zk,
         list(names),
-        holder=f"run {run.run_id} ({run.actor})",
+        holder=lease.holder(run.run_id, run.actor),
         request_seconds=limits.request_seconds + limits.settle_seconds,
         wait_seconds=LEASE_WAIT_SECONDS,
         newest=lambda table: run.ledger.leases.newest(names[table]),
     ) as fences:
         for table, fence in fences.items():
             run.ledger.leases.take(names[table], run.actor, fence.number)
-        make_durable(run)
         uuid = run.source.cluster_uuid()
         route = Route(
             source=run.spec.source.address(),
@@ -52,21 +50,27 @@ def applying(run: Run) -> Iterator[Route]:
             way=run.spec.way,
         )
         try:
+            make_durable(run)
             yield route
-        except TransientError:
-            raise  # it goes on later
-        except WalferryError:
-            _restore_at_end(run)
+        except BaseException as error:
+            ends = isinstance(error, WalferryError) and not isinstance(error, TransientError)
+            _give_back_at_end(run, fences, ends)
             raise
-        _restore_at_end(run)
+        _give_back_at_end(run, fences, True)
         for table, fence in fences.items():
             run.ledger.leases.release(names[table], fence.number)
 
 
-def _restore_at_end(run: Run) -> None:
-    """A window's run has no phase after the one that applies; others keep the tables durable until their release."""
-    if run.record.kind == "window":
-        restore(run)
+def _give_back_at_end(run: Run, fences: Mapping[str, lease.Fence], ends: bool) -> None:
+    """A window's run has no phase after the one that applies, nor has any run that was ended meanwhile.
+
+    Others keep their tables durable until their release.
+    """
+    if not (ends and run.record.kind == "window") and run.ledger.record.state == "running":
+        return
+    for fence in fences.values():
+        lease.check(run.target.zk, fence)
+    give_back(run, list(fences))
 
 
 def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Collection[str]) -> None:

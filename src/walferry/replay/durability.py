@@ -2,13 +2,24 @@
 
 A clone inherits DURABILITY from the source's table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
 stand in its memory only, and ReplicateWALEntry names no durability of its own: the table's counts.
+
+Several runs may write to one table, one at a time. So DURABILITY changes under the table's lease only, and what it was
+before is recorded by the one run that changed it: the others find the table durable. A run that ends while another one
+writes leaves the table as it is, and the last of them gives back what all of them recorded.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
 
-from walferry.run.run import Run
+from walferry.ledger import RunLedger
+from walferry.ledger.rows import ClusterObject
+from walferry.replay import lease
+from walferry.run.run import Run, RunEndedError
+from walferry.run.spec import ResolvedSpec
 
 log = logging.getLogger(__name__)
 
@@ -18,32 +29,123 @@ MEANWHILE = "USE_DEFAULT"
 """SYNC_WAL, unless the cluster says otherwise"""
 
 
+@dataclass(frozen=True)
+class Change:
+    """A table's DURABILITY as some run found it, recorded before it was changed and not given back yet."""
+
+    table: str
+    before: str
+    item: ClusterObject
+    ledger: RunLedger
+    """the part of the run that recorded it"""
+
+
 def make_durable(run: Run) -> None:
-    """Give target tables that acknowledge too early the cluster's default; `restore` gives back what they had."""
+    """Give target tables that acknowledge too early the cluster's default. Under their leases.
+
+    Raises RunEndedError when the run was ended meanwhile: its caller gives back what was changed (`give_back`).
+    """
     # A change that was cut off shows in the schema at once, in the regions only when each of them was reopened.
-    unfinished = {o.name.partition("=")[0]: o.name for o in run.ledger.objects.all("planned") if o.kind == "durability"}
+    cut_off = {change.table for change in changes(run) if change.item.state == "planned"}
+    own = {c.table: c.item.name for c in changes(run) if c.item.state == "planned" and c.ledger.run_id == run.run_id}
     for pair in run.tables:
         descriptor = run.target.describe(pair.target)
-        if descriptor.durability in NOT_DURABLE or pair.target in unfinished:
-            name = unfinished.get(pair.target, f"{pair.target}={descriptor.durability}")
+        early = descriptor.durability in NOT_DURABLE
+        if not early and pair.target not in cut_off:
+            continue
+        name = f"{pair.target}={descriptor.durability}" if early else own.get(pair.target)
+        if name is not None:
             run.ledger.objects.plan("target", "durability", name)
-            run.target.modify_table(descriptor.with_attribute("DURABILITY", MEANWHILE))
+        run.target.modify_table(descriptor.with_attribute("DURABILITY", MEANWHILE))
+        if name is not None:
             run.ledger.objects.made("target", "durability", name)
             log.info("%s has DURABILITY %s at the target; it is %s while edits are applied",
-                     pair.target, descriptor.durability, MEANWHILE)  # fmt: skip
+                     pair.target, name.partition("=")[2], MEANWHILE)  # fmt: skip
+    record = run.ledger.record
+    if record.state != "running":
+        raise RunEndedError(f"run {run.run_id} was {record.state} while it was about to apply edits", run=run.run_id)
 
 
-def restore(run: Run) -> list[str]:
+def give_back(run: Run, tables: Collection[str]) -> list[str]:
     """Give target tables back the DURABILITY that they had, unless somebody changed it since; what was done, as text.
 
-    HBase flushes the regions when it opens them anew, so that what was applied stays.
+    Under their leases: what this run has recorded, and what runs that have ended left to it. HBase flushes the regions
+    when it opens them anew, so that what was applied stays. A table of which another unfinished run had the lease is
+    left to that one.
     """
     done = []
-    for item in run.ledger.objects.all():
-        if item.kind == "durability" and item.state != "removed":
-            table, _, before = item.name.partition("=")
-            if run.target.table_exists(table) and (now := run.target.describe(table)).durability == MEANWHILE:
-                run.target.modify_table(now.with_attribute("DURABILITY", before))
-            run.ledger.objects.removed("target", "durability", item.name)
-            done.append(f"target durability {item.name}")
+    for change in _due(run):
+        if change.table not in tables or _successor(run, change.table):
+            continue
+        if run.target.table_exists(change.table):
+            now = run.target.describe(change.table)
+            if now.durability == MEANWHILE:
+                run.target.modify_table(now.with_attribute("DURABILITY", change.before))
+        change.ledger.objects.removed("target", "durability", change.item.name)
+        done.append(_text(change))
+        log.info("gave back %s", _text(change))
     return done
+
+
+def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str], list[str]]:
+    """The same for a run that ends and holds no lease: what was done, and what is left to others, as text.
+
+    To others belongs also what a process that is `at_work` on this run holds the lease of: it gives it back as soon as
+    it notices that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
+    """
+    done, left = [], []
+    due = _due(run)
+    for table in sorted({change.table for change in due}):
+        if other := _successor(run, table):
+            log.warning("run %s is unfinished and writes to %s, too: the table gets back its DURABILITY when that run "
+                        "ends", other, table)  # fmt: skip
+        elif at_work and lease.is_of(run.run_id, lease.holder_of(run.target.zk, table)):
+            other = run.run_id
+            log.warning("the process at work on run %s gives back the DURABILITY of %s; if it is killed before, abort "
+                        "once more", other, table)  # fmt: skip
+        if other:
+            left += [_text(change) for change in due if change.table == table]
+            continue
+        newest = partial(_newest, run, lease.resource(run.target.cluster_id(), table))
+        with lease.hold(
+            run.target.zk, [table], holder=lease.holder(run.run_id, run.actor), request_seconds=0,
+            wait_seconds=wait_seconds, newest=newest,
+        ):  # fmt: skip
+            done += give_back(run, [table])
+    return done, left
+
+
+def _newest(run: Run, resource: str, table: str) -> int:
+    return run.ledger.leases.newest(resource)
+
+
+def changes(run: Run) -> list[Change]:
+    """What any run recorded of this run's target tables and has not given back, the newest first."""
+    found = []
+    tables = {pair.target for pair in run.tables}
+    for run_id, item in run.ledger.objects.of_all_runs("durability"):
+        table, _, before = item.name.partition("=")
+        if table in tables and _same_target(run, run_id):
+            found.append(Change(table, before, item, run.ledger.whole.of(run_id)))
+    return found[::-1]
+
+
+def _due(run: Run) -> list[Change]:
+    """What this run recorded, and what runs recorded that have ended."""
+    return [c for c in changes(run) if c.ledger.run_id == run.run_id or c.ledger.record.state != "running"]
+
+
+def _text(change: Change) -> str:
+    return f"target durability {change.item.name}"
+
+
+def _same_target(run: Run, run_id: str) -> bool:
+    there = ResolvedSpec.model_validate(run.ledger.whole.run(run_id).spec).target
+    return (there.zookeeper, there.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
+
+
+def _successor(run: Run, table: str) -> str | None:
+    """Another unfinished run that writes to the table now and then: at its end it gives back what is left to it."""
+    whole = run.ledger.whole
+    others = {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))} - {run.run_id}
+    return next((run_id for run_id in sorted(others) if whole.run(run_id).state == "running"), None)

@@ -44,6 +44,21 @@ class Fence:
     number: int
 
 
+def resource(cluster_id: str, table: str) -> str:
+    """How the ledger names the lease on a target table: numbers rise within one cluster only."""
+    return f"{cluster_id} {table}"
+
+
+def holder(run_id: str, actor: str) -> str:
+    """How a holder names itself."""
+    return f"run {run_id} ({actor})"
+
+
+def is_of(run_id: str, holder: str | None) -> bool:
+    """Whether a holder's name is that of a process that works on the run."""
+    return holder is not None and f"{holder} ".startswith(f"run {run_id} ")
+
+
 def _path(table: str) -> str:
     return f"{ROOT}/{quote(table, safe='')}"
 
@@ -117,6 +132,8 @@ def _acquire(
     while True:
         raw, stat = zk.get(path)
         record = json.loads(raw or b"{}")
+        vanished = record and not record.get("left", True)
+        pause = float(record.get("request_seconds", request_seconds)) if vanished else 0.0
         # Looked up after the counter was read: who takes a number meanwhile changes the counter's version.
         number = max(record.get("fence", 0), newest(table)) + 1
         try:
@@ -137,14 +154,14 @@ def _acquire(
         try:
             zk.set(
                 path,
-                json.dumps({"fence": number, "left": False, "request_seconds": request_seconds}).encode(),
+                # Should this holder be killed while it waits, the next one must wait for both.
+                json.dumps({"fence": number, "left": False, "request_seconds": max(request_seconds, pause)}).encode(),
                 version=stat.version,
             )
         except BadVersionError:  # somebody held it and left between the read and the create
             zk.delete(f"{path}/holder")
             continue
-        vanished = record and not record.get("left", True)
-        return Fence(table, number), float(record.get("request_seconds", request_seconds)) if vanished else 0.0
+        return Fence(table, number), pause
 
 
 def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *_: object) -> None:

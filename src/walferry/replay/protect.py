@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 QUEUE_SECONDS = 60.0
+LEASE_SECONDS = 90.0
+"""that an end of a run waits for the lease on a table: longer than ZooKeeper keeps that of a killed process"""
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
 """how long a run without an end keeps WALs that it has applied, for windows to be replayed again"""
 
@@ -172,12 +174,11 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
 
     Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
-    Target tables get back their DURABILITY. What is planned and not there yet stays planned while a process works on a
-    phase of the run: it may still make it. It removes it then (`made`); if it is killed in between, an abort that is
-    repeated does. Facts: removed, left.
+    Target tables get back their DURABILITY (`replay.durability`). What is planned and not there yet stays planned while
+    a process works on a phase of the run: it may still make it. It removes it then (`made`); if it is killed in
+    between, an abort that is repeated does. Facts: removed, left.
     """
-    removed = restore(run)
-    left = []
+    removed, left = [], []
     underway = _phases_at_work(run)
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
@@ -205,7 +206,9 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
-    return {"removed": removed, "left": left}
+    # Last, for it may have to wait for a lease.
+    restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+    return {"removed": removed + restored, "left": left + others}
 
 
 def _phases_at_work(run: Run) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,23 @@ def test_a_number_that_was_taken_while_one_looked_it_up_is_not_given_out_again(r
     with hold(client, [TABLE], holder="slow", request_seconds=0, wait_seconds=0, newest=newest) as fences:
         assert (fences[TABLE].number, looks) == (2, 2)
         check(client, fences[TABLE])
+
+
+def test_who_is_killed_while_it_waits_for_a_killed_ones_requests_leaves_that_wait_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zookeeper = MemoryZooKeeper()
+    waited: list[float] = []
+
+    def killed(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", killed)
+    for seconds, wanted in ((40.0, []), (0.0, [40.0]), (0.0, [40.0, 40.0])):
+        session = zookeeper.session()
+        with suppress(KeyboardInterrupt):
+            hold(session, [TABLE], holder="a run", request_seconds=seconds, wait_seconds=0).__enter__()
+        assert waited == wanted
+        zookeeper.expire(session)
