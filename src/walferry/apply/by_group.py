@@ -16,6 +16,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
+from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
 from walferry.errors import DamagedInputError
@@ -68,10 +69,12 @@ def apply_group(task: GroupTask) -> list[FileReport]:
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
+    events: list[RegionEvent] = []
     wal = task.route.open(file)
     try:
         for batch in wal:
             selected = tally.add(batch)
+            events += region_events(batch, file.name, selected)
             for refusal in unreadable_markers(batch, file.name, task.route.tables):
                 refusals.append(refusal)
                 lanes.hold(number, refusal)
@@ -81,7 +84,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
                 count_bytes(int(batch.end[-1] - batch.start[0]))
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
-    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), ())
+    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from walferry.apply.region_events import RegionEvent
 from walferry.errors import DamagedInputError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
@@ -61,6 +62,8 @@ class FileReport:
     tallies: tuple[TableTally, ...]
     refusals: tuple[Refusal, ...]
     withheld: tuple[Withheld, ...]
+    events: tuple[RegionEvent, ...] = ()
+    """what happened to regions of the wanted tables; all of it, if the report is complete"""
 
 
 class Tally:

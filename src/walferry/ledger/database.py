@@ -33,6 +33,7 @@ TABLES = (
     "leases",
     "fences",
     "wal_files",
+    "known_regions",
     "wal_ranges",
     "quarantine",
     "held_regions",

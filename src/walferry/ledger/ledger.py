@@ -28,6 +28,7 @@ from walferry.ledger.notes import Notes
 from walferry.ledger.objects import Objects
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
+from walferry.ledger.regions import Regions
 from walferry.ledger.rounds import Rounds
 from walferry.ledger.rows import (
     AuditHead,
@@ -60,6 +61,7 @@ class RunLedger:
         self.objects = Objects(store, run_id)
         self.leases = Leases(store, run_id)
         self.log = Log(store, run_id)
+        self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
         self.rounds = Rounds(store, run_id)

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
     RANGE_STATES,
     Coverage,
@@ -122,8 +123,10 @@ class Log:
                 same = (wal_files.c.run_id == self._run_id, wal_files.c.name == name)
                 connection.execute(update(wal_files).where(*same).values(length=length))
 
-    def set_ranges(self, ranges: Sequence[WalRange]) -> None:
+    def set_ranges(self, ranges: Sequence[WalRange], regions: RegionChanges | None = None) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
+
+        `regions`: what these files tell of regions, kept with them or not at all, so that nothing is taken in twice.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
         header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that
@@ -151,6 +154,7 @@ class Log:
                 if key in before and before[key] != item:
                     same = _same_range(table, self._run_id, item)
                     connection.execute(update(table).where(*same).values(to_columns(item)))
+            change_regions(self._store, connection, self._run_id, regions or {})
 
     def applied_files(self) -> set[str]:
         """Names of the files that are completely applied, for every table of the run."""

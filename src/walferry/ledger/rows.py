@@ -167,6 +167,21 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class KnownRegion:
+    """What the snapshot, and the log as far as it is applied, tell of a region."""
+
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    store_files: frozenset[str]
+    """those that it has for certain, by name"""
+    closed_sequence: int | None = None
+    """number of its closing, if that was the last that the log told of it"""
+    closed_file: str = ""
+    closed_offset: int = 0
+    closed_ms: int = 0
+
+
+@dataclass(frozen=True)
 class QuarantineItem:
     """Bytes that could not be applied, and why. ANY_TABLE and ANY_REGION where table and region cannot be decoded."""
 
@@ -345,12 +360,14 @@ def _plain(value: Any) -> str:
 
 
 def to_columns(item: Any) -> dict[str, Any]:
-    """A dataclass as column values: bytes become hex, mappings canonical JSON."""
+    """A dataclass as column values: bytes become hex, mappings canonical JSON, sets of words one text."""
     columns = {}
     for spec in fields(item):
         value = getattr(item, spec.name)
         if isinstance(value, bytes):
             value = value.hex()
+        elif isinstance(value, frozenset):
+            value = " ".join(sorted(value))
         elif isinstance(value, Mapping):
             value = to_json(value)
         columns[spec.metadata.get("column", spec.name)] = value
@@ -364,6 +381,8 @@ def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
         value = columns[spec.metadata.get("column", spec.name)]
         if spec.type == "bytes":
             value = bytes.fromhex(value)
+        elif spec.type == "frozenset[str]":
+            value = frozenset(value.split())
         elif spec.type == "RefusalKind":
             value = RefusalKind(value)
         elif str(spec.type).startswith("dict"):

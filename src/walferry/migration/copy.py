@@ -22,6 +22,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
 from walferry.replay import lease
+from walferry.replay.lineage import know_snapshot
 from walferry.replay.protect import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
 from walferry.storage import FileSystem
@@ -47,7 +48,9 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
         if not there:
             run.source.snapshot(name, table)
         made(run, "source", "snapshot", name)
-        return {"snapshot": name, "regions": len(read_manifest(run, table).region_manifests)}
+        regions = store_files(read_manifest(run, table))
+        know_snapshot(run.ledger, table, regions)
+        return {"snapshot": name, "regions": len(regions)}
 
     return run.once("snapshot", work, table)
 
@@ -250,6 +253,15 @@ def _as_it_lies(files: FileSystem, path: str) -> tuple[int | None, str | None]:
 def _schema_text(descriptor: TableDescriptor) -> str:
     families = {name: dict(sorted(family.attributes.items())) for name, family in descriptor.families.items()}
     return json.dumps(families, sort_keys=True)
+
+
+def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:
+    """The names of the store files of the snapshot's live regions, by encoded name."""
+    return {
+        region_name(region.region_info): {file.name for family in region.family_files for file in family.store_files}
+        for region in manifest.region_manifests
+        if not region.region_info.split and not region.region_info.offline
+    }
 
 
 def borders(manifest: pb.SnapshotDataManifest) -> list[tuple[str, bytes, bytes]]:

@@ -15,12 +15,11 @@ from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.ledger import Round
+from walferry.ledger import KnownRegion, Round
+from walferry.ledger.regions import RegionChanges, RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
-from walferry.replay.cut import (
-    regions_of,
-)
-from walferry.replay.lineage import closed_regions, find_breaks, keep_closed_regions
+from walferry.replay import lineage
+from walferry.replay.cut import regions_of
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.run.backlog import unapplied
 from walferry.run.run import Run
@@ -41,20 +40,31 @@ class Batch:
     """fingerprints before the cut; None when the batch leaves files in front of the cut"""
 
 
+@dataclass(frozen=True)
+class _Done:
+    """What became of the files for some of the tables, and what they told of these tables' regions."""
+
+    reports: list[FileReport]
+    regions: RegionChanges
+
+
 def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
     """Apply a batch and record it as a round; what is held, or refused, waits in the quarantine."""
     held = held_regions(run)
     stopped = {table for table, regions in held.items() if ANY_REGION in regions}
     reports = [untouched(file, stopped) for file in batch.files if stopped]
-    if batch.files:  # what becomes of their regions meanwhile is not read
-        keep_closed_regions(run, stopped, [], partial(regions_of, run.source))
+    regions: dict[RegionKey, KnownRegion | None] = {}
     moved = {pair.source for pair in run.tables} - batch.calm - stopped
     if moved and batch.files:
-        reports += _apply_moved(run, spark, _narrow(route, moved), batch, held)
+        done = _apply_moved(run, spark, _narrow(route, moved), batch, held)
+        reports += done.reports
+        regions |= done.regions
     calm = batch.calm - stopped
     if calm and batch.files:
-        reports += _apply_calm(spark, _narrow(route, calm), batch, held)
-    record(run, reports)
+        done = _apply_calm(run, spark, _narrow(route, calm), batch, held)
+        reports += done.reports
+        regions |= done.regions
+    record(run, reports, regions)
     if batch.before is not None:
         run.ledger.notes.keep("applied cut", {"before": batch.before})
     return _record_round(run, batch, reports, started_ms)
@@ -87,29 +97,47 @@ def _narrow(route: Route, tables: Collection[str]) -> Route:
 
 
 def _apply_calm(
-    spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
-) -> list[FileReport]:
+    run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
+) -> _Done:
     """Tables whose regions stood still: one pass over each group's files, the bytes go through unchanged."""
+    now = partial(regions_of, run.source)
+    # Regions that were closed when the last batch ended stood still since: whether they went on is known by now.
+    refusals = lineage.find_breaks(lineage.follow(run.ledger.regions.known(route.tables), []), now)
+    broken = {refusal.table for refusal in refusals}
+    sound = _narrow(route, set(route.tables) - broken)
+    reports = _at_first(refusals, [untouched(file, broken) for file in batch.files if broken])
+    if not sound.tables:
+        return _Done(reports, {})
     groups: dict[str, list[WalFile]] = defaultdict(list)
     for file in sorted(batch.files, key=lambda file: (file.group, file.number)):
         groups[file.group].append(file)
-    regions = frozenset(region for table in route.tables for region in held.get(table, ()))
-    return apply_groups(spark, [GroupTask(route, tuple(files), regions) for files in groups.values()])
+    regions = frozenset(region for table in sound.tables for region in held.get(table, ()))
+    done = apply_groups(spark, [GroupTask(sound, tuple(files), regions) for files in groups.values()])
+    events = [event for report in done if report.complete for event in report.events]
+    before = run.ledger.regions.known(sound.tables, (event.region for event in events))
+    after = lineage.follow(before, events)
+    return _Done(reports + done, lineage.changes(before, after, sound.tables, now))
+
+
+def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:
+    """The reports, with refusals that may be of earlier files in the first."""
+    return [replace(reports[0], refusals=(*reports[0].refusals, *refusals)), *reports[1:]] if reports else []
 
 
 def _apply_moved(
     run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
-) -> list[FileReport]:
+) -> _Done:
     """Tables whose regions moved: read first what the files hold, then apply in row order."""
     indexes = index_files(spark, route, batch.files)
     damaged = any(not index.report.complete for index in indexes)
     # What a damaged file hides may be what explains the rest; nothing of the batch is applied before it is released.
     refusals: list[Refusal] = []
+    now = partial(regions_of, run.source)
+    events = [] if damaged else [event for index in indexes for event in index.report.events]
+    before = run.ledger.regions.known(route.tables, (event.region for event in events))
+    after = lineage.follow(before, events)
     if not damaged:
-        events = [*closed_regions(run, route.tables), *(event for index in indexes for event in index.events)]
-        now = partial(regions_of, run.source)
-        refusals = find_breaks(events, now)
-        keep_closed_regions(run, route.tables, events, now)
+        refusals = lineage.find_breaks(after, now)
     waiting = {table: set(held.get(table, ())) for table in route.tables}
     for refusal in (r for index in indexes for r in index.report.refusals if r.kind is not RefusalKind.DAMAGE):
         waiting[refusal.table].add(refusal.region)
@@ -130,7 +158,10 @@ def _apply_moved(
         withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting[t])
         reports.append(replace(found, complete=not damaged, tallies=fine, refusals=mine, withheld=withheld))
         reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
-    return reports
+    names = {file.name for file in batch.files}
+    reports = _at_first([refusal for refusal in refusals if refusal.file not in names], reports)
+    told = {} if damaged else lineage.changes(before, after, set(route.tables) - broken, now)
+    return _Done(reports, told)
 
 
 def _tables_with_reshaped_holds(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:

@@ -4,15 +4,19 @@ A table that was truncated, dropped and made anew (created, or cloned from a sna
 another history and logs no delete for what it lost. Its WAL and hbase:meta tell, by what was seen on HBase 2.6.3:
 
 - created, truncated: a region opens that has no history of sequence numbers;
-- restored: a region goes on with its name and its numbers, but opens without a store file that a flush or compaction
-  made before, and that no compaction took out. (The marker of a closing lists no files, that of an opening all.)
+- restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
 - dropped and cloned: the regions have their old names and older files, so they open below the sequence number at which
   they closed;
 - restored or cloned with other borders: a region closed and is no more, and none that opened took over its files. The
   heirs of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
 
-Where all that was lost had been flushed in earlier rounds, a restore leaves none of these traces; the last comparison
-finds what is missing.
+Which files a region has is told by the manifest of the run's snapshot, and from then on by the log: flushes,
+compactions and bulk loads name what came and what went, an opening names all. (A closing names none.) The ledger keeps
+it for each region (`known_regions`), together with the ranges of the log that told it. A drain and a window have no
+snapshot: they notice the loss of what their part of the log has named.
+
+A server that dies writes no closing. It may have put a compaction's file in its place without a marker, so an opening
+without a closing before it is not judged by files; nobody can restore a table that is not closed.
 """
 
 from __future__ import annotations
@@ -20,13 +24,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from walferry.apply.index import RegionEvent
 from walferry.apply.outcomes import Refusal
+from walferry.apply.region_events import RegionEvent
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
+from walferry.ledger import KnownRegion, RunLedger
+from walferry.ledger.regions import RegionChanges, RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run.run import Run
 
@@ -35,136 +42,182 @@ log = logging.getLogger(__name__)
 FIRST_SEQUENCE = 3
 """sequence number of the first opening of a region that was just created; the daughters of an empty region that was
 split at once begin at 6, after their parent's opening and closing"""
-CLOSED = "closed regions"
-"""the note that keeps them, for each table"""
 CONFIRM_SECONDS = 20.0
 """before 2.0 hbase:meta still shows a region's former opening while it is on its way"""
 
+Known = Mapping[RegionKey, KnownRegion]
+RegionsOf = Callable[[str], Sequence[Region]]
+"""reads hbase:meta: a table's regions, none for one that was dropped"""
 
-def breaks_in_log(events: Sequence[RegionEvent]) -> dict[str, RegionEvent]:
-    """Of each table that began anew, by these events alone, the opening that shows it.
 
-    `events`: all of the time that is looked at, so that no compaction is missing.
-    """
+@dataclass(frozen=True)
+class Lineage:
+    """What a part of the log tells of regions."""
+
+    breaks: Mapping[str, RegionEvent]
+    """of each table that began a new history, the opening that shows it"""
+    known: Mapping[RegionKey, KnownRegion]
+    """what is known of each region after that part, of a closed one that it is"""
+    inherited: frozenset[str]
+    """names of all store files of the regions that opened; of a link (`table=region-file`) also what it leads to"""
+
+    def is_succeeded(self, region: KnownRegion) -> bool:
+        """Whether regions that opened took over a closed one's files: a split passes on no file without a cell.
+
+        A reference or link to its file shows it (StoreFileInfo, HFileLink), or a link that it had itself.
+        """
+        return any(
+            not self.inherited.isdisjoint((f"{file}.{region.region}", f"={region.region}-{file}"))
+            or ("=" in file and file in self.inherited)
+            for file in region.store_files
+        )
+
+
+def follow(known: Known, events: Iterable[RegionEvent]) -> Lineage:
+    """Follow regions through a part of the log, from what was known before it."""
     breaks: dict[str, RegionEvent] = {}
-    for region in by_region(events):
-        replaced = frozenset(name for event in region for name in event.replaced)
-        made: frozenset[str] = frozenset()
-        for event in region:  # by sequence number: it rises with every move, whatever the servers' clocks say
-            if event.kind is Marker.REGION_OPEN:
-                if event.sequence_number <= FIRST_SEQUENCE or not made - replaced <= event.files:
-                    breaks.setdefault(event.table, event)
-            else:
-                made |= event.files
-    return breaks
+    after = dict(known)
+    inherited: set[str] = set()
+    for key, region in by_region(events).items():
+        names = {name for event in region if event.kind is Marker.REGION_OPEN for name in event.files}
+        inherited |= names | {name[name.rfind("=") :] for name in names if "=" in name}
+        before = known.get(key, KnownRegion(*key, frozenset()))
+        after[key], broken = _follow_region(before, region)
+        if broken is not None:
+            breaks.setdefault(key[0], broken)
+    return Lineage(breaks, after, frozenset(inherited))
 
 
-def breaks_in_meta(events: Sequence[RegionEvent], regions: Mapping[str, Sequence[Region]]) -> dict[str, RegionEvent]:
-    """Of each table that began anew, by the regions that it has now, the closing after which it did.
+def _follow_region(before: KnownRegion, events: Sequence[RegionEvent]) -> tuple[KnownRegion, RegionEvent | None]:
+    """What is known after these events, by sequence number: it rises with every move, whatever the servers' clocks say.
 
-    `events`: those before a quiet cut; `regions`: read after it. A table without regions was dropped: the gate tells.
+    Also the opening that shows a new history, if there is one.
     """
-    breaks: dict[str, RegionEvent] = {}
-    inherited = [name for event in events if event.kind is Marker.REGION_OPEN for name in event.files]
-    for region in by_region(events):
-        last = region[-1]
-        now = {r.encoded: r for r in regions.get(last.table, ())}
-        if last.kind is not Marker.REGION_CLOSE or not now:
+    broken: RegionEvent | None = None
+    replaced = frozenset[str]().union(*(event.replaced for event in events))
+    # The snapshot is younger than the log's first events: what they show to come was not there before.
+    files = before.store_files.difference(*(event.files for event in events))
+    closing, closed = None, before.closed_sequence is not None
+    for event in events:
+        if event.kind is Marker.REGION_CLOSE:
+            closing, closed = event, True
             continue
-        if last.region in now:
-            opened = now[last.region]
-            if opened.server is not None and opened.open_sequence <= last.sequence_number:
-                breaks.setdefault(last.table, last)
-            continue
-        if not all(_is_inherited(file, last.region, inherited) for file in _files_left(region)):
-            breaks.setdefault(last.table, last)
-    return breaks
+        if event.kind is Marker.REGION_OPEN:
+            if _begins_history(event) or (closed and not files - replaced <= event.files):
+                broken = broken or event
+            files = event.files
+        else:
+            files |= event.files
+        closing, closed = None, False
+    after = KnownRegion(before.table, before.region, files - replaced)
+    if closing is not None:
+        after = replace(
+            after,
+            closed_sequence=closing.sequence_number, closed_file=closing.file, closed_offset=closing.offset,
+            closed_ms=closing.write_time,
+        )  # fmt: skip
+    return after, broken
 
 
-def by_region(events: Iterable[RegionEvent]) -> list[list[RegionEvent]]:
+def created(events: Iterable[RegionEvent]) -> dict[str, RegionEvent]:
+    """Of each table the first opening of a region that was created: that shows in any part of the log by itself."""
+    found: dict[str, RegionEvent] = {}
+    for event in events:
+        if _begins_history(event):
+            found.setdefault(event.table, event)
+    return found
+
+
+def _begins_history(event: RegionEvent) -> bool:
+    return event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE
+
+
+def by_region(events: Iterable[RegionEvent]) -> dict[RegionKey, list[RegionEvent]]:
     """The events of each region, by sequence number."""
-    regions: dict[tuple[str, str], list[RegionEvent]] = defaultdict(list)
+    regions: dict[RegionKey, list[RegionEvent]] = defaultdict(list)
     for event in events:
         regions[event.table, event.region].append(event)
-    return [sorted(region, key=lambda event: event.sequence_number) for region in regions.values()]
+    return {key: sorted(region, key=lambda event: event.sequence_number) for key, region in regions.items()}
 
 
-def _is_inherited(file: str, region: str, names: Iterable[str]) -> bool:
-    """Whether a region opened with a reference or a link to another one's file (StoreFileInfo, HFileLink)."""
-    return any(name.startswith(f"{file}.{region}") or f"={region}-{file}" in name for name in names)
+def breaks_in_meta(lineage: Lineage, regions: Mapping[str, Sequence[Region]]) -> dict[str, RegionEvent]:
+    """Of each table that began anew, by the regions that it has now, the closing after which it did.
 
-
-def find_breaks(events: Sequence[RegionEvent], regions_of: Callable[[str], Sequence[Region]]) -> list[Refusal]:
-    """One refusal (of ANY_REGION) for every table that began a new history in a batch.
-
-    `events`: those of the batch, and the `closed_regions` before it; `regions_of` reads hbase:meta.
+    `lineage`: up to a quiet cut; `regions`: read after it. A table without regions was dropped: the gate tells.
     """
-    found = breaks_in_log(events)
+    breaks: dict[str, RegionEvent] = {}
+    now = {table: {r.encoded: r for r in found} for table, found in regions.items()}
+    for (table, region), known in lineage.known.items():
+        if known.closed_sequence is None or not now.get(table):
+            continue
+        opened = now[table].get(region)
+        if opened is not None:
+            broken = opened.server is not None and opened.open_sequence <= known.closed_sequence
+        else:
+            broken = bool(known.store_files) and not lineage.is_succeeded(known)
+        if broken:
+            breaks.setdefault(table, _closing(known, known.closed_sequence))
+    return breaks
+
+
+def find_breaks(lineage: Lineage, regions_of: RegionsOf) -> list[Refusal]:
+    """One refusal (of ANY_REGION) for every table that began a new history, by the log or by hbase:meta."""
+    found = dict(lineage.breaks)
     deadline = time.monotonic() + CONFIRM_SECONDS
     while True:
-        tables = {event.table for event in events} - found.keys()
-        lost = breaks_in_meta(events, {table: regions_of(table) for table in tables})
+        lost = breaks_in_meta(lineage, {table: regions_of(table) for table in _with_closed(lineage) - found.keys()})
         if not lost or time.monotonic() > deadline:
             break
         time.sleep(1.0)
-    return [_refusal(event) for _, event in sorted((found | lost).items())]
+    return refusals_of(found | lost)
 
 
-def created_anew(events: Iterable[RegionEvent]) -> list[Refusal]:
-    """One refusal (of ANY_REGION) for every table of which a region opened without a history of sequence numbers.
+def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
+    """A refusal for each table that began a new history."""
+    return [_refusal(event) for _, event in sorted(breaks.items())]
 
-    Of the signs of a new history the one that shows in any part of the log by itself.
+
+def changes(before: Known, lineage: Lineage, tables: Collection[str], regions_of: RegionsOf | None) -> RegionChanges:
+    """What to keep for the next part of the log, for these tables: a table may be disabled for longer than one.
+
+    Not of those that are closed and have heirs instead: they are no more. `regions_of` None: hbase:meta is ahead of
+    this part of the log, so that only those whose heirs have opened are known to be gone.
     """
-    first: dict[str, RegionEvent] = {}
-    for event in events:
-        if event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE:
-            first.setdefault(event.table, event)
-    return [_refusal(event) for _, event in sorted(first.items())]
+    present: dict[str, set[str]] = {}
+    if regions_of is not None:
+        present = {table: {r.encoded for r in regions_of(table)} for table in _with_closed(lineage) & set(tables)}
+    kept: dict[RegionKey, KnownRegion | None] = {}
+    for key, known in lineage.known.items():
+        table, region = key
+        if table not in tables:
+            continue
+        gone = known.closed_sequence is not None and (
+            lineage.is_succeeded(known) or bool(present.get(table) and region not in present[table])
+        )
+        if gone:
+            kept[key] = None
+        elif known != before.get(key):
+            kept[key] = known
+    return kept
 
 
-def closed_regions(run: Run, tables: Iterable[str]) -> list[RegionEvent]:
-    """Of the regions that were closed in earlier batches and not opened again: a closing, with the files they had."""
-    events = []
-    for table in tables:
-        for kept in (run.ledger.notes.get(CLOSED, table) or {"regions": []})["regions"]:
-            place = (kept["file"], kept["offset"], table, kept["region"], kept["sequence_number"], kept["write_time"])
-            events.append(RegionEvent(Marker.FLUSH, *place, frozenset(kept["files"])))
-            events.append(RegionEvent(Marker.REGION_CLOSE, *place))
-    return events
+def know_snapshot(ledger: RunLedger, table: str, regions: Mapping[str, Collection[str]]) -> None:
+    """Keep which store files each region has in the run's snapshot, by encoded name: the log goes on from there."""
+    ledger.regions.begin([KnownRegion(table, region, frozenset(files)) for region, files in regions.items()])
 
 
-def keep_closed_regions(
-    run: Run, tables: Iterable[str], events: Sequence[RegionEvent], regions_of: Callable[[str], Sequence[Region]]
-) -> None:
-    """Keep those that are closed after these events, for the next batch: a table may be disabled for longer than one.
-
-    Not those that have heirs instead: they are no more.
-    """
-    kept: dict[str, list[dict[str, object]]] = {table: [] for table in tables}
-    closed = [region for region in by_region(events) if region[-1].kind is Marker.REGION_CLOSE]
-    now = {table: {r.encoded for r in regions_of(table)} for table in {region[-1].table for region in closed}}
-    for region in closed:
-        last = region[-1]
-        if last.table in kept and (last.region in now[last.table] or not now[last.table]):
-            kept[last.table].append(
-                {"region": last.region, "sequence_number": last.sequence_number, "write_time": last.write_time,
-                 "file": last.file, "offset": last.offset, "files": sorted(_files_left(region))}
-            )  # fmt: skip
-    for table, regions in kept.items():
-        if regions or run.ledger.notes.get(CLOSED, table):
-            run.ledger.notes.keep(CLOSED, {"regions": regions}, table)
+def _with_closed(lineage: Lineage) -> set[str]:
+    return {table for (table, _), known in lineage.known.items() if known.closed_sequence is not None}
 
 
-def _files_left(region: Sequence[RegionEvent]) -> frozenset[str]:
-    """Store files that a region made, by these events of its, and did not compact away."""
-    replaced = frozenset(name for event in region for name in event.replaced)
-    made = [event.files for event in region if event.kind in (Marker.FLUSH, Marker.COMPACTION)]
-    return frozenset[str]().union(*made) - replaced
+def _closing(known: KnownRegion, sequence_number: int) -> RegionEvent:
+    place = (known.closed_file, known.closed_offset, known.table, known.region, sequence_number, known.closed_ms)
+    return RegionEvent(Marker.REGION_CLOSE, *place)
 
 
 def _refusal(event: RegionEvent) -> Refusal:
     at = "opened without what it held before" if event.kind is Marker.REGION_OPEN else "closed and did not go on"
-    if event.kind is Marker.REGION_OPEN and event.sequence_number <= FIRST_SEQUENCE:
+    if _begins_history(event):
         at = "was created anew"
     message = (
         f"region {event.region} {at}: {event.table} was truncated, dropped and made again, or restored from a "

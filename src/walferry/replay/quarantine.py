@@ -23,10 +23,11 @@ from walferry.apply.writer import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.way import Way
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
+from walferry.ledger.regions import RegionChanges
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
+from walferry.replay import lineage
 from walferry.replay.cut import as_listed
-from walferry.replay.lineage import created_anew
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -51,10 +52,11 @@ def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
     return FileReport(file.name, file.length, False, tallies, (), ())
 
 
-def record(run: Run, reports: Sequence[FileReport]) -> None:
-    """Write a batch into the ledger: quarantine and holds first, then ranges.
+def record(run: Run, reports: Sequence[FileReport], regions: RegionChanges | None = None) -> None:
+    """Write a batch into the ledger: quarantine and holds first, then ranges with what they tell of `regions`.
 
-    A kill in between repeats the batch behind the holds, so that nothing overtakes what was put away.
+    A kill in between repeats the batch behind the holds, so that nothing overtakes what was put away. A file that was
+    not read to its end counts no entry: whoever reads it for a release takes in what it tells (`_unread`).
     """
     refusals = [refusal for report in reports for refusal in report.refusals]
     ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
@@ -66,10 +68,15 @@ def record(run: Run, reports: Sequence[FileReport]) -> None:
     waiting = {(hold.file, hold.table) for hold in holds}
     run.ledger.log.set_ranges(
         [
-            range_of(report, tally, "sealed" if (report.file, tally.table) in waiting else "applied")
+            range_of(
+                report,
+                tally if report.complete else TableTally(tally.table, 0, 0, 0, 0),
+                "sealed" if (report.file, tally.table) in waiting else "applied",
+            )
             for report in reports
             for tally in report.tallies
         ],
+        regions,
     )
 
 
@@ -222,7 +229,13 @@ def _apply_table(
         held=frozenset(hold.region for hold in still),
     )
     indexes = index_files(spark, narrow, files)
-    refusals: Sequence[Refusal] = _passed_over(indexes, task, items.values())
+    unread = _unread(run, table)
+    events = [event for index in indexes if index.report.file in unread for event in index.report.events]
+    has_hole = not task.cut_off.keys().isdisjoint(file.name for file in files)
+    before = {} if has_hole else run.ledger.regions.known([table], (event.region for event in events))
+    after = lineage.follow(before, [] if has_hole else events)
+    breaks = lineage.refusals_of({**after.breaks, **lineage.created(events)})
+    refusals: Sequence[Refusal] = _passed_over(breaks, indexes, task, items.values())
     if not refusals:
         try:
             refusals = apply_by_row(spark, task).refusals
@@ -242,20 +255,29 @@ def _apply_table(
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
                 _hold_again(run, released, again)
                 return
-    _mark_applied(run, table, {hold.file for hold in released} - {hold.file for hold in still})
+    told = lineage.changes(before, after, [table], None)
+    _mark_applied(run, table, indexes, {hold.file for hold in still}, told)
+    if has_hole:
+        run.ledger.regions.forget(table)
 
 
-def _passed_over(indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Quarantined]) -> list[Refusal]:
+def _unread(run: Run, table: str) -> set[str]:
+    """Names of the files that waited as a whole, or hold nothing of the table."""
+    return {r.file for r in run.ledger.log.ranges(state="sealed") if r.table == table and not r.entries}
+
+
+def _passed_over(
+    breaks: Sequence[Refusal], indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Quarantined]
+) -> list[Refusal]:
     """What a file that waited as a whole holds beside edits and nobody has looked at: bulk loads, a broken lineage.
 
     What is in quarantine already has been looked at, whatever was decided. Damage is met when the edits are read.
     """
     known = {(item.file, item.start) for item in items}
-    events = [event for index in indexes for event in index.events]
     found = [refusal for index in indexes for refusal in index.report.refusals]
     return [
         refusal
-        for refusal in (*created_anew(events), *found)
+        for refusal in (*breaks, *found)
         if refusal.kind is not RefusalKind.DAMAGE
         and (refusal.file, refusal.start) not in known
         and refusal.region not in task.held
@@ -263,18 +285,24 @@ def _passed_over(indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Qu
     ]
 
 
-def _mark_applied(run: Run, table: str, files: Collection[str]) -> None:
-    """The ranges of these files are applied, to the files' real ends.
+def _mark_applied(
+    run: Run, table: str, indexes: Sequence[FileIndex], waiting: Collection[str], regions: RegionChanges
+) -> None:
+    """The ranges of these files are applied, to the files' real ends, but for those that still wait.
 
-    The ranges may end too early: a file that its server had just left is listed with length 0. A file without a
-    range is of a batch that was killed, and comes again with it.
+    What they hold, and what they tell of `regions`, is known now. The ranges may end too early, too: a file that its
+    server had just left is listed with length 0. A file without a range is of a batch that was killed, and comes again
+    with it.
     """
     known = {file.name: file for file in run.ledger.log.files()}
-    sealed = run.ledger.log.ranges(state="sealed")
-    ranges = [r for r in sealed if r.table == table and r.file in files]
-    ends = {name: _length(run, as_listed(known[name])) for name in sorted({r.file for r in ranges})}
-    run.ledger.log.set_ranges([replace(r, end=max(r.end, ends[r.file])) for r in ranges])
-    run.ledger.log.mark_applied(list(ends), [table])
+    sealed = {r.file: r for r in run.ledger.log.ranges(state="sealed") if r.table == table}
+    ranges = []
+    for report in (index.report for index in indexes if index.report.file in sealed):
+        (tally,) = report.tallies
+        end = max(sealed[report.file].end, _length(run, as_listed(known[report.file])))
+        ranges.append(replace(range_of(report, tally, "sealed"), end=end))
+    run.ledger.log.set_ranges(ranges, regions)
+    run.ledger.log.mark_applied([r.file for r in ranges if r.file not in waiting], [table])
 
 
 def _length(run: Run, file: WalFile) -> int:

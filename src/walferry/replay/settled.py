@@ -167,7 +167,7 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
             if r.last_write_ms < max(begins, span.start_ms) or r.first_write_ms >= span.end_ms:
                 continue
         elif own is not None:
-            continue  # no entry of the table; a round does not count those of a file that waited as a whole
+            continue  # no entry of the table
         regions = held.get((r.file, r.table), set())
         if r.state in ("applied", "verified"):
             yield r.file, r.table, Settled(span)

@@ -32,7 +32,7 @@ from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying
 from walferry.replay.cut import await_archive, cut_log, record_seen
-from walferry.replay.lineage import breaks_in_log
+from walferry.replay.lineage import created, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
@@ -252,18 +252,18 @@ def require_targets(run: Run) -> None:
 def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None:
     """Raise WalferryError when a table began anew within the times that are read, and had edits before (R11)."""
     start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
-    events = [event for index in indexes for event in index.events]
+    events = [event for index in indexes for event in index.report.events]
     inside = [event for event in events if start_ms <= event.write_time < end_ms]
     beside = [event for event in events if plan.others.holds(event.file, event.table, event.write_time)]
-    found = [broken for event in (*inside, *beside) for broken in breaks_in_log([event]).values()]
+    found = list(created((*inside, *beside)).values())
     if all(index.report.complete for index in indexes):
         # Only the window's own times are read without a hole; what was compacted away may stand in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
-        found += breaks_in_log([*inside, *compacted]).values()
-    created = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
+        found += follow({}, [*inside, *compacted]).breaks.values()
+    last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
     for index in indexes:
         for tally in index.report.tallies:
-            event = created.get(tally.table)
+            event = last.get(tally.table)
             if event is not None and tally.entries and tally.first_write_ms < event.write_time:
                 raise WalferryError(
                     f"{tally.table} was truncated, dropped and made again, or restored, at {iso(event.write_time)}: "

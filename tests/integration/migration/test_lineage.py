@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -140,6 +141,113 @@ def test_a_disabled_table_that_is_restored_before_a_round_sees_it_open_is_notice
     replay(run, spark, until=lambda: True)
     assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]
     at_source.delete_snapshot(snapshot)
+
+
+def test_a_restore_is_noticed_where_all_that_was_lost_had_been_flushed_in_earlier_calm_rounds(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    restored, other = make_table(), make_table(())
+    at_source.put(restored, [Cell(row, b"f", b"q", b"old", 1) for row in (b"a", b"z")])
+    snapshot = unique("kept")
+    at_source.snapshot(snapshot, restored)
+    run = start_run(restored, other)
+    for number in (2, 3):
+        at_source.put(restored, [Cell(row, b"f", b"q", b"lost", number) for row in (b"a", b"z")])
+        at_source.flush_table(restored)
+        replay(run, spark, until=lambda: True)
+    replay(run, spark, until=lambda: True)
+    assert run.ledger.quarantine.items() == []
+    restore(at_source, snapshot, restored)
+    for table in (restored, other):
+        at_source.put(table, [Cell(b"b", b"f", b"q", b"after", 4)])
+    replay(run, spark, until=lambda: True)
+
+    (item,) = run.ledger.quarantine.items()
+    assert (item.table, item.kind) == (restored, RefusalKind.LINEAGE)
+    here, there = sides(run)
+    assert f"{restored} b'b' b'f:q'" not in there
+    assert {key for key in there if key.startswith(other)} == {key for key in here if key.startswith(other)}
+    with pytest.raises(GateShutError, match="restored from a snapshot"):
+        gates.before_cutover(run)
+    at_source.delete_snapshot(snapshot)
+
+
+def test_a_restore_right_after_the_copy_is_noticed_by_the_files_of_the_runs_own_snapshot(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    table = make_table()
+    at_source.put(table, [Cell(b"a", b"f", b"q", b"old", 1)])
+    snapshot = unique("kept")
+    at_source.snapshot(snapshot, table)
+    at_source.put(table, [Cell(b"a", b"f", b"q", b"lost", 2)])
+    at_source.flush_table(table)
+    run = start_run(table)
+    restore(at_source, snapshot, table)
+    replay(run, spark, until=lambda: True)
+    assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]
+    at_source.delete_snapshot(snapshot)
+
+
+def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_no_new_history(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    table = make_table()
+    at_source.put(table, [Cell(row, b"f", b"q", b"old", 1) for row in (b"a", b"z")])
+    run = start_run(table)
+    written = iter(range(2, 1_000))
+
+    def load() -> None:
+        number = next(written)
+        at_source.put(table, [Cell(row, b"f", b"q", b"v%d" % number, number) for row in (b"a", b"h", b"r", b"z")])
+
+    def files() -> int:
+        found = 0
+        for region in at_source.regions(table):
+            for family in (b"f", b"g"):
+                folder = f"{run.source_root}/data/default/{table}/{region.encoded}/{family.decode()}"
+                found += len(run.source_files.list(folder))
+        return found
+
+    def compact() -> None:
+        for _ in range(3):
+            load()
+            at_source.flush_table(table)
+        before = files()
+        at_source.compact_table(table, major=True)
+        deadline = time.monotonic() + 60
+        while files() >= before and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+    def move() -> None:
+        for region in at_source.regions(table):
+            at_source.move_region(region, next(server for server in at_source.servers() if server != region.server))
+
+    def split() -> None:
+        at_source.split_region(at_source.regions(table)[0], b"g")
+
+    def merge() -> None:
+        at_source.merge_regions(at_source.regions(table)[:2])
+
+    def disable() -> None:
+        at_source.disable_table(table)
+        replay(run, spark, until=lambda: True)
+        at_source.enable_table(table)
+
+    for change in (compact, move, compact, split, move, compact, merge, disable, move):
+        load()
+        change()
+        load()
+        replay(run, spark, until=lambda: True)
+        assert run.ledger.quarantine.items() == [], change.__name__
+    # What is known of the regions is true: these files are there.
+    known = run.ledger.regions.known([table], [region.encoded for region in at_source.regions(table)])
+    for (_, region), told in known.items():
+        folder = f"{run.source_root}/data/default/{table}/{region}"
+        present = {file.name for family in "fg" for file in run.source_files.list(f"{folder}/{family}")}
+        assert told.store_files
+        assert told.store_files <= present
+    here, there = sides(run)
+    assert there == here
 
 
 def test_the_split_of_an_empty_region_is_no_new_history(

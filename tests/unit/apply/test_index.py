@@ -29,7 +29,7 @@ def marker(qualifier: bytes, message: bytes) -> bytes:
 
 
 def test_openings_and_flushes_of_a_real_log_name_their_store_files() -> None:
-    events = indexed(FIXTURE, "plain").events
+    events = indexed(FIXTURE, "plain").report.events
     assert [(e.kind, e.region[:8], e.sequence_number) for e in events] == [
         (Marker.REGION_OPEN, "2cad7ad3", 3), (Marker.REGION_OPEN, "ecbf8f38", 3),
         (Marker.FLUSH, "2cad7ad3", 19), (Marker.FLUSH, "2cad7ad3", 20),
@@ -47,7 +47,7 @@ def test_a_compaction_names_what_it_made_and_what_it_took_out(tmp_path: Path) ->
     )  # fmt: skip
     cells = [marker(b"HBASE::COMPACTION", message.SerializeToString())]
     (tmp_path / "log").write_bytes(header() + entry(cells, 5) + TRAILER)
-    (event,) = indexed(tmp_path / "log", "t1").events
+    (event,) = indexed(tmp_path / "log", "t1").report.events
     assert (event.kind, sorted(event.files), sorted(event.replaced)) == (Marker.COMPACTION, ["f3"], ["f1", "f2"])
 
 

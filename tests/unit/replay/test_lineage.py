@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from walferry.apply.index import RegionEvent
+from walferry.apply.region_events import RegionEvent
+from walferry.errors import WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger
+from walferry.ledger import KnownRegion, Ledger, WalRange
+from walferry.ledger.regions import RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import lineage
-from walferry.replay.lineage import closed_regions, find_breaks, keep_closed_regions
+from walferry.replay.lineage import changes, find_breaks, follow, know_snapshot
 from walferry.run.run import Run
 
 TABLE = "shop:orders"
@@ -56,8 +58,17 @@ def now(**open_sequences: int) -> list[Region]:
     ]
 
 
-def broken(events: Sequence[RegionEvent], regions: Sequence[Region] = ()) -> bool:
-    found = find_breaks(events, lambda table: regions)
+def known(**files: str) -> dict[RegionKey, KnownRegion]:
+    """What earlier batches told of open regions; their files with blanks in between."""
+    return {(TABLE, r * 32): KnownRegion(TABLE, r * 32, frozenset(names.split())) for r, names in files.items()}
+
+
+def broken(
+    events: Sequence[RegionEvent],
+    regions: Sequence[Region] = (),
+    before: Mapping[RegionKey, KnownRegion] = {},
+) -> bool:
+    found = find_breaks(follow(before, events), lambda table: regions)
     assert all((f.table, f.region, f.kind) == (TABLE, ANY_REGION, RefusalKind.LINEAGE) for f in found)
     return bool(found)
 
@@ -110,24 +121,104 @@ def test_the_heirs_of_a_split_and_of_a_merge_have_the_files_of_their_parents() -
 
 def test_a_region_that_is_gone_without_an_heir_of_its_files_was_replaced() -> None:
     assert broken([flushed(B, 22, "f3"), closed(B, 23), opened(A, 14, "f1")], now(a=13))
-    assert broken([flushed(B, 22, "f3", "f4"), closed(B, 23), opened(A, 25, f"f3.{B}")], now(a=24))
+    assert broken([flushed(B, 22, "f3", "f4"), closed(B, 23), opened(A, 25, "t=bbbb-f3")], now(a=24))
 
 
-def test_a_table_that_is_disabled_for_longer_than_a_batch_is_remembered(tmp_path: Path) -> None:
+def test_a_file_of_the_snapshot_or_of_an_earlier_batch_is_missed_when_a_region_opens_again() -> None:
+    again = [closed(A, 30), opened(A, 32, "f1")]
+    assert broken(again, now(a=31), known(a="f1 f2"))
+    assert broken([closed(A, 30), opened(A, 32)], now(a=31), known(a="f1"))
+    assert not broken(again, now(a=31), known(a="f1"))
+    assert not broken([flushed(A, 25, "f3"), closed(A, 30), opened(A, 32, "f2", "f3")], now(a=31), known(a="f2"))
+    assert broken([opened(A, 20, "f1", "f2"), *again], now(a=31)), "an opening tells all that there was, too"
+
+
+def test_compactions_of_what_was_known_before_leave_nothing_to_miss() -> None:
+    merged = compacted(A, 20, "f3", "f1", "f2")
+    expired = event(Marker.COMPACTION, A, 22, replaced=["f0"])
+    again = [merged, expired, closed(A, 30), opened(A, 32, "f3")]
+    assert not broken(again, now(a=31), known(a="f0 f1 f2"))
+    assert broken(again, now(a=31), known(a="f0 f1 f2 f4"))
+
+
+def test_what_came_between_the_start_fence_and_the_snapshot_is_not_missed_before_it_came() -> None:
+    moved = [closed(A, 10), opened(A, 12, "f1"), flushed(A, 15, "f2"), closed(A, 20), opened(A, 22, "f1", "f2")]
+    assert not broken(moved, now(a=21), known(a="f1 f2")), "the snapshot has f2, and the log begins before it"
+    recovered = [closed(A, 10), opened(A, 12, "f1"), opened(A, 30, "f1", "r")]
+    assert not broken(recovered, now(a=29), known(a="f1 r")), (
+        "the edits of a dead server became a file without a marker"
+    )
+
+
+def test_a_bulk_load_brings_files_and_a_restore_takes_them_again() -> None:
+    loaded = event(Marker.BULK_LOAD, A, 15, "b_SeqId_15_")
+    assert broken([loaded, closed(A, 20), opened(A, 22, "f1")], now(a=21), known(a="f1"))
+    assert not broken([loaded, closed(A, 20), opened(A, 22, "f1", "b_SeqId_15_")], now(a=21), known(a="f1"))
+
+
+def test_a_server_that_died_may_have_compacted_without_a_marker() -> None:
+    assert not broken([opened(A, 32, "f3")], now(a=31), known(a="f1 f2"))
+    assert broken([opened(A, 32, "f3"), closed(A, 40), opened(A, 42)], now(a=41), known(a="f1 f2"))
+
+
+def test_restored_with_other_borders_what_earlier_batches_told_of_is_without_an_heir() -> None:
+    assert broken([closed(A, 30), opened(B, 14, "f0")], now(b=13), known(a="f1 f2"))
+    assert not broken([closed(A, 30), opened(B, 34, f"f1.{A}")], now(b=33), known(a="f1 empty"))
+    assert not broken([closed(A, 30), opened(B, 34, "orders=x-f1")], now(b=33), known(a="orders=x-f1")), "a link's link"
+
+
+def batch(run: Run, events: Sequence[RegionEvent], regions: Sequence[Region]) -> bool:
+    """Whether a batch of events shows a break; if not, it is recorded as batches are."""
+    before = run.ledger.regions.known([TABLE], [one.region for one in events])
+    found = broken(events, regions, before)
+    if not found:
+        run.ledger.log.set_ranges([], changes(before, follow(before, events), [TABLE], lambda table: regions))
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        yield Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
 
-        def batch(events: Sequence[RegionEvent], regions: Sequence[Region]) -> bool:
-            known = [*closed_regions(run, [TABLE]), *events]
-            found = broken(known, regions)
-            keep_closed_regions(run, [TABLE], known, lambda table: regions)
-            return found
 
-        assert not batch([flushed(A, 19, "f2"), closed(A, 20)], now(a=0, b=2))
-        assert not batch([], now(a=0, b=2))
-        assert batch([opened(A, 22, "f1")], now(a=21, b=2)), "it was restored meanwhile"
-        assert not batch([flushed(A, 30, "f2"), closed(A, 31)], now(a=0, b=2))
-        assert not batch([opened(A, 33, "f2")], now(a=32, b=2))
-        assert closed_regions(run, [TABLE]) == []
-        assert not batch([closed(A, 40), opened(C, 42)], now(c=41, b=2))
-        assert closed_regions(run, [TABLE]) == [], "a parent that is gone is not kept for ever"
+def test_what_was_flushed_in_calm_batches_is_missed_when_a_restored_table_opens(run: Run) -> None:
+    know_snapshot(run.ledger, TABLE, {A: ["f1"], B: ["f1"]})
+    assert not batch(run, [flushed(A, 11, "f2")], now(a=1, b=1))
+    assert not batch(run, [flushed(A, 19, "f3")], now(a=1, b=1))
+    assert not batch(run, [compacted(A, 21, "f4", "f1", "f2")], now(a=1, b=1))
+    assert not batch(run, [closed(B, 30), opened(B, 32, "f1")], now(a=1, b=31)), "a move"
+    assert not batch(run, [closed(A, 30), opened(A, 32, "f3", "f4")], now(a=31, b=31)), "another one"
+    assert batch(run, [closed(A, 40), opened(A, 42, "t=x-f1")], now(a=41, b=31))
+
+
+def test_a_table_that_is_restored_right_after_the_copy_lacks_files_of_the_runs_snapshot(run: Run) -> None:
+    know_snapshot(run.ledger, TABLE, {A: ["f1", "f2"]})
+    assert batch(run, [closed(A, 30), opened(A, 32, "f1")], now(a=31))
+
+
+def test_what_a_batch_tells_of_regions_is_kept_with_its_ranges_or_not_at_all(run: Run) -> None:
+    told = follow({}, [flushed(A, 11, "f1"), closed(A, 12)])
+    seen = WalRange("never seen", 0, 1, TABLE, 1, 1, 1, 1, "applied")
+    with pytest.raises(WalferryError, match="never saw"):
+        run.ledger.log.set_ranges([seen], changes({}, told, [TABLE], None))
+    assert run.ledger.regions.known([TABLE], [A]) == {}
+    run.ledger.log.set_ranges([], changes({}, told, [TABLE], None))
+    assert run.ledger.regions.known([TABLE]) == {
+        (TABLE, A): KnownRegion(TABLE, A, frozenset({"f1"}), 12, "file", 12, 12)
+    }
+    run.ledger.regions.forget(TABLE)
+    assert run.ledger.regions.known([TABLE], [A]) == {}
+
+
+def test_a_table_that_is_disabled_for_longer_than_a_batch_is_remembered(run: Run) -> None:
+    assert not batch(run, [flushed(A, 19, "f2"), closed(A, 20)], now(a=0, b=2))
+    assert not batch(run, [], now(a=0, b=2))
+    assert batch(run, [opened(A, 22, "f1")], now(a=21, b=2)), "it was restored meanwhile"
+    assert batch(run, [], now(c=21, b=2)), "restored with other borders, and no batch saw it open"
+    assert not batch(run, [opened(A, 22, "f2")], now(a=21, b=2))
+    assert not batch(run, [flushed(A, 30, "f3"), closed(A, 31)], now(a=0, b=2))
+    assert not batch(run, [opened(A, 33, "f2", "f3")], now(a=32, b=2))
+    assert run.ledger.regions.known([TABLE]) == {}
+    assert not batch(run, [closed(A, 40), opened(C, 42, f"f3.{A}")], now(c=41, b=2))
+    assert run.ledger.regions.known([TABLE], [A]) == {}, "a parent that is gone is not kept for ever"

@@ -11,14 +11,26 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_row import RowTask
-from walferry.apply.index import FileIndex, RegionEvent
+from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, TableTally, Withheld
+from walferry.apply.region_events import RegionEvent
 from walferry.errors import UsageError
 from walferry.formats.markers import Marker
 from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
-from walferry.replay.quarantine import _hold_again, _passed_over, check_release, item_of, record, release
+from walferry.replay.lineage import changes, created, follow, refusals_of
+from walferry.replay.quarantine import (
+    _hold_again,
+    _mark_applied,
+    _passed_over,
+    _unread,
+    check_release,
+    item_of,
+    record,
+    release,
+)
 from walferry.run.run import Run
+from walferry.storage import Local
 
 TABLE, OTHER = "shop:orders", "shop:users"
 FILE = "rs%2C1%2C2.10"
@@ -129,15 +141,46 @@ def test_what_nobody_looked_at_while_a_whole_table_waited_is_refused_before_its_
     damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     report = FileReport(FILE, 100, True, (), (load, damaged), ())
     opened = RegionEvent(Marker.REGION_OPEN, FILE, 60, TABLE, "r9", 2, 1)
-    index = FileIndex("rs%2C1%2C2", report, frozenset(), (opened,))
+    index = FileIndex("rs%2C1%2C2", report, frozenset())
+    breaks = refusals_of(created([opened]))
     task = RowTask(route=None, files=())  # type: ignore[arg-type]
-    found = _passed_over([index], task, [])
+    found = _passed_over(breaks, [index], task, [])
     assert {(refusal.start, refusal.kind) for refusal in found} == {
         (60, RefusalKind.LINEAGE), (40, RefusalKind.NOT_IN_LOG),
     }  # fmt: skip
     (number,) = run.ledger.quarantine.put([item_of(load)])
     (known,) = run.ledger.quarantine.items()
     assert known.quarantine_id == number
-    assert [refusal.start for refusal in _passed_over([index], task, [known])] == [60]
-    assert _passed_over([index], replace(task, held=frozenset({"r1", ANY_REGION})), []) == []
-    assert _passed_over([index], replace(task, cut_off={FILE: 30}), []) == []
+    assert [refusal.start for refusal in _passed_over(breaks, [index], task, [known])] == [60]
+    assert _passed_over(breaks, [index], replace(task, held=frozenset({"r1", ANY_REGION})), []) == []
+    assert _passed_over(breaks, [index], replace(task, cut_off={FILE: 30}), []) == []
+
+
+def index(*events: RegionEvent) -> FileIndex:
+    """What the file turns out to hold once somebody reads it."""
+    report = FileReport(FILE, 100, True, (TableTally(TABLE, 2, 3, 1_000, 2_000),), (), (), events)
+    return FileIndex("rs%2C1%2C2", report, frozenset())
+
+
+def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Run) -> None:
+    run.__dict__["source_files"] = Local()
+    damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
+    record(run, [replace(report(), complete=False, refusals=(damaged,))])
+    waiting = [r for r in run.ledger.log.ranges() if r.table == TABLE]
+    assert [(r.state, r.entries, r.first_write_ms, r.last_write_ms) for r in waiting] == [("sealed", 0, None, None)]
+    assert _unread(run, TABLE) == {FILE}
+    assert run.ledger.log.last_edit_ms() is None
+
+    flushed = RegionEvent(Marker.FLUSH, FILE, 60, TABLE, "r9", 20, 1_500, frozenset({"f1"}))
+    told = changes({}, follow({}, [flushed]), [TABLE], None)
+    _mark_applied(run, TABLE, [index(flushed)], {FILE}, told)
+    (still,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
+    assert (still.state, still.entries, still.cells) == ("sealed", 2, 3), "another item holds it"
+    assert _unread(run, TABLE) == set(), "what it tells of regions is not taken in twice"
+    assert run.ledger.regions.known([TABLE], ["r9"])[TABLE, "r9"].store_files == {"f1"}
+
+    _mark_applied(run, TABLE, [index()], set(), {})
+    (done,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
+    assert (done.state, done.entries, done.cells) == ("applied", 2, 3)
+    assert (done.first_write_ms, done.last_write_ms) == (1_000, 2_000)
+    assert run.ledger.log.last_edit_ms() == 2_000
