@@ -66,6 +66,10 @@ class SidesDifferError(WalferryError):
     exit_code = 5
 
 
+class DecisionNeededError(SidesDifferError):
+    """Nothing but a person's decision about named rows is missing: `walferry accept`; facts `regions`, `rows`."""
+
+
 class GapError(WalferryError):
     """A byte range of the log is missing: facts `file`, `start`, `end`."""
 

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.checks.validation import require, validate
-from walferry.errors import GateShutError, SidesDifferError
+from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, RunLedger
-from walferry.ledger.comparisons import Decision
+from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.migration.accept import describe
-from walferry.migration.compare import comparisons_of_phase, needs_decision
+from walferry.migration.compare import EXPLAINED_ROWS, comparisons_of_phase
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.replay.lineage import missing_tables
 from walferry.run.lag import caught_up
 from walferry.run.run import Run
+from walferry.run.state import accept_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,18 +161,36 @@ def require_alike(run: Run) -> None:
 def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> None:
     rows = drain_rows(run.ledger, compared)
     waiting = _undecided(run, compared)
-    for column, what in (
-        ("unexplained", "source and target differ without an explanation in {}"),
-        ("uncompared", "cells of {} expired while they were read, and only one side held them: compare again"),
-        ("undecided", "source and target differ in {} by rows that are not in the log: " + _asks(run, waiting)),
-    ):
+    kinds: tuple[tuple[str, str, str, type[SidesDifferError]], ...] = (
+        ("unexplained", "source and target differ without an explanation in", _too_many(run, compared),
+         SidesDifferError),
+        ("uncompared", "cells expired while they were read, and only one side held them; compare again:", "",
+         SidesDifferError),
+        ("undecided", "source and target differ by rows that are not in the log in", _asks(run, waiting),
+         DecisionNeededError),
+    )  # fmt: skip
+    for column, what, advice, kind in kinds:
         regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]})
         if regions:
-            raise SidesDifferError(
-                f"{what.format(', '.join(regions[:10]))}; see `walferry report {run.run_id}`"
+            raise kind(
+                f"{what} {', '.join(regions[:10])}{advice}; see `walferry report {run.run_id}`"
                 + (f" and {docs}" if docs else ""),
                 regions=regions, rows=[item.row for item in waiting], docs_index=docs,
             )  # fmt: skip
+
+
+def _too_many(run: Run, compared: Sequence[ComparedTable]) -> str:
+    """Which tables differ in more rows than anybody can look at, and what to do then."""
+    found = [item for item in compared if item.differing_rows > EXPLAINED_ROWS]
+    if not found:
+        return ""
+    counts = ", ".join(f"{item.differing_rows} rows of {item.table}" for item in found)
+    targets = ", ".join(run.pair(item.table).target for item in found)
+    return (
+        f": {counts} differ, more than the {EXPLAINED_ROWS} that are looked at one by one, and no decision can rest on "
+        f"that. Find out why, then copy anew: `walferry abort {run.record.name} --reason …`, drop {targets} at the "
+        "target, begin a new run"
+    )
 
 
 def _asks(run: Run, waiting: Sequence[Difference]) -> str:
@@ -180,14 +199,10 @@ def _asks(run: Run, waiting: Sequence[Difference]) -> str:
         return ""
     first = ", ".join(f"{describe(item, {})['row']} of {item.table}" for item in waiting[:5])
     more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
-    tables = " and ".join(f"--table {table}" for table in sorted({item.table for item in waiting}))
     return (
-        (
-            f"{first}{more}. They were written with SKIP_WAL, or their log is lost. Find out which; to leave them out, "
-            f"`walferry accept {run.record.name} {tables} --all --reason …`, then repeat this check"
-        )
-        .replace("{", "{{")
-        .replace("}", "}}")
+        f": {first}{more}. They were written with SKIP_WAL, or their log is lost. Find out which; to leave them out, "
+        f"{' and '.join(accept_command(run.record, table) for table in sorted({item.table for item in waiting}))}, "
+        "then repeat this check"
     )
 
 

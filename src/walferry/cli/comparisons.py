@@ -17,6 +17,9 @@ from walferry.cli.options import (
 )
 from walferry.errors import SidesDifferError, UsageError
 
+SHOWN = 20
+"""accepted rows"""
+
 
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """Compare both sides of a run's tables now; exit 5 if something found would shut the last gate.
@@ -69,5 +72,7 @@ def accept(
         items = [decisions.describe(item, run.comparisons.accepted()) for item in chosen]
     if as_json:
         print_json({"run": run.run_id, "dry_run": dry_run, "accepted": items})
-    for item in [] if as_json else items:
+    for item in [] if as_json else items[:SHOWN]:
         print(f"{'would accept' if dry_run else 'accepted'} {item['row']} of {item['table']}: {item['detail']}")
+    if not as_json and len(items) > SHOWN:
+        print(f"and {len(items) - SHOWN} more rows of {table}; all of them with --json")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from hashlib import sha256
 
 from sqlalchemy import ColumnElement, Table, func, insert, select, tuple_
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, RangeComparison, to_columns
+from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, RangeComparison, to_columns, to_json
 from walferry.ledger.store import Store, fetch
 
 Decision = tuple[str, bytes, str]
 """Table, row and fingerprint of an accepted difference."""
+
+
+AUDITED_ROWS = 200
+"""an audit line names so many accepted rows, and has a digest of all: `accepted_differences` has them"""
 
 
 class Comparisons:
@@ -106,7 +111,9 @@ class Comparisons:
             ]
             if rows:
                 connection.execute(insert(table), [to_columns(row) | {"run_id": self._run_id} for row in rows])
-                inputs = {"differences": [to_columns(row) for row in rows], "reason": reason}
+                named = [to_columns(row) for row in rows]
+                digest = sha256(to_json({"differences": named}).encode()).hexdigest()
+                inputs = {"rows": len(rows), "digest": digest, "first": named[:AUDITED_ROWS], "reason": reason}
                 self._store.note(connection, "accept differences", self._run_id, inputs, actor=actor)
 
     def accepted(self) -> dict[Decision, AcceptedDifference]:
@@ -115,6 +122,11 @@ class Comparisons:
         with self._store.database.read() as connection:
             rows = fetch(connection, AcceptedDifference, table, table.c.run_id == self._run_id)
         return {decision(row): row for row in rows}
+
+    def undecided(self) -> list[Difference]:
+        """Of each table's newest comparison the rows that the log does not hold, and that nobody has accepted."""
+        decided = self.accepted()
+        return [item for item in self.differences() if needs_decision(item, decided)]
 
     def _chosen(self, table: Table, of: Sequence[ComparedTable] | None) -> list[ColumnElement[bool]]:
         of_run = table.c.run_id == self._run_id
@@ -133,3 +145,8 @@ class Comparisons:
 def decision(item: Difference | AcceptedDifference) -> Decision:
     """The key of a decision about a difference."""
     return item.table, item.row, item.fingerprint
+
+
+def needs_decision(difference: Difference, decided: Collection[Decision]) -> bool:
+    """Whether the gate is shut until a person accepts exactly this difference."""
+    return difference.kind == "not-in-log" and decision(difference) not in decided

@@ -12,8 +12,8 @@ from typing import Any
 from walferry.errors import UsageError
 from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import AcceptedDifference, Difference, RunLedger
-from walferry.ledger.comparisons import Decision, decision
-from walferry.migration.compare import comparisons_of_phase, needs_decision
+from walferry.ledger.comparisons import Decision, decision, needs_decision
+from walferry.migration.compare import comparisons_of_phase
 
 
 def waiting(ledger: RunLedger, table: str) -> list[Difference]:

@@ -11,17 +11,18 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms
 from walferry.formats.resolve import FamilyRules, Fate
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import ComparedTable, Difference, PhaseRecord, RangeComparison, RunLedger, source_tables
-from walferry.ledger.comparisons import Decision, decision
+from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration.digest import (
     CLOCKS_APART_MS,
@@ -30,11 +31,20 @@ from walferry.migration.digest import (
     RangePair,
     compare_pairs,
 )
-from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED, RowSides, classify, row_sides
+from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, RowSides, classify, row_sides
 from walferry.migration.logged import logged
 from walferry.run.run import Run
+from walferry.spark.clients import shared_client
+from walferry.spark.fan_out import fan_out
 
 log = logging.getLogger(__name__)
+
+EXPLAINED_ROWS = 20_000
+"""of a table; where more differ, nobody can look at each, and the first SHOWN_ROWS stand for the others"""
+_AT_ONCE = 2_000
+"""rows explained with one reading of the log"""
+_A_TASK = 100
+"""rows that a task reads again"""
 
 
 @dataclass(frozen=True)
@@ -96,12 +106,13 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     pairs = _pairs(run, table)
     outcomes = compare_pairs(spark, pairs)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
-    count = sum(outcome.differing for outcome in outcomes)
-    rows = sorted(row for outcome in outcomes for row in outcome.rows)[:SHOWN_ROWS]
-    differences = explain(run, spark, table, rows, applied, before.began_ms) if rows else []
-    if count > len(rows) and differences[-1].kind != UNEXPLAINED:
+    count, rows = _differing(spark, pairs, outcomes)
+    differences = []
+    for first in range(0, len(rows), _AT_ONCE):
+        differences += explain(run, spark, table, rows[first : first + _AT_ONCE], applied, before.began_ms)
+    if count > len(rows):
         # The gate looks at recorded rows: those left out must not pass as part of the explained ones of their region.
-        message = f"{count - len(rows)} more rows from here on differ"
+        message = f"{count - len(rows)} more rows from here on differ, too many to look at each: copy the table anew"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
@@ -154,11 +165,6 @@ def applied_files(run: Run, table: str) -> set[str]:
     return {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
 
 
-def needs_decision(difference: Difference, decided: Collection[Decision]) -> bool:
-    """Whether the gate is shut until a person accepts exactly this difference."""
-    return difference.kind == NOT_IN_LOG and decision(difference) not in decided
-
-
 def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
     """What a table's families keep."""
     return {
@@ -192,6 +198,23 @@ def _pairs(run: Run, table: str) -> list[RangePair]:
     ]
 
 
+def _differing(spark: SparkSession, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]) -> tuple[int, list[bytes]]:
+    """How many rows differ, and which: all of them, or the first SHOWN_ROWS of more than EXPLAINED_ROWS."""
+    count = sum(outcome.differing for outcome in outcomes)
+    rows = {row for outcome in outcomes for row in outcome.rows}
+    if len(rows) < count <= EXPLAINED_ROWS:
+        # Ranges in which more differ than were named are read once more. What is equal by then was under way.
+        again = [
+            replace(pair, named=EXPLAINED_ROWS)
+            for pair, outcome in zip(pairs, outcomes, strict=True)
+            if outcome.differing > len(outcome.rows)
+        ]
+        found = compare_pairs(spark, again)
+        rows |= {row for outcome in found for row in outcome.rows}
+        count = len(rows) + sum(outcome.differing - len(outcome.rows) for outcome in found)
+    return count, sorted(rows)[: SHOWN_ROWS if count > EXPLAINED_ROWS else EXPLAINED_ROWS]
+
+
 def _range(table: str, pair: RangePair, outcome: Outcome) -> RangeComparison:
     dropped = {
         side: {fate.name.lower(): int(counts[fate]) for fate in Fate if fate is not Fate.VISIBLE}
@@ -220,7 +243,13 @@ def explain(
     the rows, so that it holds every edit that they show.
     """
     rules = rules_of(run.source.describe(table))
-    sides = {row: _read_row(run, table, row, rules) for row in rows}
+    source, target = run.spec.source.address(), run.spec.target.address()
+    pair = run.pair(table)
+    asked = [
+        _Rows(source, target, pair.source, pair.target, tuple(rows[first : first + _A_TASK]), rules)
+        for first in range(0, len(rows), _A_TASK)
+    ]
+    sides = dict(fan_out(spark, _read_rows, asked, what="read rows that differ again"))
     questions = {row: found.question for row, found in sides.items() if found is not None}
     logs = logged(run, spark, table, questions, applied, until_ms) if questions else {}
     differences = []
@@ -235,8 +264,22 @@ def explain(
     return differences
 
 
-def _read_row(run: Run, table: str, row: bytes, rules: Mapping[bytes, FamilyRules]) -> RowSides | None:
-    pair, stop = run.pair(table), row + b"\x00"
-    source = b"".join(bytes(block) for block in run.source.scan_raw(pair.source, row, stop))
-    target = b"".join(bytes(block) for block in run.target.scan_raw(pair.target, row, stop))
-    return row_sides(source, target, rules, now_ms() + CLOCKS_APART_MS)
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a table and its copy, to be read again."""
+
+    source: ClusterAddress
+    target: ClusterAddress
+    source_table: str
+    target_table: str
+    rows: tuple[bytes, ...]
+    rules: Mapping[bytes, FamilyRules]
+
+
+def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, RowSides | None]]:
+    """In an executor: both sides of each row, None where they are equal now."""
+    source, target = shared_client(asked.source), shared_client(asked.target)
+    for row in asked.rows:
+        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
+        there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
+        yield row, row_sides(here, there, asked.rules, now_ms() + CLOCKS_APART_MS)

@@ -36,7 +36,7 @@ master's (hbase.master.maxclockskew)"""
 READS = 3
 """of a piece in which cells expire that one side does not hold"""
 SHOWN_ROWS = 200
-"""of those that differ, the first ones of a range are named"""
+"""of those that differ, the first ones of a range are named, unless more are asked for"""
 
 Scan = Callable[[bytes, bytes], Iterator[bytes]]
 """Raw cell blocks of whole rows, from a start row to before a stop row."""
@@ -57,6 +57,8 @@ class RangePair:
     start: bytes
     stop: bytes
     rules: Mapping[bytes, FamilyRules]
+    named: int = SHOWN_ROWS
+    """how many of the rows that differ are named at most"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Outcome:
     last_ms: int | None
     differing: int
     rows: tuple[bytes, ...]
-    """the first SHOWN_ROWS that differ"""
+    """the first of those that differ"""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -87,7 +89,7 @@ class Outcome:
             min((at for at in (self.first_ms, other.first_ms) if at is not None), default=None),
             max((at for at in (self.last_ms, other.last_ms) if at is not None), default=None),
             self.differing + other.differing,
-            (self.rows + other.rows)[:SHOWN_ROWS],
+            self.rows + other.rows,
         )
 
 
@@ -123,6 +125,7 @@ def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now
             again = replace(pair, start=start, stop=stop)
             outcome = compare_pair(again, source, target, clock, read + 1)
         total += outcome
+        total = replace(total, rows=total.rows[: pair.named])
         start = stop
     return total
 
@@ -221,7 +224,7 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules]) ->
         first_ms,
         last_ms,
         len(rows),
-        tuple(rows[:SHOWN_ROWS]),
+        tuple(rows),
     )
 
 

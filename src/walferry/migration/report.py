@@ -11,8 +11,8 @@ from typing import Any
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
+from walferry.ledger.comparisons import needs_decision
 from walferry.migration.accept import describe
-from walferry.migration.compare import needs_decision
 from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
 from walferry.run.status import status
 

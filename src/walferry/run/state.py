@@ -20,8 +20,8 @@ from walferry.run.write_stop import write_stop_of
 Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
-    "waiting for the write stop", "draining", "comparing", "paused", "held", "gate shut", "gap", "failed",
-    "interrupted", "done", "aborted",
+    "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
+    "gap", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 BETWEEN_SECONDS = 60.0
 """Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
@@ -71,6 +71,12 @@ STATES: Mapping[StateName, Kind] = {
         "amber",
         "the cutover is approved, but nobody has confirmed yet that writes have stopped; replay goes on",
         "stop the writers, then answer the question in the shell, or approve `confirm_writes_stopped` in Airflow",
+    ),
+    "waiting for a decision": Kind(
+        "amber",
+        "rows differ that are not in the log, and nobody has decided yet whether to accept that",
+        "find out who writes them; `walferry accept NAME --table TABLE --all --reason …`, then clear `check_drain`, or "
+        "`walferry resume NAME`",
     ),
     "draining": Kind(
         "blue",
@@ -184,7 +190,7 @@ def state_of(ledger: RunLedger) -> State:
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
     return (
         _gap(ledger, run, phases)
-        or _failed(run, phases, live)
+        or _failed(ledger, run, phases, live)
         or _paused(run, live)
         or (None if live else _interrupted(run, lost))
         or _held(ledger, run, live)
@@ -207,7 +213,9 @@ def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> St
     return None
 
 
-def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]) -> State | None:
+def _failed(
+    ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]
+) -> State | None:
     """The newest failure that is not being worked on already.
 
     A failed phase is being worked on when an earlier phase of the run is running again. Replay does not count for the
@@ -229,6 +237,8 @@ def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseR
     if newest.error.startswith("KeyboardInterrupt") or newest.error.endswith("was interrupted"):
         cause = f"{label(newest)} was interrupted by a person"
         return _state("interrupted", cause, newest, run, _again(run, newest.phase), error=newest.error)
+    if newest.error.startswith("DecisionNeededError"):
+        return _undecided(ledger, run, newest)
     shut = newest.phase == "check_drain" or newest.error.startswith(("GateShutError", "SidesDifferError"))
     name: StateName = "gate shut" if shut else "failed"
     next_step = f"fix what it names, then {_again(run, newest.phase)}"
@@ -238,6 +248,27 @@ def _failed(run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseR
             f"causes; fix the cause, then {_again(run, newest.phase)}"
         )
     return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
+
+
+def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
+    waiting = ledger.comparisons.undecided()
+    tables = sorted({item.table for item in waiting})
+    again = _again(run, check.phase)
+    since = check.finished_ms or check.started_ms
+    if not waiting:
+        cause = "the rows that are not in the log are accepted; the last check has not been repeated"
+        return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
+    rows = "1 row waits" if len(waiting) == 1 else f"{len(waiting)} rows wait"
+    return State(
+        "waiting for a decision", f"{rows} in {', '.join(tables)} that are not in the log",
+        f"find out who writes them; {' and '.join(accept_command(run, table) for table in tables)}, then {again}",
+        label(check), since, "decision", "an operator, in the shell", error=check.error,
+    )  # fmt: skip
+
+
+def accept_command(run: RunRecord, table: str) -> str:
+    """How a person accepts what the log does not hold of a table."""
+    return f"`walferry accept {run.name} --table {table} --all --reason …`"
 
 
 def _said_no(phase: PhaseRecord) -> bool:

@@ -13,7 +13,7 @@ from walferry.checks import gates
 from walferry.checks.gates import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
 from walferry.checks.validation import GateResult, require, validate
-from walferry.errors import GateShutError, SidesDifferError, UsageError, WalferryError
+from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, UsageError, WalferryError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept
@@ -327,6 +327,32 @@ def test_rows_that_are_not_in_the_log_wait_for_a_decision(drained_run: Run, tmp_
         check_drain(drained_run, tmp_path)
     accept.accept(drained_run.ledger, TABLE, [r"k\x00"], "a cache, written with SKIP_WAL", "alice")
     check_drain(drained_run, tmp_path)
+
+
+def test_thousands_of_rows_that_are_not_in_the_log_are_accepted_as_they_are_named(
+    drained_run: Run, tmp_path: Path
+) -> None:
+    """Hole: more than 200 such rows of a table had no way through."""
+    lost = [Difference(TABLE, b"r%05d" % n, "not-in-log", "no WAL holds it", f"{n:x}") for n in range(3_000)]
+    compare_again(drained_run, *lost)
+    with pytest.raises(DecisionNeededError, match="and 2995 more"):
+        check_drain(drained_run, tmp_path)
+    assert len(accept.accept(drained_run.ledger, TABLE, None, "a cache", "alice")) == 3_000
+    (line,) = [line for line in drained_run.ledger.audit_trail() if line.action == "accept differences"]
+    assert (line.inputs["rows"], len(line.inputs["first"])) == (3_000, 200)
+    compare_again(drained_run, *lost)
+    check_drain(drained_run, tmp_path)
+
+
+def test_more_rows_than_anybody_can_look_at_ask_for_a_new_copy(
+    drained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "EXPLAINED_ROWS", 1)
+    many = Difference(TABLE, b"k", "unexplained", "1 more rows from here on differ", "")
+    compare_again(drained_run, LOST, many)
+    with pytest.raises(SidesDifferError, match="walferry abort move --reason …`, drop shop:orders") as shut:
+        check_drain(drained_run, tmp_path)
+    assert not isinstance(shut.value, DecisionNeededError)
 
 
 @pytest.mark.parametrize(

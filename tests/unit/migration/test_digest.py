@@ -10,7 +10,6 @@ import pytest
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
-from walferry.migration import digest as compared
 from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, compare_pair
 
 DAY = 86_400_000
@@ -63,10 +62,10 @@ class Copy:
         )  # fmt: skip
 
 
-def compare(source: Copy, target: Copy, ttl: int | None = None, versions: int = 1) -> Outcome:
+def compare(source: Copy, target: Copy, ttl: int | None = None, versions: int = 1, named: int = 200) -> Outcome:
     rules = {b"f": FamilyRules(versions, 0, ttl)}
     source.family_ttl = target.family_ttl = ttl
-    pair = RangePair(ADDRESS, ADDRESS, "t", "t", "region", b"", b"", rules)
+    pair = RangePair(ADDRESS, ADDRESS, "t", "t", "region", b"", b"", rules, named)
     return compare_pair(pair, source.scan, target.scan, source.time)
 
 
@@ -102,12 +101,11 @@ def test_every_row_that_differs_is_named(here: int, there: int) -> None:
     assert outcome.differing == 5
 
 
-def test_an_empty_side_differs_in_every_row_and_the_first_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compared, "SHOWN_ROWS", 5)
+def test_an_empty_side_differs_in_every_row_and_the_first_ones_are_named() -> None:
     source, target, _ = sides()
     for number in range(23):
         source.put(b"r%02d" % number, 5)
-    for outcome in (compare(source, target), compare(target, source)):
+    for outcome in (compare(source, target, named=5), compare(target, source, named=5)):
         assert (outcome.differing, len(outcome.rows)) == (23, 5)
     assert compare(target, target).first_ms is None
 

@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC
+from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC, compared
 from walferry import clock
-from walferry.ledger import Ledger, Position, QuarantineItem, Round, RunLedger, SeenFile
+from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
 from walferry.ledger.rows import RunKind
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
@@ -33,6 +33,9 @@ def book(tmp_path: Path) -> Iterator[Ledger]:
 def run(book: Ledger) -> RunLedger:
     """A run from the shell."""
     return book.of(book.open_run("move", "cli kim", SPEC, "kim").run_id)
+
+
+NOT_IN_LOG = Difference(TABLE, b"k", "not-in-log", "no WAL holds it", "1f")
 
 
 def finish(run: RunLedger, *phases: str) -> None:
@@ -95,6 +98,11 @@ def brought_to(run: RunLedger, name: StateName) -> State:
             follow(run, 1)
             finish(run, "approve")
             work_on(run, "write_stop")
+        case "waiting for a decision":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+            region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
+            run.comparisons.record(compared(TABLE, 1), [region], [NOT_IN_LOG])
+            fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
         case "draining":
             finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence")
             work_on(run, "drain")
@@ -123,6 +131,21 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "done" | "aborted":
             run.end(name, "kim", "because")
     return state_of(run)
+
+
+def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides(run: RunLedger) -> None:
+    state = brought_to(run, "waiting for a decision")
+    assert (state.colour, state.waits_for, state.whom) == ("amber", "decision", "an operator, in the shell")
+    assert "`walferry accept move --table shop:orders --all --reason …`" in state.next_step
+    assert "1 row waits in shop:orders" in state.cause
+    facts = status(run)
+    assert (facts["waits_for"], facts["whom"]) == ("decision", "an operator, in the shell")
+    run.comparisons.accept([NOT_IN_LOG], "a cache", "kim")
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("waiting for a decision", "`walferry resume move`")
+    assert "are accepted; the last check has not been repeated" in state.cause
+    work_on(run, "check_drain")
+    assert state_of(run).name == "comparing"
 
 
 STANDBY: set[StateName] = {"following"}

@@ -27,10 +27,9 @@ from walferry.ledger import (
     RunRecord,
     WalFile,
 )
-from walferry.ledger.comparisons import Decision
+from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.accept import describe as describe_difference
-from walferry.migration.compare import needs_decision
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION
