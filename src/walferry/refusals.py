@@ -1,4 +1,4 @@
-"""Kinds of refusal, and the wildcards for table and region: the words that appliers, ledger and board share."""
+"""Kinds of refusal and of gap, and the wildcards for table and region: words of appliers, ledger and board alike."""
 
 from __future__ import annotations
 
@@ -22,3 +22,18 @@ class RefusalKind(StrEnum):
     """the table began a new history at the source: later edits do not belong to the history that was copied"""
     DAMAGE = "damage"
     """nobody can tell which table or region the bytes from here on belong to"""
+
+
+class GapKind(StrEnum):
+    """Why bytes of the log count as not applied: column `kind` of the ledger's view `gaps`."""
+
+    MISSING = "missing"
+    """the file is gone from the source"""
+    NOT_SEALED = "not sealed"
+    """it may hold more than is known of it"""
+    NOT_READ = "not read"
+    NOT_APPLIED = "not applied"
+    FENCE = "fence"
+    """a fence stands in a file that no listing showed"""
+    HELD = "held"
+    """an item in quarantine, or a region that waits behind one"""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from walferry.refusals import RefusalKind
+from walferry.refusals import GapKind, RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
 RunKind = Literal["migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch"]
@@ -163,6 +164,7 @@ class Gap:
     start: int = field(metadata={"column": "start_offset"})
     end: int = field(metadata={"column": "end_offset"})
     table: str = field(metadata={"column": "table_name"})
+    kind: GapKind
     reason: str
 
 
@@ -374,6 +376,9 @@ def to_columns(item: Any) -> dict[str, Any]:
     return columns
 
 
+_ENUMS: Mapping[Any, type[StrEnum]] = {"RefusalKind": RefusalKind, "GapKind": GapKind}
+
+
 def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
     """The inverse of `to_columns`; columns without a field are ignored."""
     values = {}
@@ -383,8 +388,8 @@ def from_columns(kind: type[Row], columns: Mapping[str, Any]) -> Row:
             value = bytes.fromhex(value)
         elif spec.type == "frozenset[str]":
             value = frozenset(value.split())
-        elif spec.type == "RefusalKind":
-            value = RefusalKind(value)
+        elif spec.type in _ENUMS:
+            value = _ENUMS[spec.type](value)
         elif str(spec.type).startswith("dict"):
             value = json.loads(value)
         values[spec.name] = value

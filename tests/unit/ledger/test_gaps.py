@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from unit.ledger.entries import SPEC, TABLE, apply, opened, sealed, span
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import Gap, Hold, Ledger, Position, QuarantineItem, RunRecord
+from walferry.refusals import GapKind
 
 
 class TestGaps:
@@ -22,21 +23,21 @@ class TestGaps:
     def test_a_file_that_was_not_read_is_a_gap_by_file_and_range(self, ledger: Ledger, run: RunRecord) -> None:
         ledger.of(run.run_id).log.see_files([sealed("rs1.11", 90)])
         apply(ledger, run, sealed("rs1.10", 80))
-        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.11", 0, 90, TABLE, "not read")]
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.11", 0, 90, TABLE, GapKind.NOT_READ, "not read")]
 
     def test_a_range_read_but_not_applied_is_a_gap(self, ledger: Ledger, run: RunRecord) -> None:
         ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
         ledger.of(run.run_id).log.set_ranges([span("rs1.10", 0, 30, "applied"), span("rs1.10", 30, 80, "sealed")])
-        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 30, 80, TABLE, "not applied")]
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 30, 80, TABLE, GapKind.NOT_APPLIED, "not applied")]
 
     def test_a_closed_file_without_a_byte_needs_a_range_of_every_table_too(self, ledger: Ledger) -> None:
         run = ledger.open_run("both", "me", {"tables": ["shop:orders", "users"]}, "me")
         log = ledger.of(run.run_id).log
         log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
         log.see_files([sealed("rs1.10", 0), sealed("rs1.11", 0)])
-        assert log.gaps() == [Gap("rs1.10", 0, 0, table, "not read") for table in (TABLE, "users")]
+        assert log.gaps() == [Gap("rs1.10", 0, 0, table, GapKind.NOT_READ, "not read") for table in (TABLE, "users")]
         log.set_ranges([span("rs1.10", 0, 0, "applied"), span("rs1.10", 0, 0, "sealed", "users")])
-        assert log.gaps() == [Gap("rs1.10", 0, 0, "users", "not read")]
+        assert log.gaps() == [Gap("rs1.10", 0, 0, "users", GapKind.NOT_READ, "not read")]
         log.mark_applied(["rs1.10"])
         assert log.gaps() == []
 
@@ -44,7 +45,7 @@ class TestGaps:
         tables = [{"source": "default:users", "target": "new:users"}, "shop:orders"]
         run = ledger.open_run("both", "me", {"tables": tables}, "me")
         apply(ledger, run, sealed("rs1.10", 80))
-        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 0, 80, "users", "not read")]
+        assert ledger.of(run.run_id).log.gaps() == [Gap("rs1.10", 0, 80, "users", GapKind.NOT_READ, "not read")]
 
     def test_a_run_without_tables_has_no_answer(self, ledger: Ledger) -> None:
         run = ledger.open_run("watch", "me", {}, "me")
@@ -56,10 +57,10 @@ class TestGaps:
         ledger.of(run.run_id).log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
         apply(ledger, run, sealed("rs1.10", 80))
         ledger.of(run.run_id).log.see_files([sealed("rs9.3", 40, group="rs9"), opened("rs9.4", 6, group="rs9")])
-        assert [(g.file, g.start, g.end, g.reason) for g in ledger.of(run.run_id).log.gaps()] == [
-            ("rs9.3", 0, 40, "not read"),
-            ("rs9.4", 0, 6, "not read"),
-            ("rs9.4", 6, 6, "not sealed"),
+        assert [(g.file, g.start, g.end, g.kind) for g in ledger.of(run.run_id).log.gaps()] == [
+            ("rs9.3", 0, 40, GapKind.NOT_READ),
+            ("rs9.4", 0, 6, GapKind.NOT_READ),
+            ("rs9.4", 6, 6, GapKind.NOT_SEALED),
         ]
 
     def test_a_missing_file_is_a_gap_unless_it_was_applied_before(self, ledger: Ledger, run: RunRecord) -> None:
@@ -72,13 +73,13 @@ class TestGaps:
             ("rs1.12", 0, 5),
             ("rs1.12", 5, 5),
         ]
-        assert all("missing" in gap.reason for gap in ledger.of(run.run_id).log.gaps())
+        assert {gap.kind for gap in ledger.of(run.run_id).log.gaps()} == {GapKind.MISSING}
 
     @pytest.mark.parametrize("kind", ["start", "end"])
     def test_a_fence_in_a_file_that_no_listing_showed_is_a_gap(self, ledger: Ledger, run: RunRecord, kind: str) -> None:
         ledger.of(run.run_id).log.set_fence(kind, [Position("rs1", "rs1.10", 10, 7)])  # type: ignore[arg-type]
         assert ledger.of(run.run_id).log.gaps() == [
-            Gap("rs1.10", 7, 7, TABLE, f"the {kind} fence stands in a file never seen")
+            Gap("rs1.10", 7, 7, TABLE, GapKind.FENCE, f"the {kind} fence stands in a file never seen")
         ]
 
     def test_a_quarantined_item_and_the_regions_behind_it_are_gaps_until_released(
@@ -89,9 +90,9 @@ class TestGaps:
             [QuarantineItem("rs1.10", 20, 30, TABLE, "r1", 4, "damaged", b"\x00")]
         )
         ledger.of(run.run_id).quarantine.hold([Hold("rs1.10", TABLE, "r1", 20, item)])
-        assert [(g.start, g.end, "quarantine" in g.reason) for g in ledger.of(run.run_id).log.gaps()] == [
-            (20, 30, True),
-            (20, 80, True),
+        assert [(g.start, g.end, g.kind) for g in ledger.of(run.run_id).log.gaps()] == [
+            (20, 30, GapKind.HELD),
+            (20, 80, GapKind.HELD),
         ]
         with pytest.raises(WalferryError, match="not released"):
             ledger.of(run.run_id).quarantine.drop_holds(item)
@@ -153,6 +154,6 @@ class TestGaps:
             (gap.file, byte)
             for gap in ledger.of(run.run_id).log.gaps()
             for byte in range(gap.start, gap.end)
-            if gap.reason.startswith("not ")
+            if gap.kind in (GapKind.NOT_READ, GapKind.NOT_APPLIED)
         ]
         assert sorted(found) == sorted(expected)

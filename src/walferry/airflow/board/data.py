@@ -32,7 +32,7 @@ from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.accept import describe as describe_difference
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
-from walferry.refusals import ANY_REGION
+from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
 from walferry.run.lag import ages
 from walferry.run.phases import phases_of, subjects
@@ -174,7 +174,7 @@ def _holes(ledger: Ledger, run: RunRecord, files: Sequence[WalFile]) -> list[Hol
 
 def _worst_first(holes: Sequence[Hole]) -> list[Hole]:
     """Gaps, then held ranges with their items. What will be applied in a later round is left out."""
-    shown = [h for h in holes if h.kind == "gap" or (h.kind == "held" and h.gap.reason.startswith("quarantine"))]
+    shown = [h for h in holes if h.kind == "gap" or (h.kind == "held" and h.gap.kind is GapKind.HELD)]
     return sorted(shown, key=lambda hole: hole.kind != "gap")
 
 

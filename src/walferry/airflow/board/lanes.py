@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from walferry.ledger import Gap, Ledger, WalFile, WalRange
 from walferry.ledger.rows import RANGE_STATES
+from walferry.refusals import GapKind
 from walferry.run.fences import fences_of
 
 State = Literal["gap", "held", "seen", "sealed", "applied", "verified", "outside"]
@@ -57,7 +58,7 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
         file = known.get(gap.file)
         group = file.group if file else gap.file.rpartition(".")[0]
         kind: Literal["gap", "held", "waiting"] = "waiting"
-        if gap.reason.startswith("quarantine") or (gap.file, gap.table) in held:
+        if gap.kind is GapKind.HELD or (gap.file, gap.table) in held:
             kind = "held"
         elif file is None or file.state == "missing" or drained:
             kind = "gap"
