@@ -51,6 +51,8 @@ class Means:
     """the person who approved, or who confirmed that writes have stopped"""
     said_ms: int | None = None
     """when they answered; None for now"""
+    outcome: str | None = None
+    """what is recorded as the run's outcome; None for the usual one of its kind"""
 
 
 WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
@@ -68,7 +70,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
     "compare": lambda run, table, means: last_comparison(run, means.spark(), table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
-    "release": lambda run, _, means: protect.finish(run, OUTCOMES[run.record.kind]),
+    "release": lambda run, _, means: protect.finish(run, means.outcome or OUTCOMES[run.record.kind]),
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }

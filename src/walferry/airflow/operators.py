@@ -72,22 +72,27 @@ def open_run(
         return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
 
 
-def do_phase(run: Run, phase: str, table: str = "", by: str | None = None, said_ms: int | None = None) -> None:
+def do_phase(
+    run: Run,
+    phase: str,
+    table: str = "",
+    by: str | None = None,
+    said_ms: int | None = None,
+    outcome: str | None = None,
+) -> None:
     """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved."""
     from walferry.pipeline import Means, do
 
     def no_session() -> NoReturn:
         raise AssertionError(f"{phase} is a Spark job: submit it by WalferrySparkOperator")
 
-    do(run, phase, table, Means(no_session, _docs(), by, said_ms))
+    do(run, phase, table, Means(no_session, _docs(), by, said_ms, outcome))
 
 
-def finish(run_id: str, outcome: str = "done") -> None:
+def finish(run_id: str, outcome: str | None = None) -> None:
     """Remove what the run created on the clusters, except the target tables, and end it. For a @task."""
-    from walferry.replay import protect
-
     with step(run_id) as run:
-        protect.finish(run, outcome)
+        do_phase(run, "release", outcome=outcome)
 
 
 class WalferrySparkOperator(BaseOperator):
@@ -184,17 +189,11 @@ class HBaseSnapshotOperator(BaseOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet."""
-        from walferry.migration.copy import snapshot
-        from walferry.migration.plan import plan_run
-        from walferry.replay.cut import start_fence
-        from walferry.replay.protect import protect
-
         with step(self.run) as run:
-            plan_run(run)
-            protect(run)
-            start_fence(run)
+            for phase in ("plan", "protect", "fence"):
+                do_phase(run, phase)
             for pair in run.tables:
-                snapshot(run, pair.source)
+                do_phase(run, "snapshot", pair.source)
         return self.run
 
 
@@ -211,22 +210,19 @@ class HBaseCopyOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.gates import check_copy
-        from walferry.migration.copy import clone
-
         tables = _tables(self.run)
         self.submit_missing(tables)
         with step(self.run) as run:
             for table in tables:
-                clone(run, table)
-            check_copy(run, _docs())
+                do_phase(run, "clone", table)
+            do_phase(run, "check_copy")
         return self.run
 
 
 class HBaseReplayOperator(WalferrySparkOperator):
     """Follows the source's log and applies it until the run's writes have stopped. Returns the run's id.
 
-    Use it after HBaseCopyOperator, in parallel with HBaseCutoverOperator (or a @task that calls `stop_writes`).
+    Use it after HBaseCopyOperator, in parallel with HBaseCutoverOperator (or a @task that does `write_stop`).
     """
 
     def __init__(self, *, run: str, **kwargs: Any) -> None:
@@ -264,30 +260,26 @@ class HBaseCutoverOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet."""
-        from walferry.migration.cutover import stop_writes
-        from walferry.replay.cut import end_fence
-
         with step(self.run) as run:
             person, confirmed_by = f"airflow {approved_by(self.approval)}", None
             if run.spec.write_stop == "confirm":
                 confirmed_by = f"airflow {approved_by(self.writes_stopped)}"
             self._approve(run, person)
-            stop_writes(run, confirmed_by, answered_ms(self.writes_stopped))
+            do_phase(run, "write_stop", by=confirmed_by, said_ms=answered_ms(self.writes_stopped))
             self._await_end_of_replay(run)
-            end_fence(run)
+            do_phase(run, "end_fence")
         self.submit()
         return self.run
 
     def _approve(self, run: Run, by: str) -> None:
         from walferry.checks.gates import before_cutover
         from walferry.errors import GateShutError
-        from walferry.migration.cutover import approve
 
         deadline = time.monotonic() + self.wait_seconds
         while run.ledger.phases.facts("approve") is None:
             try:
                 before_cutover(run)
-                approve(run, by, before_cutover)
+                do_phase(run, "approve", by=by)
             except GateShutError as shut:
                 if time.monotonic() > deadline:
                     raise
@@ -317,13 +309,12 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.gates import check_drain, require_alike
-        from walferry.replay.cut import start_fence
+        from walferry.checks.gates import require_alike
 
         with step(self.run) as run:
             moves = run.record.kind == "migration"
             if not moves:
-                start_fence(run)  # the log past this fence shows what was written during the comparison
+                do_phase(run, "fence")  # the log past this fence shows what was written during the comparison
             elif run.ledger.phases.facts("drain") is None:
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
@@ -331,7 +322,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
         self.submit_missing(_tables(self.run))
         with step(self.run) as run:
             if moves:
-                check_drain(run, _docs())
+                do_phase(run, "check_drain")
             else:
                 require_alike(run)
         return self.run

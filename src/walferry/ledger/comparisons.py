@@ -113,7 +113,7 @@ class Comparisons:
                 connection.execute(insert(table), [to_columns(row) | {"run_id": self._run_id} for row in rows])
                 named = [to_columns(row) for row in rows]
                 digest = sha256(to_json({"differences": named}).encode()).hexdigest()
-                inputs = {"rows": len(rows), "digest": digest, "first": named[:AUDITED_ROWS], "reason": reason}
+                inputs = {"differences": named[:AUDITED_ROWS], "rows": len(rows), "digest": digest, "reason": reason}
                 self._store.note(connection, "accept differences", self._run_id, inputs, actor=actor)
 
     def accepted(self) -> dict[Decision, AcceptedDifference]:

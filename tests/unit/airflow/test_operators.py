@@ -12,20 +12,26 @@ from unittest.mock import patch
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from walferry import pipeline
 from walferry.airflow import example_dags
 from walferry.airflow.dags import hbase_migrate
 from walferry.airflow.links import SparkLink
 from walferry.airflow.operators import (
     HBaseCompareOperator,
+    HBaseCopyOperator,
     HBaseCutoverOperator,
+    HBaseSnapshotOperator,
     WalferrySparkOperator,
     answered_ms,
     approved_by,
     do_phase,
+    finish,
 )
 from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
+from walferry.checks import gates
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
+from walferry.pipeline import Means
 from walferry.run.phases import phases_of
 from walferry.run.run import Run
 
@@ -258,6 +264,38 @@ def test_a_cutover_by_confirmation_needs_the_second_answer_and_records_nothing_w
     with pytest.raises(AirflowFailException, match="no person's answer"):
         operator.execute({})
     assert ledger.of(run).phases.all() == []
+
+
+def test_operators_do_their_phases_by_the_one_function_that_does_them_everywhere(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, str | None]] = []
+
+    def do(run: Run, phase: str, subject: str, means: Means) -> None:
+        asked.append((phase, subject, means.by or means.outcome))
+        run.ledger.phases.start(phase, subject)
+        run.ledger.phases.finish(phase, {}, subject)
+
+    def submit(operator: WalferrySparkOperator, table: str = "") -> None:
+        asked.append((operator.phase, table, "Spark"))
+        done(ledger, operator.run, operator.phase)
+
+    monkeypatch.setattr(pipeline, "do", do)
+    monkeypatch.setattr(gates, "before_cutover", lambda run: None)
+    monkeypatch.setattr(WalferrySparkOperator, "submit", submit)
+    run = open_run(ledger, write_stop="readonly")
+    HBaseSnapshotOperator(task_id="s", run=run).execute({})
+    HBaseCopyOperator(task_id="c", run=run).execute({})
+    done(ledger, run, "replay")
+    HBaseCutoverOperator(task_id="t", run=run, approval=answer()).execute({})
+    HBaseCompareOperator(task_id="v", run=run).execute({})
+    finish(run, "moved")
+    assert asked == [
+        ("plan", "", None), ("protect", "", None), ("fence", "", None), ("snapshot", "orders", None),
+        ("copy", "orders", "Spark"), ("clone", "orders", None), ("check_copy", "", None),
+        ("approve", "", "airflow ann"), ("write_stop", "", None), ("end_fence", "", None), ("drain", "", "Spark"),
+        ("compare", "orders", "Spark"), ("check_drain", "", None), ("release", "", "moved"),
+    ]  # fmt: skip
 
 
 def test_a_run_that_still_replays_is_not_compared(ledger: Ledger) -> None:

@@ -339,7 +339,7 @@ def test_thousands_of_rows_that_are_not_in_the_log_are_accepted_as_they_are_name
         check_drain(drained_run, tmp_path)
     assert len(accept.accept(drained_run.ledger, TABLE, None, "a cache", "alice")) == 3_000
     (line,) = [line for line in drained_run.ledger.audit_trail() if line.action == "accept differences"]
-    assert (line.inputs["rows"], len(line.inputs["first"])) == (3_000, 200)
+    assert (line.inputs["rows"], len(line.inputs["differences"])) == (3_000, 200)
     compare_again(drained_run, *lost)
     check_drain(drained_run, tmp_path)
 

@@ -12,6 +12,7 @@ from walferry.airflow.operators import (
     HBaseReplayOperator,
     HBaseSnapshotOperator,
     approved_by,
+    do_phase,
     finish,
     open_run,
     step,
@@ -27,10 +28,8 @@ def example_hbase_replay() -> None:
     @task
     def stop(run: str, answer: dict[str, Any]) -> None:
         """End the replay after its current round."""
-        from walferry.migration.cutover import stop_writes
-
         with step(run) as opened:
-            stop_writes(opened, f"airflow {approved_by(answer)}")
+            do_phase(opened, "write_stop", by=f"airflow {approved_by(answer)}")
 
     @task
     def end(run: str) -> None:
