@@ -132,7 +132,7 @@ def test_a_run_that_ended_grows_no_older(book: Ledger) -> None:
     assert run.ended_ms is not None
     assert facts["elapsed_seconds"] == round((run.ended_ms - run.created_ms) / 1000, 1)
     assert status_line(facts).endswith("State: aborted; ETA: N/A")
-    assert render(summary(book.of(run.run_id))).startswith("Run move-1: aborted: enough\nNext step: begin a new run\n")
+    assert render(summary(book.of(run.run_id))).startswith("Run move-1: aborted: enough\nNext step: start a new run\n")
 
 
 def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied(book: Ledger) -> None:
