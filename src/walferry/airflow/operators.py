@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -138,7 +138,12 @@ class WalferrySparkOperator(BaseOperator):
             self._hook.kill()
 
     def submit(self, table: str = "") -> None:
-        """Submit the app for a table (or the whole run) and wait until it ends."""
+        """Submit the app for a table (or the whole run) and wait until it ends; nothing is submitted for a phase that
+        is done, or that may not start."""
+        with step(self.run) as run:
+            if not run.is_due(self.phase, table):
+                log.info("%s: already done", f"{self.phase} {table}".strip())
+                return
         self._hook = SparkHook(self.conn_id)
         with final_errors():
             command = self.command(self._hook, table)
@@ -147,15 +152,8 @@ class WalferrySparkOperator(BaseOperator):
         if code:
             with step(self.run) as run:
                 self._raise_recorded(run, table)
+                run.ledger.require_running()
             raise AirflowException(error or f"spark-submit ended with exit code {code}; its output is above")
-
-    def submit_missing(self, tables: Iterable[str]) -> None:
-        """Submit the app for each table for which the ledger does not have the phase as done."""
-        for table in tables:
-            with step(self.run) as run:
-                done = run.ledger.phases.facts(self.phase, table) is not None
-            if not done:
-                self.submit(table)
 
     def command(self, hook: SparkHook, table: str = "") -> list[str]:
         """The command line of the app."""
@@ -211,7 +209,8 @@ class HBaseCopyOperator(WalferrySparkOperator):
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
         tables = _tables(self.run)
-        self.submit_missing(tables)
+        for table in tables:
+            self.submit(table)
         with step(self.run) as run:
             for table in tables:
                 do_phase(run, "clone", table)
@@ -319,7 +318,8 @@ class HBaseCompareOperator(WalferrySparkOperator):
                 raise UsageError(
                     f"run {self.run} still replays: compare it after HBaseCutoverOperator, or in a run of its own"
                 )
-        self.submit_missing(_tables(self.run))
+        for table in _tables(self.run):
+            self.submit(table)
         with step(self.run) as run:
             if moves:
                 do_phase(run, "check_drain")

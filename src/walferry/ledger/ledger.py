@@ -73,6 +73,11 @@ class RunLedger:
         with self._store.database.read() as connection:
             return self._store.run(connection, self.run_id)
 
+    def require_running(self) -> None:
+        """Raise UsageError when the run has ended, or when there is none."""
+        with self._store.database.read() as connection:
+            self._store.unfinished(connection, self.run_id)
+
     def end(self, state: RunState, actor: str, outcome: str = "") -> RunRecord:
         """End the run as done, failed or aborted. Repeating it changes nothing; a different end raises UsageError."""
         return end_run(self._store, self.run_id, state, actor, outcome)

@@ -28,6 +28,8 @@ class Phase:
     """its work is a Spark job"""
     waits_for: Waits | None = None
     """the answer that it waits for"""
+    repeats: bool = False
+    """it is done each time that somebody asks for it"""
 
 
 _UP_TO_SNAPSHOT = (
@@ -72,7 +74,7 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
     "drain": (
         Phase("protect", "let a disabled replication peer keep the source's WALs"),
         Phase("fence", "roll all WALs: the drain begins here", ("protect",)),
-        Phase("drain_sealed", "apply what is sealed and not yet applied", ("fence",), spark=True),
+        Phase("drain_sealed", "apply what is sealed and not yet applied", ("fence",), spark=True, repeats=True),
     ),
     "watch": (),
 }

@@ -104,6 +104,17 @@ class Run:
         """HBase's root folder on the target's file system, without a trailing slash."""
         return self.spec.target.address().root_path
 
+    def is_due(self, phase: str, subject: str = "") -> bool:
+        """Whether a phase is still to be done, asked before something costly is started for it.
+
+        Raises PhaseNotReadyError when it may not start yet, and UsageError when the run has ended without it.
+        """
+        if self.ledger.phases.facts(phase, subject) is not None and not phase_of(self.record.kind, phase).repeats:
+            return False
+        self.ledger.require_running()
+        self.require_needs(phase, subject)
+        return True
+
     def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
         """Do a phase unless the ledger says that it is done. Returns its facts either way; a failure is recorded and
         raised.

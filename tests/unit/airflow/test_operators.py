@@ -89,6 +89,13 @@ def spark_task(**keys: Any) -> WalferrySparkOperator:
     return WalferrySparkOperator(task_id="t", **fields)
 
 
+def due_task(ledger: Ledger) -> WalferrySparkOperator:
+    """A task whose phase may start."""
+    run = open_run(ledger)
+    done(ledger, run, "check_copy")
+    return spark_task(run=run)
+
+
 def command(operator: WalferrySparkOperator) -> str:
     """What would be run."""
     return " ".join(operator.command(SparkHook("spark")))
@@ -156,10 +163,10 @@ def test_an_operators_own_conf_wins_over_the_connections(monkeypatch: pytest.Mon
     }  # fmt: skip
 
 
-def test_a_driver_away_from_its_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_away_from_its_task_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     spark_connection(monkeypatch, "spark://master.example:7077", **{"deploy-mode": "cluster"})
     with pytest.raises(AirflowFailException, match="set deploy-mode to client"):
-        spark_task().execute({})
+        due_task(ledger).execute({})
 
 
 @pytest.mark.parametrize(
@@ -180,10 +187,10 @@ def test_the_master_is_read_as_airflows_own_spark_provider_reads_it(
     assert SparkHook("spark").get_conn()[0] == master
 
 
-def test_a_connection_without_a_master_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_master_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     spark_connection(monkeypatch, "")
     with pytest.raises(AirflowFailException, match=r"connection spark: set its host to the master"):
-        spark_task().execute({})
+        due_task(ledger).execute({})
 
 
 SUBMIT = """#!/bin/sh
@@ -210,7 +217,7 @@ def test_the_apps_page_is_told_once_its_id_is_read(
     spark_home: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spark_connection(monkeypatch, "spark://m:7077", ui="http://m:8080/")
-    operator = spark_task(run=open_run(ledger))
+    operator = due_task(ledger)
     caplog.set_level("INFO")
     with (
         patch("walferry.airflow.operators.get_current_context") as context,
@@ -230,10 +237,27 @@ def test_an_error_that_the_app_recorded_as_final_is_not_retried(
 ) -> None:
     spark_connection(monkeypatch, "local[1]")
     run = open_run(ledger)
+    done(ledger, run, "check_copy")
     attempt = ledger.of(run).phases.start("replay")
     ledger.of(run).phases.fail("replay", "GapError: a file is gone", "", attempt)
     with pytest.raises(AirflowFailException, match=r"^a file is gone$"):
         spark_task(run=run).execute({})
+
+
+def test_no_app_is_submitted_for_a_phase_that_is_done_or_may_not_start_or_whose_run_has_ended(
+    spark_home: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_connection(monkeypatch, "local[1]")
+    run = open_run(ledger)
+    with pytest.raises(AirflowFailException, match="check_copy is not done"):
+        spark_task(run=run).execute({})
+    done(ledger, run, "check_copy", "replay")
+    spark_task(run=run).execute({})  # the spark-submit of this test fails whenever it is called
+    other = ledger.open_run("other", "tester", ledger.run(run).spec, "tester").run_id
+    done(ledger, other, "check_copy")
+    ledger.of(other).end("aborted", "ann", "not today")
+    with pytest.raises(AirflowFailException, match=r"has ended \(aborted: not today\)"):
+        spark_task(run=other).execute({})
 
 
 def test_nothing_but_a_persons_approval_approves() -> None:
