@@ -105,8 +105,9 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "gap": Kind(
         "red",
-        "a log file that was not applied is missing: final for this run",
-        "`walferry abort NAME`, drop the target tables and start over; find out who removed the file",
+        "a log file that was not applied is missing",
+        "find out who removed the file. If you have it, put it into the source's oldWALs and clear the task, or "
+        "`walferry resume NAME`; if it is lost, `walferry abort NAME`, drop the target tables and start over",
     ),
     "failed": Kind(
         "red",

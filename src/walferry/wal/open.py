@@ -46,7 +46,8 @@ def open_wal(
         if now is None:
             raise GapError(
                 f"WAL file {file.name} is missing from WALs, -splitting and oldWALs; last seen at {file.path}. "
-                "The log has a gap: abort this run and start over with a new snapshot",
+                f"The log has a gap: put the file into {root}/oldWALs if you have it, and run again; if it is lost, "
+                "abort this run and start over with a new snapshot",
                 file=file.name,
                 start=0,
                 end=None,

@@ -168,6 +168,65 @@ def test_an_empty_file_that_went_with_its_server_leaves_no_gap(run: Run, source:
     assert run.ledger.log.gaps() == []
 
 
+@pytest.mark.parametrize("content", [b"", header()], ids=["without a byte", "with a header"])
+def test_a_log_of_a_server_that_died_at_once_may_go_before_its_turn(run: Run, source: Source, content: bytes) -> None:
+    """HBase archives it, and its cleaner deletes it: no queue names it yet. A long backlog may be applied meanwhile."""
+    write(run, 11)
+    source.queue = [f"{GROUP}.11"]
+    other = replace(SERVER, port=9)
+    name = f"rs%2C9%2C{other.start_code}.10"
+    Local().write(f"{run.source_root}/oldWALs/{name}", [content])
+    seen = listed(run)
+    record_seen(run, seen, sealed={file.name for file in seen})
+    check_complete(run, seen)
+    assert [file.name for file in _pending(run, seen)] == [f"{GROUP}.11"]
+    Local().delete(f"{run.source_root}/oldWALs/{name}")
+    check_complete(run, listed(run))
+    assert name not in {gap.file for gap in run.ledger.log.gaps()}
+
+
+def test_a_log_that_holds_an_edit_is_not_passed_over_because_no_queue_names_it(run: Run) -> None:
+    place = f"{run.source_root}/oldWALs/{GROUP}.10"
+    Local().write(place, [header() + entry([encode_cell(b"r", b"f", b"q", 1, 4)], 1)])
+    check_complete(run, listed(run))
+    assert [file.name for file in _pending(run, listed(run))] == [f"{GROUP}.10"]
+
+
+def test_a_log_that_a_queue_names_is_missed_though_it_was_empty_when_it_was_seen(run: Run, source: Source) -> None:
+    """HBase names a log in the queue before the first edit goes into it, and keeps it then."""
+    lost = see(run, 10, length=0, sealed=False)
+    source.alive, source.queue = [], [lost]
+    with pytest.raises(GapError, match="HBase keeps it for the peer walferry_move_1, so somebody removed it"):
+        check_complete(run, listed(run))
+
+
+def test_what_another_run_saw_in_a_log_that_is_gone_counts(run: Run, source: Source) -> None:
+    lost = see(run, 10, length=0, sealed=False)
+    source.alive = []
+    watch = run.ledger.whole.open_run("watch", "w", {"source": run.record.spec["source"], "tables": []}, "w", "watch")
+    place = f"{run.source_root}/WALs/{SERVER.name}/{lost}"
+    run.ledger.whole.of(watch.run_id).log.see_files([SeenFile(lost, GROUP, SERVER.name, 10, place, 300, False)])
+    with pytest.raises(GapError):
+        check_complete(run, listed(run))
+
+
+def test_a_missing_log_that_is_put_back_is_no_gap_any_more(run: Run, source: Source) -> None:
+    write(run, 10)
+    lost = see(run, 11)
+    source.queue = [lost]
+    aside = f"{run.source_root}/corrupt/{lost}"
+    Local().write(aside, [b"ten bytes!"])
+    with pytest.raises(GapError, match=f"put it aside as {aside}") as gap:
+        check_complete(run, listed(run))
+    assert f"put it into {run.source_root}/oldWALs and run again" in str(gap.value)
+    write(run, 11)
+    seen = listed(run)
+    record_seen(run, seen, sealed={file.name for file in seen})
+    check_complete(run, seen)
+    assert lost in [file.name for file in _pending(run, seen)]
+    assert {file.state for file in run.ledger.log.files()} == {"sealed"}
+
+
 @pytest.mark.parametrize(("peer", "what"), [(None, "removed"), ((True, ""), "enabled")])
 def test_nothing_is_applied_while_no_peer_keeps_the_log(
     run: Run, source: Source, peer: tuple[bool, str] | None, what: str
