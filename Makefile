@@ -76,6 +76,7 @@ $(BIN)/.lock-installed: requirements.lock | $(BIN)/pip
 $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --no-build-isolation -e .
 	$(BIN)/python -m walferry.formats # compiles the numba kernels into their cache
+	$(BIN)/python -m compileall -q src # which Python leaves undone where PYTHONDONTWRITEBYTECODE is set
 	@touch $@
 
 jars: $(BIN)/.walferry
