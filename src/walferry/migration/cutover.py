@@ -14,6 +14,7 @@ from walferry.errors import GapError, GateShutError, UsageError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.replay.protect import made
+from walferry.run.facts import WriteStopFacts
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.open import Until, open_wal
@@ -39,7 +40,7 @@ def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dic
     return run.once("approve", work)
 
 
-def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) -> dict[str, Any]:
+def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) -> WriteStopFacts:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
     With `write_stop: confirm` the operator has stopped the writers and says so: `confirmed`. Fact `at_ms`: the moment
@@ -64,9 +65,9 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
             at_ms = said_ms
         if run.spec.write_stop == "confirm" and by is None:
             raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
-        return {"at_ms": at_ms, "how": run.spec.write_stop, "by": by}
+        return WriteStopFacts(at_ms=at_ms, how=run.spec.write_stop, by=by).model_dump()
 
-    return run.once("write_stop", work)
+    return WriteStopFacts.model_validate(run.once("write_stop", work))
 
 
 def late_edits(run: Run) -> list[str]:

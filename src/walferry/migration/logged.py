@@ -20,6 +20,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import RunLedger
 from walferry.migration.explain import Cell, Question, RowLog, cells_of
 from walferry.replay.cut import as_listed
+from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
@@ -66,7 +67,7 @@ def logged(
 
     `until_ms`: the latest that the source's clock can have stamped a cell that differs.
     """
-    since_ms = run.done("fence")["at_ms"]
+    since_ms = fence_facts(run, "start").at_ms
     logs = {row: RowLog(since_ms, until_ms) for row in questions}
     decided = {
         (item.file, item.start)

@@ -22,6 +22,7 @@ from walferry.replay import lineage
 from walferry.replay.cut import regions_of
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.run.backlog import unapplied
+from walferry.run.facts import keep_applied_cut
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 
@@ -66,7 +67,7 @@ def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, start
         regions |= done.regions
     record(run, reports, regions)
     if batch.before is not None:
-        run.ledger.notes.keep("applied cut", {"before": batch.before})
+        keep_applied_cut(run, batch.before)
     return _record_round(run, batch, reports, started_ms)
 
 

@@ -26,6 +26,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
+from walferry.run.facts import FenceFacts
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, is_sealed, list_wals
 from walferry.wal.open import bytes_held
@@ -190,7 +191,7 @@ def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
 # ------------------------------------------------------------------ fences
 
 
-def start_fence(run: Run) -> dict[str, Any]:
+def start_fence(run: Run) -> FenceFacts:
     """Cut the log and record where replay begins, for every group that exists now.
 
     Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Groups of dead servers are
@@ -206,9 +207,9 @@ def start_fence(run: Run) -> dict[str, Any]:
             before = dict.fromkeys(before, NOT_KNOWN)
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
-        return {"groups": len(positions), "before": before, "at_ms": cut.started_ms}
+        return FenceFacts(groups=len(positions), before=before, at_ms=cut.started_ms).model_dump()
 
-    return run.once("fence", work)
+    return FenceFacts.model_validate(run.once("fence", work))
 
 
 def _start_positions(cut: Cut) -> list[Position]:
@@ -226,7 +227,7 @@ def _start_positions(cut: Cut) -> list[Position]:
     return positions
 
 
-def end_fence(run: Run) -> dict[str, Any]:
+def end_fence(run: Run) -> FenceFacts:
     """Cut the log after writes have stopped: replay ends in front of the positions recorded here."""
 
     def work() -> dict[str, Any]:
@@ -235,9 +236,9 @@ def end_fence(run: Run) -> dict[str, Any]:
         first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
         positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
         run.ledger.log.set_fence("end", positions)
-        return {"groups": len(positions), "before": cut.before, "at_ms": cut.started_ms}
+        return FenceFacts(groups=len(positions), before=cut.before, at_ms=cut.started_ms).model_dump()
 
-    return run.once("end_fence", work)
+    return FenceFacts.model_validate(run.once("end_fence", work))
 
 
 def see(run: Run, cut: Cut) -> list[WalFile]:

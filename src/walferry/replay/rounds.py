@@ -29,6 +29,7 @@ from walferry.replay.cut import (
     see,
 )
 from walferry.replay.quarantine import apply_released
+from walferry.run.facts import applied_cut, fence_facts
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 
@@ -41,7 +42,7 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     """Cut the log, apply what is sealed, record it. Raises GapError when the log has a hole."""
     started_ms = now_ms()
     apply_released(run, spark, route)
-    window = _window(run)
+    window = applied_cut(run)
     cut = _settled_cut(run, window)
     below = see(run, cut)
     check_complete(run, cut.files)
@@ -65,11 +66,11 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             check_complete(run, listed, to_end_fence=True)
             below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
-            window = _window(run)
+            window = applied_cut(run)
             now = {table: fingerprint(run.source, table) for table in window}
             calm = frozenset(table for table, before in window.items() if before == now[table])
-            fence = run.done("end_fence")
-            batch = Batch(_pending(run, below), calm, fence["at_ms"], fence["before"])
+            fence = fence_facts(run, "end")
+            batch = Batch(_pending(run, below), calm, fence.at_ms, fence.before)
             done = apply_batch(run, spark, route, batch, started_ms)
         return {"files": done.files, "cells": done.cells, "bytes": done.bytes}
 
@@ -95,12 +96,6 @@ def _settled_cut(run: Run, window: Mapping[str, str]) -> Cut:
     return cut_until(run, moving)
 
 
-def _window(run: Run) -> dict[str, str]:
-    """Fingerprints taken before the last cut whose files are all applied (at first: before the start fence)."""
-    facts = run.ledger.notes.get("applied cut") or run.done("fence")
-    return dict(facts["before"])
-
-
 def _first(pending: Sequence[WalFile]) -> list[WalFile]:
     """Of each group the first files, up to `STEP_BYTES` and at least one."""
     taken: dict[str, int] = defaultdict(int)
@@ -116,7 +111,7 @@ def _covered_ms(run: Run) -> int:
     """The moment up to which everything is applied now: the start of the last cut whose files all are."""
     rounds = run.ledger.rounds.all()
     if not rounds:
-        return int(run.done("fence")["at_ms"])
+        return fence_facts(run, "start").at_ms
     return rounds[-1].covered_ms
 
 

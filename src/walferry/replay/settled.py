@@ -13,6 +13,7 @@ from walferry.refusals import ANY_REGION
 from walferry.replay import window_log
 from walferry.replay.cut import as_listed
 from walferry.replay.window_log import covering, window_of
+from walferry.run.facts import fenced_ms
 from walferry.run.fences import fences_of
 from walferry.run.run import Run
 from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
@@ -123,8 +124,7 @@ def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
     if own is not None:
         return own.start_ms < window.end_ms and window.start_ms < own.end_ms
     rounds = theirs.rounds.all()
-    begun = int((theirs.phases.facts("fence") or {"at_ms": 0})["at_ms"])
-    return window.end_ms > (rounds[-1].covered_ms if rounds else begun)
+    return window.end_ms > (rounds[-1].covered_ms if rounds else fenced_ms(theirs) or 0)
 
 
 def _began_before(run: Run, other: RunRecord) -> bool:

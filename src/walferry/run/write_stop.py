@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from walferry import clock
 from walferry.ledger import RunLedger
+from walferry.run.facts import write_stop_facts
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class WriteStop:
 
 def write_stop_of(ledger: RunLedger) -> WriteStop | None:
     """The write stop of a run; None before it."""
-    facts = ledger.phases.facts("write_stop")
-    if facts is None or "at_ms" not in facts:
+    facts = write_stop_facts(ledger)
+    if facts is None:
         return None
     checked = [p.finished_ms for p in ledger.phases.all() if p.phase == "check_drain" and p.state == "done"]
-    return WriteStop(int(facts["at_ms"]), ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)
+    return WriteStop(facts.at_ms, ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)

@@ -45,7 +45,7 @@ class Log:
             (root / folder).mkdir(parents=True)
         self.run.ledger.phases.start("fence")
         self.run.ledger.log.set_fence("start", [Position(GROUP, name(1), 1, 0)])
-        self.run.ledger.phases.finish("fence", {"at_ms": 50})
+        self.run.ledger.phases.finish("fence", {"groups": 1, "before": {}, "at_ms": 50})
         self.applied: set[str] = set()
 
     def write(self, number: int, content: bytes, *, applied: bool = True, cells: int = 1, keep: bool = True) -> None:

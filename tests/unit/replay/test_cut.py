@@ -89,7 +89,7 @@ def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(run: Run, cut
         cut_of(wal("rs", 7, Place.LIVE), before="here", after="there"),
         cut_of(wal("rs", 8, Place.LIVE), before="there", after="there"),
     )
-    assert start_fence(run)["before"] == {TABLE: "there"}
+    assert start_fence(run).before == {TABLE: "there"}
     assert run.ledger.log.fence("start") == [Position("rs", "rs.8", 8, 0)]
 
 
@@ -105,7 +105,7 @@ def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_st
         patch.setattr(run.ledger.phases, "finish", kill)
         with pytest.raises(KeyboardInterrupt):
             start_fence(run)
-    assert start_fence(run)["before"] == {TABLE: NOT_KNOWN}
+    assert start_fence(run).before == {TABLE: NOT_KNOWN}
     assert run.ledger.log.fence("start") == [Position("rs", "rs.7", 7, 0)]
 
 

@@ -172,7 +172,7 @@ def test_windows_side_by_side_do_not_overlap(ledger: Ledger) -> None:
 def test_a_window_waits_until_a_drain_has_passed_it(ledger: Ledger) -> None:
     drain = lease(ledger, run_of(ledger, "drain"), 1)
     drain.phases.start("fence")
-    drain.phases.finish("fence", {"at_ms": HOUR})
+    drain.phases.finish("fence", {"groups": 1, "before": {}, "at_ms": HOUR})
     before = window(ledger, 0, 1)
     require_no_overlap(before, appliers(before))
     after = window(ledger, 1, 2)

@@ -43,7 +43,7 @@ def finish(run: RunLedger, *phases: str) -> None:
     for phase in phases:
         subject = TABLE if phase in by_table else ""
         run.phases.start(phase, subject)
-        run.phases.finish(phase, {"at_ms": clock.now_ms()}, subject)
+        run.phases.finish(phase, {"at_ms": clock.now_ms(), "how": "confirm"}, subject)
 
 
 def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
