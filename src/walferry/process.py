@@ -41,23 +41,23 @@ def reports_folder() -> Path:
 
 @contextmanager
 def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
-    """A run of the ledger at $WALFERRY_LEDGER; both are closed at the end."""
-    with Ledger.open() as ledger, Run(ledger, run_id, actor) as run:
+    """A run of the ledger at $WALFERRY_LEDGER, whose audit lines `actor` signs (default: the OS user)."""
+    with Ledger.open(actor=actor) as ledger, Run(ledger, run_id, actor) as run:
         yield run
 
 
-def run_app(work: Callable[[Run], None], run_id: str, parent: int | None) -> NoReturn:
+def run_app(work: Callable[[Run], None], run_id: str, parent: int | None, actor: str | None) -> NoReturn:
     """The body of a Spark app: do the work for a run, exit with the error's exit code.
 
     `parent` is the process that submitted the app. When it dies (kill -9), the app ends itself, so that no work goes on
-    for a task that Airflow has given up.
+    for a task that Airflow has given up. `actor` signs the audit lines.
     """
     set_up_logging()
     if parent is not None:
         threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     code = 0
     try:
-        with opened(run_id) as run:
+        with opened(run_id, actor) as run:
             work(run)
     except WalferryError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -24,6 +24,7 @@ def main(
     run_id: Annotated[str, typer.Argument(metavar="RUN")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase done by table")] = "",
     parent: Annotated[int | None, typer.Option(help="pid of the submitter; the app ends when it does")] = None,
+    actor: Annotated[str | None, typer.Option(help="who signs the audit lines; default: the OS user")] = None,
 ) -> None:
     """Do PHASE of RUN: for one source table, or for the whole run."""
 
@@ -32,7 +33,7 @@ def main(
         session = partial(open_session, f"{run_id} {phase} {table}".strip())
         do(run, phase, table, Means(session, reports_folder() / "data_docs"))
 
-    run_app(work, run_id, parent)
+    run_app(work, run_id, parent, actor)
 
 
 def require_job(run: Run, phase: str, table: str) -> None:

@@ -33,6 +33,8 @@ from walferry.run.start import start_run
 log = logging.getLogger(__name__)
 
 SPARK_APP = Path(walferry.__file__).with_name("spark_app.py")
+ACTOR = "airflow"
+"""signs the audit lines of tasks and their Spark apps"""
 _POLL_SECONDS = 5.0
 
 
@@ -51,7 +53,7 @@ def final_errors() -> Iterator[None]:
 @contextmanager
 def step(run_id: str) -> Iterator[Run]:
     """The run, opened for a task; errors as in `final_errors`."""
-    with final_errors(), opened(run_id, actor="airflow") as run:
+    with final_errors(), opened(run_id, actor=ACTOR) as run:
         yield run
 
 
@@ -157,7 +159,7 @@ class WalferrySparkOperator(BaseOperator):
 
     def command(self, hook: SparkHook, table: str = "") -> list[str]:
         """The command line of the app."""
-        arguments = [self.phase, self.run, *([table] if table else []), "--parent", str(os.getpid())]
+        arguments = [self.phase, self.run, *([table] if table else []), "--parent", str(os.getpid()), "--actor", ACTOR]
         conf = {"spark.ui.enabled": "false"} | self.conf
         return hook.command(str(SPARK_APP), arguments, name=f"walferry {self.phase}", conf=conf)
 

@@ -20,6 +20,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     lag = lag_of(ledger)
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
+    waiting = unapplied(ledger)
     tables = [table["source"] if isinstance(table, dict) else str(table) for table in run.spec.get("tables", ())]
     total = len(list(steps(run.kind, tables)))
     done = sum(1 for phase in phases if phase.state == "done")
@@ -39,7 +40,8 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "error": state.error or None,
         "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
         "edits_applied": sum(made.cells for made in ledger.rounds.all()) + window["cells"],
-        "backlog_bytes": sum(file.length for file in unapplied(ledger)),
+        "backlog_bytes": sum(file.length for file in waiting),
+        "open_logs": sum(1 for file in waiting if file.state == "open"),
         "lag_seconds": lag.seconds,
         "lag_unknown": lag.unknown,
         "longest_lag_seconds": lag.longest,
@@ -54,9 +56,10 @@ def status(ledger: RunLedger) -> dict[str, Any]:
 def status_line(facts: dict[str, Any]) -> str:
     """One line, in gh-ost's format."""
     lag = f"N/A ({facts['lag_unknown']})" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
+    logs = {0: "", 1: " and 1 open log"}.get(facts["open_logs"], f" and {facts['open_logs']} open logs")
     eta = "N/A" if facts["eta_seconds"] is None else f"{facts['eta_seconds']}s"
     return (
         f"{facts['phase']}: {facts['percent']:.1f}%; Applied: {facts['edits_applied']}; "
-        f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB; Time: {facts['elapsed_seconds']:.0f}s; "
+        f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB{logs}; Time: {facts['elapsed_seconds']:.0f}s; "
         f"Lag: {lag}; State: {facts['state']}; ETA: {eta}"
     )

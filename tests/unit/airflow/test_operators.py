@@ -26,6 +26,7 @@ from walferry.airflow.operators import (
     approved_by,
     do_phase,
     finish,
+    step,
 )
 from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
 from walferry.checks import gates
@@ -111,8 +112,8 @@ def test_airflow_reads_every_dag_and_each_belongs_to_its_file(tmp_path: Path) ->
     assert own["reserved"] == examples["reserved"] == []
     assert own["dags"] == {file.stem: str(file) for file in OWN_DAGS.glob("*.py")}
     assert examples["dags"] == {file.stem: str(file) for file in EXAMPLES.glob("example_*.py")}
-    for step in ("Snapshot", "Copy", "Replay", "Compare", "Cutover"):
-        assert f"HBase{step}Operator" in examples["operators"]
+    for part in ("Snapshot", "Copy", "Replay", "Compare", "Cutover"):
+        assert f"HBase{part}Operator" in examples["operators"]
 
 
 @pytest.mark.parametrize("file", sorted(OWN_DAGS.glob("*.py")), ids=lambda file: file.stem)
@@ -258,6 +259,17 @@ def test_no_app_is_submitted_for_a_phase_that_is_done_or_may_not_start_or_whose_
     ledger.of(other).end("aborted", "ann", "not today")
     with pytest.raises(AirflowFailException, match=r"has ended \(aborted: not today\)"):
         spark_task(run=other).execute({})
+
+
+def test_what_airflow_does_is_signed_as_that_in_the_audit_trail(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark_connection(monkeypatch, "local[1]")
+    run_id = open_run(ledger)
+    with step(run_id) as run:
+        run.attempt("plan", dict)
+    assert {line.actor for line in ledger.of(run_id).audit_trail()[1:]} == {"airflow"}
+    assert command(spark_task()).endswith(" --actor airflow")
 
 
 def test_nothing_but_a_persons_approval_approves() -> None:

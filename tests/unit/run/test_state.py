@@ -217,6 +217,14 @@ def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: Run
     assert "replay goes on: lag 7 s" in facts["cause"]
 
 
+def test_a_backlog_names_the_logs_whose_length_nobody_knows_yet(run: RunLedger) -> None:
+    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 0, sealed=False)])
+    facts = status(run)
+    assert (facts["backlog_bytes"], facts["open_logs"]) == (0, 1)
+    assert "Backlog: 0.0MB and 1 open log; " in status_line(facts)
+
+
 def test_with_readonly_nobody_is_asked_whether_writes_have_stopped(book: Ledger) -> None:
     run = book.of(book.open_run("move", "cli kim", SPEC | {"write_stop": "readonly"}, "kim").run_id)
     follow(run, 1)

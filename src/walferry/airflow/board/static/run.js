@@ -27,7 +27,7 @@ function tiles(facts) {
     ["Done", `${r.percent.toFixed(0)} %`],
     ["Edits applied", count(r.edits_applied)],
     ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_unknown],
-    ["Backlog", bytes(r.backlog_bytes)],
+    ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and what ${r.open_logs} open ${r.open_logs > 1 ? "logs hold" : "log holds"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
     ["Time taken", duration(r.elapsed_seconds)],
