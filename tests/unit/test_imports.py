@@ -54,11 +54,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": {"errors", "formats", "storage", "hbase", "ledger", "run", "migration"},
     "__init__": set(),
 }
-"""Of each room and each module beside the rooms: what of walferry it may import."""
+"""For each room, and each module beside the rooms: what of walferry it may import."""
 WHAT = {
-    "errors": "the family of errors: each carries its facts and an exit code; what may pass is a TransientError",
-    "clock": "the clock by which moments are recorded",
-    "refusals": "the kinds of refusal and what stands for any table or region: words of appliers, ledger and board",
+    "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
+    "clock": "the clock for recorded times",
+    "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
     "messages, numba kernels. No I/O, no clock",
     "storage": "one small file-system interface; WebHDFS and local",
@@ -66,14 +66,14 @@ WHAT = {
     "Written by drivers and tasks, never by Spark workers",
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
     "errors by Java class name",
-    "wal": "WAL files as files: names, groups, where they are now, the door to their entries; `wal cat`",
+    "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them; `wal cat`",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
     "apply": "from entries to the target: route, by group, by row, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
-    "watch": "watching a source's log without a run: what is new, what was announced",
+    "watch": "watching a source's log without a migration: what is new, what has been announced",
     "migration": "a migration's own phases: plan, copy, compare, cut over; its report",
-    "checks": "the gates: of the ledger, and Great Expectations suites over small frames",
+    "checks": "the gates: over the ledger, and Great Expectations suites over small frames",
     "process": "start and end of every process: logs, ledger, exit code",
     "pipeline": "each phase bound to its function; the order of a migration for a shell",
     "spark_app": "a phase as a Spark app, thin",
