@@ -1,1 +1,1 @@
-"""From WAL entries to the target: the route, by group or by row, the writers, and what became of each file."""
+"""From WAL entries to the target: the route, by group or by row, the writers, and reports on each file."""

@@ -1,7 +1,7 @@
 """Replay by WAL group: the cells' bytes go from the file into the request unchanged.
 
-One task per group, its files in order, all tables in one pass. Right as long as no region changed its server while
-the files were written (migration.replay makes sure of it); otherwise `by_row` is the way.
+One task per group, its files in order, all tables in one pass. Correct only if no region moved while the files were
+written (`replay.rounds` makes sure of that); otherwise `by_row` applies them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LANES = 4
 
 @dataclass(frozen=True)
 class GroupTask:
-    """Files of one WAL group in order; entries of `held` regions stay where they are."""
+    """Files of one WAL group in order; entries of `held` regions are not applied."""
 
     route: Route
     files: tuple[WalFile, ...]
@@ -41,7 +41,7 @@ class GroupTask:
 
 
 def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
-    """Apply every group in a Spark task of its own; reports of all files, in task order."""
+    """Apply every group in its own Spark task. Returns the reports of all files, in task order."""
     sizes = [sum(file.length for file in task.files) for task in tasks]
     return fan_out(spark, apply_group, tasks, what="apply edits", sizes=sizes)
 
@@ -49,8 +49,8 @@ def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileRe
 def apply_group(task: GroupTask) -> list[FileReport]:
     """Apply the files of one WAL group in order, all tables in one pass, and wait for every acknowledgement.
 
-    Stops in front of what cannot be applied: a refused edit holds its region from there on, damage ends the
-    task. Raises what `Writer.send` raises when the target cannot be reached.
+    Stops before what cannot be applied: a refused edit holds its region from there on, damage ends the task. Raises
+    the errors of `Writer.send` when the target cannot be reached.
     """
     with _Lanes(task) as lanes:
         reports = []
@@ -89,7 +89,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
 
 @dataclass(frozen=True)
 class _Request:
-    """Entries of one batch that wait to be sent; `picked` are their positions in the batch, in file order."""
+    """Entries of one batch to be sent; `picked` are their positions in the batch, in file order."""
 
     number: int
     """position of the file in the task"""
@@ -98,7 +98,7 @@ class _Request:
     picked: np.ndarray
 
     def place(self, entry: int) -> tuple[int, int]:
-        """An entry's place in the group: file number, offset in the file."""
+        """An entry's position in the group: file number, offset in the file."""
         return self.number, self.batch.base + int(self.batch.start[entry])
 
     def narrowed(self, picked: np.ndarray) -> _Request:
@@ -107,7 +107,7 @@ class _Request:
 
 
 class _Lanes:
-    """Sends the entries of one group over a few connections; a region always takes the same lane."""
+    """Sends the entries of one group over a few connections; a region always uses the same lane."""
 
     def __init__(self, task: GroupTask) -> None:
         self._route = task.route
@@ -132,16 +132,16 @@ class _Lanes:
             thread.join()
 
     def hold(self, number: int, refusal: Refusal) -> None:
-        """Let the refused region wait from the refused entry on; file `number` of the task holds it."""
+        """Hold the refused region from the refused entry on, which is in file `number` of the task."""
         place = (number, refusal.start)
         if refusal.region == ANY_REGION or self._held.get(refusal.region, place) < place:
             return
-        # The reader may have met a later place before a lane met this one.
+        # The reader may have held the region at a later place before a lane got here.
         self._held[refusal.region] = place
         self._withhold(refusal.file, refusal.table, refusal.region, refusal.start)
 
     def put(self, request: _Request) -> None:
-        """Queue the entries by region; waits while a lane is busy, which bounds memory."""
+        """Queue the entries by region; waits while a lane's queue is full, which bounds memory."""
         lane_of = lanes_of(request.batch)[request.picked]
         for lane, waiting in enumerate(self._queues):
             mine = request.picked[lane_of == lane]
@@ -151,14 +151,14 @@ class _Lanes:
                 waiting.put(request.narrowed(mine))
 
     def wait(self) -> None:
-        """Wait until everything queued is acknowledged; raises what a lane met."""
+        """Wait until everything queued is acknowledged; raises a lane's error."""
         for lane in self._queues:
             lane.join()
         if self._error is not None:
             raise self._error
 
     def amend(self, report: FileReport) -> FileReport:
-        """Add to a file's report what the lanes refused and withheld of it."""
+        """Add what was refused and withheld of a file in the lanes to its report."""
         refusals = (*report.refusals, *(item for item in self._refusals if item.file == report.file))
         withheld = tuple(item for item in self._withheld.values() if item.file == report.file)
         return replace(report, refusals=refusals, withheld=withheld)
@@ -168,14 +168,14 @@ class _Lanes:
             try:
                 if self._error is None:
                     self._send(writer, request)
-            except BaseException as error:  # raised again where the lane is fed
+            except BaseException as error:  # raised again by `put` or `wait`
                 self._error = error
             finally:
                 lane.task_done()
         lane.task_done()
 
     def _send(self, writer: Writer, request: _Request) -> None:
-        """Send what is not held; on a refusal halve until the refused entry is alone."""
+        """Send what is not held; after a refusal, halve until the refused entry is alone."""
         passing = self._let_pass(request)
         if len(passing.picked) == 0:
             return
@@ -213,7 +213,7 @@ class _Lanes:
 
 
 def lanes_of(batch: EntryBatch) -> np.ndarray:
-    """Of each entry the lane: by the region's name, for its code is another in the next file."""
+    """The lane of each entry: by the region's name, because its code differs from file to file."""
     lanes = np.array([zlib.crc32(name) % LANES for name in batch.regions] or [0])
     of_entries: np.ndarray = lanes[batch.region]
     return of_entries
@@ -257,7 +257,7 @@ def requests(
 def _split_entry(
     batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
-    """An entry that is more than a request may hold goes in several, one after the other, cut between cells."""
+    """Cut an entry that exceeds a request between its cells, into several requests to send one after the other."""
     start, end = int(batch.cells_start[entry]), int(batch.end[entry])
     borders = np.append(index_cells(batch.buffer, start, end).position, end)
     for begin, stop in limits.cut(borders, 0, len(borders) - 1):

@@ -1,10 +1,10 @@
 """Replay by row: cells of all groups shuffled by row and sorted by sequence number.
 
-Right always, also across moves, splits and merges of regions, because a row's sequence numbers rise through all of
-them. Costs one shuffle and, beforehand, one pass over the files to see what is in them.
+Always correct, even across moves, splits and merges of regions, because a row's sequence numbers rise through all of
+them. Costs one shuffle and, beforehand, one pass over the files to see what they hold.
 
-A time window is applied the same way. What the target has of other times already is read along: an edit of the window
-that such a later edit outranks stays out, so that an older window never undoes a newer one (R3).
+A window is applied the same way. Edits of other times that the target already has are read too: the window's edits that
+a later one of them outranks are left out, so that an older window never undoes a newer one (R3).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class WriteTimes:
     end_ms: int
 
     def holds(self, write_times: np.ndarray) -> np.ndarray:
-        """Which of the times lie in it."""
+        """Which of the times are in it."""
         inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
         return inside
 
 
 @dataclass(frozen=True)
 class Settled:
-    """Edits that the target has already: those of a span, except in `held` regions."""
+    """Edits that the target already has: those of a span, except in `held` regions."""
 
     span: WriteTimes
     held: frozenset[str] = frozenset()
@@ -71,25 +71,25 @@ class Settled:
 
 @dataclass(frozen=True)
 class RowTask:
-    """Cells to apply in row order: of which files and regions, and from which offsets on."""
+    """Cells to apply in row order: from which files and regions, and from which offsets on."""
 
     route: Route
     files: tuple[WalFile, ...]
     from_offset: Mapping[tuple[str, str], int] | None = None
-    """(file, region) to the offset from which its entries count, ANY_REGION for regions without one of their own; None:
-    everything counts"""
+    """(file, region) to the offset from which its entries are applied, with ANY_REGION for all other regions; None:
+    everything is applied"""
     skipped: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries that stay out: quarantined ones"""
+    """(file, offset) of entries to leave out: quarantined ones"""
     cut_off: Mapping[str, int] = field(default_factory=dict)
     """file to the offset of damage that was accepted: nothing is read from there on"""
     held: frozenset[str] = frozenset()
-    """regions that stay out"""
+    """regions to leave out"""
     window: WriteTimes | None = None
     """only what was written in it is applied; None: everything"""
     settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
-    """with a window: by file and source table, which edits outside of it the target has already"""
+    """with a window: by file and source table, the edits outside it that the target already has"""
     absent_at_target: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries of those that the target does not have after all"""
+    """(file, offset) of entries among those that the target does not have after all"""
 
 
 _ROW_SCHEMA = pa.schema(
@@ -110,7 +110,7 @@ _ROW_DDL = (
     "table string, row binary, sequence_number long, index int, region string, clusters binary, "
     "write_time long, file string, offset long, cell binary"
 )
-# What ranks edits of a column, needed only beside settled ones.
+# What ranks edits of a column, needed only if there are settled ones.
 _RANKED_SCHEMA = pa.schema(
     [
         *_ROW_SCHEMA,
@@ -131,7 +131,7 @@ class RowsApplied:
     cells: int
     refusals: tuple[Refusal, ...]
     outranked: int = 0
-    """cells of the window that stayed out because the target has later ones"""
+    """cells of the window that were left out because the target has later ones"""
 
 
 def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
@@ -166,8 +166,8 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
 
 
 def _rank(cells: DataFrame) -> DataFrame:
-    """Only the window's own cells, with a column `outranked`: whether a settled edit with a higher sequence number
-    takes the cell's place, or deletes it. Partitioned as it came: every window below lies within a row."""
+    """Only the cells to apply, with a column `outranked`: whether a settled edit with a higher sequence number replaces
+    or deletes the cell. The partitioning is kept: every Spark window below is within a row."""
     family = ("table", "row", "family")
     column = (*family, "qualifier")
 
@@ -179,7 +179,7 @@ def _rank(cells: DataFrame) -> DataFrame:
         return Window.partitionBy(*keys)
 
     def up(*keys: str) -> WindowSpec:
-        """All cells that are as young or younger."""
+        """All cells with the same or a later timestamp."""
         order = Window.partitionBy(*keys).orderBy(F.desc("timestamp"))
         return order.rangeBetween(Window.unboundedPreceding, Window.currentRow)
 
@@ -202,7 +202,7 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from _read_file(task, task.files[number])
-    except WalferryError as error:  # Spark would turn it into a traceback; travels on as a row of its own
+    except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
         yield _failure(error, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
 
 
@@ -218,7 +218,7 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
 
 
 def _failure(error: WalferryError, schema: pa.Schema) -> pa.RecordBatch:
-    """A row without a table: sorts first and is raised again by the side that sends."""
+    """A row without a table: it sorts first, and the sending side raises it again."""
     values = dict.fromkeys(schema.names) | {"row": b"", "sequence_number": 0, "index": 0, "cell": pickle.dumps(error)}
     return pa.record_batch([pa.array([values[field.name]], field.type) for field in schema], schema=schema)
 
@@ -248,7 +248,7 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 
 
 def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
-    """Which entries the target has already, by what other runs recorded."""
+    """Which entries the target already has, by what other runs recorded."""
     settled = np.zeros(len(batch), bool)
     for code, table in enumerate(batch.tables):
         for part in task.settled.get((file, table.decode()), ()):
@@ -260,9 +260,9 @@ def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 def row_cells(
     batch: EntryBatch, file: str, picked: np.ndarray, settled: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The cells of entries with what their order needs; the cell's bytes are the WAL's own.
+    """The cells of entries with what orders them; the cells' bytes are those of the WAL.
 
-    `settled`: of each entry of the batch, whether the target has it already; given, what ranks a cell comes along.
+    `settled`: for each entry of the batch, whether the target already has it; if given, the ranking columns are added.
     """
     if len(picked) == 0:
         return
@@ -326,7 +326,7 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[Refusal]:
-    """Send cells of one table; on a refusal halve until the refused cell is alone, and leave out its region."""
+    """Send cells of one table; after a refusal, halve until the refused cell is alone, and leave out its region."""
     first = {name: part[name][0].as_py() for name in part.schema.names}
     run = CellRun(
         table=route.tables[first["table"]],
@@ -354,14 +354,14 @@ def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[R
 
 
 def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
-    """The refusal with the bytes of the whole WAL entry: that is what a release decides about."""
+    """The refusal with the bytes of the whole WAL entry, which is what an operator releases."""
     file = next(file for file in task.files if file.name == refusal.file)
     data = entry_at(task.route.open(file), refusal.start)
     return replace(refusal, end=refusal.start + len(data), data=data)
 
 
 def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
-    """Leave out the cells of refused regions: those are applied as a whole later."""
+    """Leave out the cells of refused regions, which are applied as a whole later."""
     if not regions:
         return batch
     refused = pc.is_in(batch["region"], pa.array(sorted(regions)))
@@ -369,7 +369,7 @@ def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
 
 
 def _same_origin(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """Cut a sorted batch where the table or the list of clusters changes, and at the size of a request."""
+    """Cut a sorted batch where the table or the list of clusters changes, and to the size of a request."""
     table = batch["table"].dictionary_encode().indices.to_numpy()
     clusters = batch["clusters"].dictionary_encode().indices.to_numpy()
     changes = np.flatnonzero((np.diff(table) != 0) | (np.diff(clusters) != 0)) + 1
@@ -384,6 +384,6 @@ def _offsets(array: pa.Array) -> np.ndarray:
 
 
 def _bytes_of(array: pa.Array) -> memoryview:
-    """The values of a binary array without nulls, one after the other, without a copy."""
+    """The values of a binary array without nulls, one after the other, not copied."""
     offsets = _offsets(array)
     return memoryview(array.buffers()[2])[int(offsets[0]) : int(offsets[-1])]

@@ -18,7 +18,7 @@ from walferry.wal.open import Wal
 
 @dataclass(frozen=True)
 class FileIndex:
-    """What one file holds of the wanted tables."""
+    """What one file holds for the wanted tables."""
 
     group: str
     report: FileReport

@@ -1,4 +1,4 @@
-"""Read sealed WAL files in the executors, and say what is in them."""
+"""Reports of the executors on WAL files: what they hold, and what was applied, refused or withheld."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 
 @dataclass(frozen=True)
 class TableTally:
-    """What one file holds of one table: whole entries, their cells, first and last write time (ms)."""
+    """What one file holds for one table: number of entries and cells, first and last write time (ms)."""
 
     table: str
     entries: int
@@ -27,7 +27,7 @@ class TableTally:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Bytes that could not be applied. Damage is of ANY_TABLE and ANY_REGION, a broken lineage of ANY_REGION."""
+    """Bytes that could not be applied. Damage has ANY_TABLE and ANY_REGION, a broken lineage ANY_REGION."""
 
     file: str
     start: int
@@ -39,7 +39,7 @@ class Refusal:
     data: bytes
     kind: RefusalKind = RefusalKind.REFUSED
     write_time: int = 0
-    """ms; 0 for damage, which has none"""
+    """ms; 0 for damage"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Withheld:
 
 @dataclass(frozen=True)
 class FileReport:
-    """What became of one file. `complete`: read and applied to its end, but for what is refused and withheld."""
+    """The outcome for one file. `complete`: read and applied to its end, except what was refused or withheld."""
 
     file: str
     length: int
@@ -73,7 +73,7 @@ class Tally:
         self._tables = {table.encode(): [0, 0, 0, 0] for table in tables}
 
     def add(self, batch: EntryBatch) -> np.ndarray:
-        """Count a batch; a mask of the entries that belong to a wanted table."""
+        """Count a batch. Returns a mask of the entries of wanted tables."""
         wanted = np.array([name in self._tables for name in batch.tables] or [False])
         selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
         for code in np.unique(batch.table[selected]):
@@ -87,12 +87,12 @@ class Tally:
         return selected
 
     def rows(self) -> tuple[TableTally, ...]:
-        """One row for each wanted table, those without entries too."""
+        """One row per wanted table, even without entries."""
         return tuple(TableTally(table.decode(), *row) for table, row in self._tables.items())
 
 
 def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> list[Refusal]:
-    """Marker edits that stand for data which the log does not hold, or whose meaning is not known."""
+    """Markers of data that the log does not hold, or of an unknown kind."""
     wanted = set(tables)
     found = []
     for i in np.flatnonzero((batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)):
@@ -120,13 +120,13 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
 
 
 def damage(error: DamagedInputError) -> Refusal:
-    """Describe the place in a file from which on nothing can be read."""
+    """The refusal for the place in a file from which nothing can be read."""
     file, offset = str(error.facts["file"]), int(error.facts["offset"])
     return Refusal(file, offset, -1, ANY_TABLE, ANY_REGION, 0, str(error), b"", RefusalKind.DAMAGE)
 
 
 def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
-    """Describe one entry that is not applied, with its bytes."""
+    """The refusal of one entry, with its bytes."""
     return Refusal(
         file,
         batch.base + int(batch.start[entry]),

@@ -1,4 +1,4 @@
-"""Copy the present state of row ranges from the source, beside the log: a way out of the quarantine."""
+"""Copy the current state of row ranges from the source, bypassing the log: releases quarantined items by `reread`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from walferry.spark.fan_out import fan_out
 
 
 def recopy_rows(spark: SparkSession, route: Route, table: str, ranges: Sequence[tuple[bytes, bytes]]) -> int:
-    """Scan row ranges of the source raw (all versions, markers, tags) and send the cells; number of cells."""
+    """Scan row ranges of the source raw (all versions, markers, tags) and send the cells. Returns their number."""
     return sum(fan_out(spark, lambda rows: [_recopy(route, table, *rows)], ranges, what=f"read {table} again"))
 
 

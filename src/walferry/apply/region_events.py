@@ -1,4 +1,4 @@
-"""What the log tells of regions and their store files: markers that HBase writes beside the edits."""
+"""What the log says about regions and their store files: markers that HBase writes between the edits."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RegionEvent:
     sequence_number: int
     write_time: int
     files: frozenset[str] = frozenset()
-    """store files, by name: of an opening all of the region's, of the others those that came"""
+    """names of store files: for an opening all of the region's, otherwise those added"""
     replaced: frozenset[str] = frozenset()
-    """store files that a compaction took out"""
+    """names of store files that a compaction removed"""
 
 
 def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterator[RegionEvent]:
-    """The events among the selected entries; DamagedInputError for a marker that cannot be read."""
+    """The events among the selected entries. Raises DamagedInputError for a marker that cannot be read."""
     kinds = np.isin(batch.marker, [int(kind) for kind in _KINDS])
     for entry in np.flatnonzero(selected & kinds).tolist():
         kind = Marker(int(batch.marker[entry]))

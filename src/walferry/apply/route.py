@@ -1,4 +1,4 @@
-"""From where to where edits go, and under which guard."""
+"""Where edits come from, where they go, and under which guard."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from walferry.wal.open import Wal, open_wal
 
 @dataclass(frozen=True)
 class Route:
-    """Where edits come from and go to, and under which guard. Travels to the executors."""
+    """Where edits come from, where they go, and under which guard. Sent to the executors."""
 
     source: ClusterAddress
     root: str
     """HBase's root folder on the source's file system"""
     source_id: tuple[int, int]
-    """the source's cluster id: least, most significant bits"""
+    """the source's cluster id: its least and most significant bits"""
     target: ClusterAddress
     tables: dict[str, str]
     """source table to target table"""
@@ -37,14 +37,14 @@ class Route:
     way: Way = Way.RPC
 
     def writer(self) -> Writer:
-        """A writer of this process to the target; in a task that Spark repeats, once the first one's requests ended."""
+        """A writer to the target. A task that Spark repeats first waits until its predecessor's requests have ended."""
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
             time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
         return WRITERS[self.way](self)
 
     def open(self, file: WalFile) -> Wal:
-        """A file of the source, to be read to its true end in this process."""
+        """A file of the source, to be read to its true end."""
         return open_wal(shared_files(self.source), self.root, file)
 
 

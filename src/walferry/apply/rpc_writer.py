@@ -1,7 +1,7 @@
 """Send WAL cells to the target by AdminService.ReplicateWALEntry, in order, one request at a time.
 
-What keeps a row's edits in order (R4): a writer has one request under way, a row always goes through the same
-writer, and a request holds no more mutations than the receiving server applies one after the other (`Limits`).
+A row's edits stay in order (R4) because a writer has one request under way, a row always goes through the same writer,
+and a request holds no more mutations than the receiving server applies one after the other (`Limits`).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class RpcWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
-        Transient failures are repeated with the same content; after an unknown outcome it waits first. What is over
-        the server's own limits is halved, down to single cells. Raises RefusedError when the target will
-        never take the cells, TransientError when attempts run out.
+        After a transient failure the same request is sent again; after an unknown outcome it waits first. A request
+        that exceeds the server's own limits is halved, down to single cells. Raises RefusedError when the target will
+        never accept the cells, TransientError when attempts run out.
         """
         _refuse_swallowed(cells)
         try:
@@ -55,13 +55,13 @@ class RpcWriter:
         except (RequestTooBigError, CallQueueFullError) as error:
             if sum(run.cells for run in runs) == 1:
                 if isinstance(error, CallQueueFullError):
-                    raise  # others may fill the queue
-                message = f"one cell alone is more than the target takes in a request: {error}"
+                    raise  # other requests may fill the queue
+                message = f"one cell alone is larger than the target accepts in a request: {error}"
                 raise RefusedError(message, reason=str(error)) from error
             if isinstance(error, CallQueueFullError):
-                # It may be the sink's own client that was refused, after a part of the request was under way.
+                # The refused one may be the sink's own client, when part of the request is already under way.
                 time.sleep(self.limits.settle_seconds)
-            log.info("a request of %d bytes is too big for the target, it goes in two: %s", len(cells), error)
+            log.info("a request of %d bytes is too large for the target; sending it in two: %s", len(cells), error)
             for part, part_cells in _halves(runs, cells):
                 self.send(part, part_cells)
 
@@ -80,10 +80,10 @@ class RpcWriter:
             except TransientError as error:
                 if attempt == self.limits.attempts:
                     raise
-                # An answer may tell of a time-out within the server, whose own request then goes on.
+                # An answer may report a time-out inside the server, whose own request may still be running.
                 unknown = error.facts.get("sent", True)
                 pause = self.limits.settle_seconds if unknown else min(2.0**attempt / 4, 8.0)
-                log.warning("attempt %d of %d failed: %s; again in %.1f s",
+                log.warning("attempt %d of %d failed: %s; retrying in %.1f s",
                             attempt, self.limits.attempts, error, pause)  # fmt: skip
                 time.sleep(pause)
 
@@ -99,7 +99,7 @@ class RpcWriter:
 
 
 def _halves(runs: Sequence[CellRun], cells: memoryview | bytes) -> Iterator[tuple[list[CellRun], memoryview | bytes]]:
-    """The same cells in two requests, one to follow the other."""
+    """The same cells in two requests, to send one after the other."""
     borders = index_cells(np.frombuffer(cells, np.uint8)).position
     middle = len(borders) // 2
     first: list[CellRun] = []
@@ -118,9 +118,9 @@ def _halves(runs: Sequence[CellRun], cells: memoryview | bytes) -> Iterator[tupl
 
 
 def _refuse_swallowed(cells: memoryview | bytes) -> None:
-    """Raise RefusedError for a cell whose qualifier the target takes for a marker of its own, and drops or chokes on.
+    """Raise RefusedError for a cell whose qualifier makes the target treat it as a marker, and drop it or fail.
 
-    ReplicationSink.replicateEntries looks at the qualifier alone, whatever the family.
+    ReplicationSink.replicateEntries checks only the qualifier, whatever the family.
     """
     if bytes(cells).find(_MARKER_START) < 0:
         return

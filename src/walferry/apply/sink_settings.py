@@ -1,8 +1,8 @@
-"""How the target's region servers apply a replicated request, by their own settings: what a row's order rests on (R4).
+"""How the target's region servers apply a replicated request, by their settings; a row's order depends on it (R4).
 
-ReplicationSink hands a request's mutations on in chunks of `hbase.rpc.rows.warning.threshold`, which run concurrently,
+ReplicationSink applies a request's mutations in chunks of `hbase.rpc.rows.warning.threshold`, which run concurrently,
 and gives up on a chunk after `replication.sink.client.ops.timeout`. So a request must be one chunk, and after a request
-whose outcome is unknown nothing may follow before that time has passed.
+with an unknown outcome nothing may be sent before that time has passed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from walferry.hbase.way import Way
 CHUNK = "hbase.rpc.rows.warning.threshold"
 TIMEOUT = "replication.sink.client.ops.timeout"
 MOST_ASKED = 5
-"""servers; a cluster's are configured alike"""
+"""servers; those of a cluster usually have the same configuration"""
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """The strictest of what the servers that were asked are configured with. The defaults are HBase's."""
+    """The strictest settings among the servers asked. The defaults are HBase's."""
 
     mutations: int = 5_000
     timeout_seconds: float = 10.0
 
 
 def sink_settings(target: HBaseClient) -> SinkSettings | None:
-    """Ask region servers of the target; None when none of them tells."""
-    told = [found for server in target.servers()[:MOST_ASKED] if (found := target.settings(server)) is not None]
-    if not told:
+    """The settings of the target's region servers; None when none of them provides them."""
+    answers = [found for server in target.servers()[:MOST_ASKED] if (found := target.settings(server)) is not None]
+    if not answers:
         return None
     default = SinkSettings()
     return SinkSettings(
-        min(_number(found.get(CHUNK), default.mutations) for found in told),
-        max(_number(found.get(TIMEOUT), round(default.timeout_seconds * 1000)) for found in told) / 1000,
+        min(_number(found.get(CHUNK), default.mutations) for found in answers),
+        max(_number(found.get(TIMEOUT), round(default.timeout_seconds * 1000)) for found in answers) / 1000,
     )
 
 
 def limits_of(way: Way, sink: SinkSettings | None) -> Limits:
-    """What a writer must keep to, towards a target with these settings; unknown ones are taken for HBase's defaults."""
+    """The limits for a writer to a target with these settings; HBase's defaults are assumed for unknown ones."""
     if way is Way.THRIFT:
         return Limits(request_seconds=THRIFT_SECONDS)
     sink = sink or SinkSettings()
@@ -53,7 +53,7 @@ def limits_of(way: Way, sink: SinkSettings | None) -> Limits:
 
 
 def _number(text: str | None, default: int) -> int:
-    """A setting that may be missing, or no number, which HBase would not start with."""
+    """A setting that may be missing, or not a number (HBase would not start with that)."""
     try:
         return default if text is None else int(text)
     except ValueError:

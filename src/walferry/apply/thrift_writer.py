@@ -1,7 +1,7 @@
 """Send WAL cells through a target's Thrift server: ordinary puts and deletes by happybase, in order.
 
-For targets that offer nothing else, and slow: a call carries cells of one timestamp. Thrift cannot say `Delete` (one
-version of a column), `DeleteFamilyVersion`, nor tags: such cells are refused, never turned into something similar.
+For targets that offer nothing else. It is slow: a call carries cells of one timestamp. Thrift cannot express `Delete`
+(one version of a column), `DeleteFamilyVersion`, or tags: such cells are refused, never turned into something similar.
 (HBase: ThriftHBaseServiceHandler.mutateRowsTs; a delete of "family:qualifier" covers all versions up to the timestamp,
 one of "family" the whole family.)
 """
@@ -27,9 +27,9 @@ from walferry.hbase.thrift import connect
 log = logging.getLogger(__name__)
 
 MAX_CELLS = 1_000
-_SAYABLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
+_EXPRESSIBLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
 _FINAL = ("NoSuchColumnFamily", "TableNotFound", "DoNotRetry", "IllegalArgument", "FailedSanityCheck")
-"""in the text of a Thrift error, which carries no class: repeating will not help"""
+"""in the text of a Thrift error, which carries no class: retrying will not help"""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Call:
 
 
 def calls(index: CellIndex) -> Iterator[Call]:
-    """Cut cells into calls, in their order. Raises RefusedError for the first cell that Thrift cannot say."""
+    """Cut cells into calls, in their order. Raises RefusedError for the first cell that Thrift cannot express."""
     pending: list[tuple[bytes, bytes, bytes]] = []
     columns: set[tuple[bytes, bytes]] = set()
     kind: tuple[bool, int] | None = None
     data = index.buffer.data
     for i in range(len(index)):
         cell_type = CellType(int(index.type[i]))
-        if cell_type not in _SAYABLE:
-            raise RefusedError(f"Thrift has no way to say {cell_type.name}", reason=cell_type.name)
+        if cell_type not in _EXPRESSIBLE:
+            raise RefusedError(f"Thrift cannot express {cell_type.name}", reason=cell_type.name)
         if index.tags_length[i]:
-            raise RefusedError("Thrift has no way to say a cell's tags", reason="tags")
+            raise RefusedError("Thrift cannot express a cell's tags", reason="tags")
         row = _bytes(data, index.row_start[i], index.row_length[i])
         family = _bytes(data, index.family_start[i], index.family_length[i])
         qualifier = _bytes(data, index.qualifier_start[i], index.qualifier_length[i])
@@ -71,7 +71,7 @@ def calls(index: CellIndex) -> Iterator[Call]:
 
 @dataclass
 class ThriftWriter:
-    """Sends runs of cells one call after the other; `guard` is asked before each, as by `RpcWriter`."""
+    """Sends runs of cells one call after the other; `guard` is called before each, as in `RpcWriter`."""
 
     target: ClusterAddress
     guard: Callable[[Collection[str]], None]
@@ -81,8 +81,8 @@ class ThriftWriter:
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for each answer.
 
-        Raises RefusedError, before anything is sent, when a cell cannot be said or, later, when the target will never
-        take it; AccessDeniedError; TransientError when attempts run out.
+        Raises RefusedError before anything is sent when a cell cannot be expressed, or later when the target will never
+        accept it; AccessDeniedError; TransientError when attempts run out.
         """
         index = index_cells(np.frombuffer(cells, np.uint8))
         waiting = []
@@ -118,9 +118,9 @@ class ThriftWriter:
                 if any(name in text for name in _FINAL):
                     raise RefusedError(f"the target refuses the edits: {_line(text)}", reason=_line(text)) from error
                 if attempt == self.limits.attempts:
-                    message = f"Thrift server {self.target.thrift} of the target does not take edits: {_line(text)}"
+                    message = f"Thrift server {self.target.thrift} of the target does not accept edits: {_line(text)}"
                     raise TransientError(message, thrift=self.target.thrift) from error
-                log.warning("attempt %d of %d failed: %s; again in %.0f s",
+                log.warning("attempt %d of %d failed: %s; retrying in %.0f s",
                             attempt, self.limits.attempts, _line(text), self.limits.settle_seconds)  # fmt: skip
                 time.sleep(self.limits.settle_seconds)
 
@@ -143,5 +143,5 @@ def _bytes(data: memoryview, start: np.int64, length: np.int64) -> bytes:
 
 
 def _line(text: str) -> str:
-    """The first line of an answer: the rest is the server's stack."""
+    """The first line of an answer: the rest is the server's stack trace."""
     return text.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What every writer to a target keeps to, and what it is given."""
+"""The protocol of writers to a target, their input and their limits."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Positions = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a request may be, how long it may take, and how often it is repeated before the run gives up."""
+    """How large a request may be, how long it may take, and how often it is sent before the run gives up."""
 
     mutations: int = 5_000
-    """in one request: the receiving server applies more in chunks that run concurrently
-    (`hbase.rpc.rows.warning.threshold`), and would mix up the order of a row's edits"""
+    """in one request: the receiving server would apply more in chunks that run concurrently
+    (`hbase.rpc.rows.warning.threshold`), which could reorder a row's edits"""
     bytes: int = 4 << 20
-    """of cells in one request; a cell that is larger goes alone"""
+    """of cells in one request; a larger cell is sent alone"""
     request_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_REQUEST_SECONDS", "30")))
     attempts: int = 6
     settle_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_SETTLE_SECONDS", "10")))
-    """Pause after a request whose outcome is unknown: by then the receiving server has ended it
-    (`replication.sink.client.ops.timeout`), so that it cannot overtake what is sent next."""
+    """Pause after a request whose outcome is unknown, until the receiving server has ended it
+    (`replication.sink.client.ops.timeout`) and it cannot overtake what is sent next."""
 
     def cut(self, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Cut the cells from number `begin` to before `end` into requests: first number, number after the last.
 
-        `borders` says where each cell begins, and as its last item where the last cell ends. A cell is at most one
-        mutation.
+        `borders` are the positions at which the cells begin, followed by the one at which the last cell ends. A cell is
+        at most one mutation.
         """
         while begin < end:
             fitting = int(np.searchsorted(borders, borders[begin] + self.bytes, side="right")) - 1
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CellRun:
-    """Consecutive cells of one target table that came from the same clusters."""
+    """Consecutive cells for one target table that came from the same clusters."""
 
     table: str
     clusters: bytes
@@ -63,12 +63,12 @@ class RefusedError(WalferryError):
 class Writer(Protocol):
     """Sends cells to the target in order, one request at a time.
 
-    Implementations ask the guard of the route before each request, and refuse what they cannot carry: nothing is
+    Implementations call the route's guard before each request, and refuse what they cannot express: nothing is
     downgraded.
     """
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
-        Raises RefusedError when the target will never take them, TransientError when attempts run out.
+        Raises RefusedError when the target will never accept them, TransientError when attempts run out.
         """
