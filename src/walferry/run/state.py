@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from walferry import clock
-from walferry.ledger import PhaseRecord, RunLedger, RunRecord
+from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.run.backlog import unapplied
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
-from walferry.run.phases import Phase, Waits, phases_of
+from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.write_stop import write_stop_of
 
 Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
@@ -372,10 +372,23 @@ def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) ->
         return _state("working", f"{label(last)} is {last.state}; the next phase is about to begin", last, run)
     quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000
     if _in_airflow(run) or quiet < BETWEEN_SECONDS:
-        cause = f"{label(last)} ended {quiet:.0f} s ago, and the next phase has not begun"
-        return _state("between phases", cause, last, run)
+        due = _due(run, phases)
+        cause = f"{label(last)} ended {quiet:.0f} s ago, and {due} has not begun"
+        step = (
+            ""
+            if quiet < BETWEEN_SECONDS
+            else f"look at the DAG run: if the task for {due} does not wait its turn, clear it"
+        )
+        return _state("between phases", cause, last, run, step)
     cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and no process has worked on the run since"
     return _state("interrupted", cause, last, run, _again(run, last.phase))
+
+
+def _due(run: RunRecord, phases: Sequence[PhaseRecord]) -> str:
+    """The first phase of the run that is not done, with its table."""
+    done = {(phase.phase, phase.subject) for phase in phases if phase.state == "done"}
+    every = ((phase.name, table) for phase, table in steps(run.kind, source_tables(run.spec)))
+    return next((f"{name} {table}".strip() for name, table in every if (name, table) not in done), "the end of the run")
 
 
 def _what(run: RunRecord, phase: PhaseRecord) -> str:

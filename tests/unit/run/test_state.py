@@ -334,6 +334,17 @@ def test_a_shell_that_vanished_between_two_phases_is_interrupted(
     assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
 
 
+def test_in_airflow_a_phase_that_does_not_begin_is_named(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after somebody marked the task of `fence` as success: the ledger does not have it, nothing after it begins."""
+    run = book.of(book.open_run("move", "airflow manual", SPEC, "kim").run_id)
+    finish(run, "plan", "protect")
+    assert state_of(run).cause.endswith("s ago, and fence has not begun")
+    later = clock.now_ms() + 600_000
+    monkeypatch.setattr(clock, "now_ms", lambda: later)
+    state = state_of(run)
+    assert (state.name, "task for fence" in state.next_step) == ("between phases", True)
+
+
 def test_a_drain_rests_between_its_rounds(book: Ledger) -> None:
     run = book.of(book.open_run("drained", "airflow hbase_wal_drain", SPEC, "kim", "drain").run_id)
     finish(run, "protect", "fence", "drain_sealed")
