@@ -137,9 +137,9 @@ class RowsApplied:
 def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     """Apply the chosen cells of all files so that each row's edits go in order.
 
-    One shuffle: rows to partitions, within one sorted by row, sequence number and index in the entry. A row is
-    in one partition, a partition has one request under way. Cells that the target refuses are reported; other
-    cells of their rows may have been applied, so their regions must be applied again as a whole later.
+    One shuffle distributes rows to partitions, which are sorted by row, sequence number and index in the entry. A row
+    is in one partition, and a partition has one request under way. Cells that the target refuses are reported; other
+    cells of their rows may have been applied, so their regions must later be applied again as a whole.
     """
     numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
     ranked = bool(task.settled)

@@ -24,7 +24,7 @@ LEASE_WAIT_SECONDS = 90.0
 
 @contextmanager
 def applying(run: Run) -> Iterator[Route]:
-    """Hold the leases of all target tables, and make the route that the executors use under them."""
+    """Hold the leases of all target tables, and provide the route that the executors use under them."""
     limits = limits_of(run.spec.way, sink_settings(run.target))
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
@@ -62,9 +62,9 @@ def applying(run: Run) -> Iterator[Route]:
 
 
 def _give_back_at_end(run: Run, fences: Mapping[str, lease.Fence], ends: bool) -> None:
-    """A window's run has no phase after the one that applies, nor has any run that was ended meanwhile.
+    """Restore DURABILITY now if no later phase of the run does: for a window's run, and a run that was ended meanwhile.
 
-    Others keep their tables durable until their release.
+    Other runs keep their tables durable until their release.
     """
     if not (ends and run.record.kind == "window") and run.ledger.record.state == "running":
         return
@@ -81,7 +81,7 @@ def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Col
 
 
 def wait_while_paused(run: Run) -> None:
-    """Return at once unless an operator paused the run; then when it is resumed. An aborted run ends here."""
+    """Return at once, or when a paused run is resumed. Raises RunEndedError when the run was ended."""
     announced = False
     while True:
         record = run.ledger.record
@@ -92,6 +92,6 @@ def wait_while_paused(run: Run) -> None:
         if not record.paused:
             return
         if not announced:
-            log.info("paused; `walferry resume %s` goes on", record.name)
+            log.info("paused; `walferry resume %s` continues", record.name)
             announced = True
         time.sleep(1.0)

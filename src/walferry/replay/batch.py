@@ -1,4 +1,4 @@
-"""Apply a batch of sealed files: by group where regions stood still, by row where they moved; then record it."""
+"""Apply a batch of sealed files: by group for tables whose regions did not move, by row for others; then record it."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Batch:
-    """Sealed files to apply together, and which tables had no region move while they were written."""
+    """Sealed files to apply together, and the tables none of whose regions moved while the files were written."""
 
     files: list[WalFile]
     calm: frozenset[str]
     cut_ms: int
     """everything written before this moment is applied once the batch is"""
     before: dict[str, str] | None
-    """fingerprints before the cut; None when the batch leaves files in front of the cut"""
+    """fingerprints before the cut; None when the batch does not include all files before the cut"""
 
 
 @dataclass(frozen=True)
 class _Done:
-    """What became of the files for some of the tables, and what they told of these tables' regions."""
+    """The outcome of the files for some of the tables, and what they showed about these tables' regions."""
 
     reports: list[FileReport]
     regions: RegionChanges
 
 
 def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
-    """Apply a batch and record it as a round; what is held, or refused, waits in the quarantine."""
+    """Apply a batch and record it as a round; what is held or refused is in quarantine."""
     held = held_regions(run)
     stopped = {table for table, regions in held.items() if ANY_REGION in regions}
     reports = [untouched(file, stopped) for file in batch.files if stopped]
@@ -100,9 +100,9 @@ def _narrow(route: Route, tables: Collection[str]) -> Route:
 def _apply_calm(
     run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
 ) -> _Done:
-    """Tables whose regions stood still: one pass over each group's files, the bytes go through unchanged."""
+    """Tables whose regions did not move: one pass over each group's files, whose bytes are sent unchanged."""
     now = partial(regions_of, run.source)
-    # Regions that were closed when the last batch ended stood still since: whether they went on is known by now.
+    # Regions that were closed when the last batch ended have not moved since: whether they continued is known now.
     refusals = lineage.find_breaks(lineage.follow(run.ledger.regions.known(route.tables), []), now)
     broken = {refusal.table for refusal in refusals}
     sound = _narrow(route, set(route.tables) - broken)
@@ -121,17 +121,17 @@ def _apply_calm(
 
 
 def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:
-    """The reports, with refusals that may be of earlier files in the first."""
+    """The reports; the first also gets the refusals, which may be about earlier files."""
     return [replace(reports[0], refusals=(*reports[0].refusals, *refusals)), *reports[1:]] if reports else []
 
 
 def _apply_moved(
     run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
 ) -> _Done:
-    """Tables whose regions moved: read first what the files hold, then apply in row order."""
+    """Tables whose regions moved: first read what the files hold, then apply in row order."""
     indexes = index_files(spark, route, batch.files)
     damaged = any(not index.report.complete for index in indexes)
-    # What a damaged file hides may be what explains the rest; nothing of the batch is applied before it is released.
+    # What a damaged file hides may change the meaning of the rest: nothing of the batch is applied until its release.
     refusals: list[Refusal] = []
     now = partial(regions_of, run.source)
     events = [] if damaged else [event for index in indexes for event in index.report.events]
@@ -166,7 +166,7 @@ def _apply_moved(
 
 
 def _tables_with_reshaped_holds(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
-    """Tables in which a waiting region was split or merged: its rows live on under other names, so all must wait."""
+    """Tables in which a held region was split or merged: its rows continue under other names, so all must be held."""
     return {
         table
         for table, regions in waiting.items()

@@ -1,12 +1,12 @@
-"""Cut the source's log: roll every WAL and see each roll happen, so that what was written before is in sealed files.
+"""Cut the source's log: roll every WAL and observe each roll, so that what was written before is in sealed files.
 
-A cut also takes the fingerprint of each table's regions (who serves them, and since which opening) before the first
-roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or was
-reopened between them, because every opening raises the region's open sequence number in hbase:meta. A region that is
-on its way just then makes its table's fingerprint unlike any other.
+A cut also takes the fingerprint of each table's regions (which server has each, and since which opening) before the
+first roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or
+was reopened between them, because every opening raises the region's open sequence number in hbase:meta. While a region
+is in transition, its table's fingerprint never equals any other.
 
-A cut is quiet when no region moved during it. Only then do the files below it hold, for every edit, the earlier edits
-of its row, too: otherwise a row's first edit may stand behind one server's roll and its next below another's.
+A cut is quiet when no region moved during it. Only then do the files before it hold, for every edit, the earlier edits
+of its row too: otherwise a row's first edit may come after one server's roll and its next one before another's.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ROLL_SECONDS = 60.0
 REST_SECONDS = 120.0
 SPLIT_SECONDS = 120.0
 NOT_KNOWN = "not known"
-"""in place of a fingerprint: equal to none"""
+"""in place of a fingerprint: never equal to one"""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Files below the cut hold all that was written before `started_ms`; those of `current` hold what came later."""
+    """Files before the cut hold all that was written before `started_ms`; those in `current` and after it the rest."""
 
     started_ms: int
     before: dict[str, str]
@@ -52,10 +52,10 @@ class Cut:
     files: list[WalFile]
     """every WAL file listed after the last roll"""
     current: dict[str, int]
-    """of each group, the number of the first file behind the cut"""
+    """for each group, the number of the first file after the cut"""
 
     def below(self) -> list[WalFile]:
-        """The files before the cut: sealed, as `cut_log` saw; those of dead servers that are being split are not."""
+        """The sealed files before the cut; dead servers' files that are still being split are left out."""
         return [
             file
             for file in self.files
@@ -77,7 +77,7 @@ class Cut:
 def fingerprint(client: HBaseClient, table: str) -> str:
     """Digest over the table's regions: encoded name, server with its start code, open sequence number.
 
-    While a region of an enabled table is not open on a living server, the answer is another each time.
+    While a region of an enabled table is not open on a live server, returns a value that never matches any other.
     """
     regions = regions_of(client, table)
     alive = {server.name for server in client.servers()}
@@ -88,7 +88,7 @@ def fingerprint(client: HBaseClient, table: str) -> str:
 
 
 def regions_of(client: HBaseClient, table: str) -> list[Region]:
-    """The table's regions; none when somebody dropped it (the gates tell: `checks.gates`)."""
+    """The table's regions; none when somebody dropped it (`checks.gates` reports that)."""
     try:
         return client.regions(table)
     except TableNotFoundError:
@@ -96,7 +96,7 @@ def regions_of(client: HBaseClient, table: str) -> list[Region]:
 
 
 def cut_log(run: Run) -> Cut:
-    """Roll all WALs of the source and wait until each group goes on in a new file, and the one before is closed.
+    """Roll all WALs of the source and wait until each group has a new file and the previous one is closed.
 
     Raises TransientError when that does not happen within a minute.
     """
@@ -109,7 +109,7 @@ def cut_log(run: Run) -> Cut:
     deadline = time.monotonic() + ROLL_SECONDS
     while True:
         files = list_wals(run.source_files, run.source_root)
-        # Asked behind the listing: a server registers before it opens a log, so that none of these seems to be dead.
+        # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
         alive = {server.name for server in run.source.servers()}
         new = _newest(file for file in files if file.place is Place.LIVE)
         waiting = [
@@ -122,30 +122,30 @@ def cut_log(run: Run) -> Cut:
             if file.place is Place.LIVE and file.server in alive
             and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
         ]  # fmt: skip
-        # A listed file is not yet the one that is written to: what came before goes on until it is closed.
+        # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
         if not waiting and all(is_sealed(run.source_files, run.source_root, file) for file in left):
             break
         if time.monotonic() > deadline:
             open_one = old[waiting[0]].name if waiting else left[0].name
             raise TransientError(
                 f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
-                "look at the region server's log",
+                "check the region server's log",
                 file=open_one,
             )
         time.sleep(0.3)
-    # A server that died meanwhile has no file behind the cut; its folder is split and archived as a whole.
+    # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
     current = {group: file.number for group, file in new.items() if file.server in alive}
     after = {name: fingerprint(run.source, name) for name in names}
     return Cut(started_ms, before, after, files, current)
 
 
 def quiet_cut(run: Run) -> Cut:
-    """A cut during which no region of the run's tables moved; TransientError when there is none for two minutes."""
+    """A cut during which no region of the run's tables moved. Raises TransientError after two minutes without one."""
     return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)])
 
 
 def cut_until(run: Run, moving: Callable[[Cut], Collection[str]]) -> Cut:
-    """Cut the log again until `moving` names no table whose moves spoil the cut; TransientError after two minutes."""
+    """Cut the log until `moving` returns no table whose moves spoil the cut; TransientError after two minutes."""
     deadline = time.monotonic() + REST_SECONDS
     while True:
         cut = cut_log(run)
@@ -155,7 +155,7 @@ def cut_until(run: Run, moving: Callable[[Cut], Collection[str]]) -> Cut:
         if time.monotonic() > deadline:
             raise TransientError(
                 f"regions of {moved} moved during every cut of the log for {REST_SECONDS:.0f} s; "
-                "it goes on once the balancer rests",
+                "pause the balancer and try again",
                 tables=moved.split(", "),
             )
         log.info("regions of %s moved while the log was cut; cutting again", moved)
@@ -163,7 +163,7 @@ def cut_until(run: Run, moving: Callable[[Cut], Collection[str]]) -> Cut:
 
 
 def await_archive(run: Run) -> list[WalFile]:
-    """All WAL files, once none is left of a dead server that HBase has still to split; TransientError if one stays."""
+    """All WAL files, once HBase has split and archived those of dead servers. Raises TransientError after a while."""
     deadline = time.monotonic() + SPLIT_SECONDS
     while True:
         alive = {server.name for server in run.source.servers()}
@@ -174,7 +174,7 @@ def await_archive(run: Run) -> list[WalFile]:
         if time.monotonic() > deadline:
             raise TransientError(
                 f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
-                "look at the source's master, then run again",
+                "check the source's master, then run again",
                 file=left[0].name,
             )
         time.sleep(1.0)
@@ -194,16 +194,16 @@ def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
 def start_fence(run: Run) -> FenceFacts:
     """Cut the log and record where replay begins, for every group that exists now.
 
-    Every edit that a snapshot taken afterwards lacks stands at or behind these positions. Groups of dead servers are
-    in it whole, those that are being split, too: a region opens anew only after what they hold was put into it, and a
-    snapshot waits for its regions. Groups that appear later are read from their first file.
+    Every edit that a later snapshot lacks is at or past these positions. Groups of dead servers, even those still being
+    split, are completely in the snapshot: a region reopens only after their edits were put into it, and a snapshot
+    waits for its regions. Groups that appear later are read from their first file.
     """
 
     def work() -> dict[str, Any]:
         cut = quiet_cut(run)
         before = cut.before
         if run.ledger.log.fence("start"):
-            # A kill came behind the fence and before this phase was done: regions may have moved since.
+            # A kill came after the fence was set and before this phase was done: regions may have moved since.
             before = dict.fromkeys(before, NOT_KNOWN)
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
@@ -218,17 +218,17 @@ def _start_positions(cut: Cut) -> list[Position]:
         by_group[file.group].append(file)
     positions = []
     for group, files in by_group.items():
-        behind = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
-        if behind:
-            first = min(behind, key=lambda file: file.number)
+        after = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
+        if after:
+            first = min(after, key=lambda file: file.number)
             positions.append(Position(group, first.name, first.number, 0))
-        else:  # a former server's: behind its last file, in none
+        else:  # a dead server's group: after its last file
             positions.append(Position(group, "", max(file.number for file in files) + 1, 0))
     return positions
 
 
 def end_fence(run: Run) -> FenceFacts:
-    """Cut the log after writes have stopped: replay ends in front of the positions recorded here."""
+    """Cut the log after writes have stopped: replay ends at the positions recorded here."""
 
     def work() -> dict[str, Any]:
         cut = quiet_cut(run)
@@ -242,7 +242,7 @@ def end_fence(run: Run) -> FenceFacts:
 
 
 def see(run: Run, cut: Cut) -> list[WalFile]:
-    """Record every file at or after the start fence in the ledger; those of them that are below the cut."""
+    """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut."""
     fences = run.fences()
     wanted = [file for file in cut.files if fences.starts_by(file)]
     below = {file.name for file in cut.below()}
@@ -253,8 +253,8 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
 def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
     """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
 
-    Of the others a listing does not tell whether they hold anything: that is looked up, once they do no more. When such
-    a log is gone with its server one day, the ledger knows whether it ever held an entry.
+    For the others the listing does not show whether they hold anything, so each is opened until it does. If such a log
+    is later deleted together with its server, the ledger knows whether it ever held an entry.
     """
     known = {file.name: file.length for file in run.ledger.log.files()}
     seen = []
@@ -266,10 +266,10 @@ def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> 
 
 
 def as_seen(file: WalFile, sealed: bool) -> SeenFile:
-    """A listed file as the ledger takes it."""
+    """A listed file as the ledger records it."""
     return SeenFile(file.name, file.group, file.server, file.number, file.path, file.length, sealed)
 
 
 def as_listed(file: ledger.WalFile) -> WalFile:
-    """A file of the ledger as if it were listed, for readers that look up where it stands now."""
+    """A file of the ledger as if it were listed, for readers that look up where it is now."""
     return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

@@ -1,4 +1,4 @@
-"""The drain: apply what is sealed of a source's log to tables that the target has already, run after run."""
+"""The drain: apply the sealed edits of a source's log to existing target tables, DAG run after DAG run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAINER = "airflow hbase_wal_drain"
 
 
 def check_targets(run: Run) -> None:
-    """Raise UsageError with all that keeps a drain from applying edits: it follows tables that exist on both sides."""
+    """Raise UsageError with every reason why a drain cannot apply edits: it needs tables that exist on both sides."""
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
         faults.insert(0, "source and target are one cluster")
@@ -31,7 +31,7 @@ def check_targets(run: Run) -> None:
 def prepare_drain(run: Run) -> None:
     """Check the tables, then keep the source's WALs and set the start fence, once.
 
-    A run that fails its check before it made anything ends as failed, so that corrected tables may take its name.
+    A run that fails the check before it created anything ends as failed, so that a corrected one may take its name.
     """
     try:
         check_targets(run)
@@ -44,13 +44,13 @@ def prepare_drain(run: Run) -> None:
 
 
 def drain_sealed(run: Run, spark: SparkSession) -> None:
-    """The phase `drain_sealed`, done anew each time: apply what is sealed, then let the source have back its WALs."""
+    """The phase `drain_sealed`, repeated each time: apply what is sealed, then release the source's applied WALs."""
 
     def last() -> Round:
         return run.ledger.rounds.all()[-1]
 
     def work() -> dict[str, Any]:
-        # A round that took a whole step has left some of the backlog for the next.
+        # A round of a whole step has left some of the backlog for the next.
         replay(run, spark, until=lambda: last().bytes < STEP_BYTES)
         renew(run)
         return {"round": last().number, "cells": last().cells}

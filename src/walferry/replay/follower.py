@@ -1,4 +1,4 @@
-"""Follow the log: round after round under the leases of the target tables, until somebody says so."""
+"""Follow the log: round after round under the leases of the target tables, until told to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walferry.run.run import Run, RunEndedError
 
 
 def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:
-    """Follow the log until `until` says so after a round; holds the leases of all target tables meanwhile.
+    """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
@@ -31,8 +31,8 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_se
 def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lambda: False) -> None:
     """The phase `replay`: follow the log until the phase `write_stop` is done.
 
-    When the phase is started once more elsewhere (a task that was given up and repeated), the older one ends.
-    `interrupted` is asked after each round whether to end at once. Raises RunEndedError in both cases.
+    If the phase is started again elsewhere (a task that was given up and retried), the older one ends. `interrupted` is
+    called after each round and ends it too. Raises RunEndedError in both cases.
     """
 
     def attempts() -> int:

@@ -1,8 +1,8 @@
 """Replay: bring the target up with the source's log, round by round.
 
 A round cuts the log, applies every sealed file that is not applied yet, and records it. Only the ledger says what is
-applied (R2): a round that was killed is repeated as a whole by the next one, which converges because nothing later
-was applied in between (R3).
+applied (R2): the next round repeats a killed one as a whole, which converges because nothing later was applied in
+between (R3).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     """Cut the log, apply what is sealed, record it. Raises GapError when the log has a hole."""
     started_ms = now_ms()
     apply_released(run, spark, route)
-    window = applied_cut(run)
-    cut = _settled_cut(run, window)
+    fingerprints = applied_cut(run)
+    cut = _settled_cut(run, fingerprints)
     below = see(run, cut)
     check_complete(run, cut.files)
     pending = _pending(run, below)
-    calm = frozenset(table for table, before in window.items() if before == cut.after.get(table))
-    if len(calm) == len(window) and (first := _first(pending)) != pending:
-        # A long backlog goes in steps, so that a kill costs little; the window stays open until it is all applied.
+    calm = frozenset(table for table, before in fingerprints.items() if before == cut.after.get(table))
+    if len(calm) == len(fingerprints) and (first := _first(pending)) != pending:
+        # A long backlog is applied in steps, so that a kill costs little; the fingerprints stay until all is applied.
         return apply_batch(run, spark, route, Batch(first, calm, _covered_ms(run), None), started_ms)
     batch = Batch(pending, calm, cut.started_ms, cut.before)
     return apply_batch(run, spark, route, batch, started_ms)
 
 
 def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
-    """Apply everything up to the end fence. Facts: files, cells; quarantine may still hold regions back."""
+    """Apply everything up to the end fence. Facts: files, cells, bytes; regions may still be held by quarantine."""
 
     def work() -> dict[str, Any]:
         with applying(run) as route:
@@ -66,9 +66,9 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             check_complete(run, listed, to_end_fence=True)
             below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
-            window = applied_cut(run)
-            now = {table: fingerprint(run.source, table) for table in window}
-            calm = frozenset(table for table, before in window.items() if before == now[table])
+            fingerprints = applied_cut(run)
+            now = {table: fingerprint(run.source, table) for table in fingerprints}
+            calm = frozenset(table for table, before in fingerprints.items() if before == now[table])
             fence = fence_facts(run, "end")
             batch = Batch(_pending(run, below), calm, fence.at_ms, fence.before)
             done = apply_batch(run, spark, route, batch, started_ms)
@@ -77,15 +77,15 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
     return run.once("drain", work)
 
 
-def _settled_cut(run: Run, window: Mapping[str, str]) -> Cut:
-    """Cut the log so that the files below the cut hold, for every edit, the earlier edits of its row, too.
+def _settled_cut(run: Run, fingerprints: Mapping[str, str]) -> Cut:
+    """Cut the log such that the files before the cut hold, for every edit, the earlier edits of its row too.
 
-    While regions stand still any cut does. When regions moved since the last one, the cut must be quiet: then
-    whatever preceded a move was rolled into a sealed file before.
+    While no region moves, any cut does. When regions have moved since the last applied cut (`fingerprints`), the cut
+    must be quiet: then whatever preceded a move is in a sealed file.
     """
 
     def moving(cut: Cut) -> list[str]:
-        moved = [table for table, before in window.items() if before != cut.after[table]]
+        moved = [table for table, before in fingerprints.items() if before != cut.after[table]]
         if moved:
             log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
         if moved and cut.splitting():
@@ -97,7 +97,7 @@ def _settled_cut(run: Run, window: Mapping[str, str]) -> Cut:
 
 
 def _first(pending: Sequence[WalFile]) -> list[WalFile]:
-    """Of each group the first files, up to `STEP_BYTES` and at least one."""
+    """The first files of each group, up to `STEP_BYTES` and at least one."""
     taken: dict[str, int] = defaultdict(int)
     first = []
     for file in sorted(pending, key=lambda file: (file.group, file.number)):
@@ -108,7 +108,7 @@ def _first(pending: Sequence[WalFile]) -> list[WalFile]:
 
 
 def _covered_ms(run: Run) -> int:
-    """The moment up to which everything is applied now: the start of the last cut whose files all are."""
+    """The moment up to which everything is applied now: the start of the last completely applied cut."""
     rounds = run.ledger.rounds.all()
     if not rounds:
         return fence_facts(run, "start").at_ms
@@ -116,11 +116,11 @@ def _covered_ms(run: Run) -> int:
 
 
 def _pending(run: Run, sealed: Sequence[WalFile]) -> list[WalFile]:
-    """The sealed files that are neither applied nor wholly handed to the quarantine's holds."""
+    """The sealed files that are neither applied nor completely held by quarantine."""
     tables = {pair.source for pair in run.tables}
     handled = defaultdict(set)
     waiting = {(hold.file, hold.table) for hold in run.ledger.quarantine.holds()}
-    # A batch's ranges are written last and at once: holds without them are of a batch to be repeated.
+    # A batch's ranges are written last and all at once: holds without ranges belong to a batch to be repeated.
     for r in run.ledger.log.ranges():
         if r.state in ("applied", "verified") or (r.file, r.table) in waiting:
             handled[r.file].add(r.table)

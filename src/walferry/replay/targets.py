@@ -1,4 +1,4 @@
-"""Can the target tables take edits?"""
+"""Whether edits can be applied to the target tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from walferry.run.run import Run
 
 
 def target_faults(run: Run) -> list[str]:
-    """What keeps edits from being applied to tables that are there already: a missing table or family, each as text."""
+    """Why edits cannot be applied to the existing target tables: missing tables or families, each as text."""
     faults = []
     for pair in run.tables:
         if not run.source.table_exists(pair.source):
