@@ -15,6 +15,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
 from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
+from walferry.run.waits import begin_wait, end_wait
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,9 @@ def applying(run: Run) -> Iterator[Route]:
         request_seconds=limits.request_seconds + limits.settle_seconds,
         wait_seconds=LEASE_WAIT_SECONDS,
         newest=lambda table: run.ledger.leases.newest(names[table]),
+        tell=partial(begin_wait, run.ledger),
     ) as fences:
+        end_wait(run.ledger)
         for table, fence in fences.items():
             run.ledger.leases.take(names[table], run.actor, fence.number)
         uuid = run.source.cluster_uuid()

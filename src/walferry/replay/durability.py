@@ -20,6 +20,7 @@ from walferry.ledger.rows import ClusterObject
 from walferry.replay import lease
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import ResolvedSpec
+from walferry.run.waits import begin_wait, end_wait
 
 log = logging.getLogger(__name__)
 
@@ -109,8 +110,9 @@ def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str],
         newest = partial(_newest, run, lease.resource(run.target.cluster_id(), table))
         with lease.hold(
             run.target.zk, [table], holder=lease.holder(run.run_id, run.actor), request_seconds=0,
-            wait_seconds=wait_seconds, newest=newest,
+            wait_seconds=wait_seconds, newest=newest, tell=partial(begin_wait, run.ledger),
         ):  # fmt: skip
+            end_wait(run.ledger)
             done += give_back(run, [table])
     return done, left
 

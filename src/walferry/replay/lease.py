@@ -2,6 +2,7 @@
 
 `/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the
 last one left in order; its ephemeral child `holder` is the lease itself and carries the holder's number.
+The lease of a process that was killed ends with its session, or as soon as a process of the same machine wants it.
 A holder that vanished or failed may have a request under way, so its successor waits until every such request has
 timed out before it sends anything.
 """
@@ -22,6 +23,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.handlers.threading import KazooTimeoutError
 
 from walferry.errors import TransientError
+from walferry.run.heartbeat import gone, this_process
 
 log = logging.getLogger(__name__)
 
@@ -94,25 +96,30 @@ def hold(
     request_seconds: float,
     wait_seconds: float,
     newest: Callable[[str], int] = lambda table: 0,
+    tell: Callable[[str, float], None] = lambda what, seconds: None,
 ) -> Iterator[Mapping[str, Fence]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
     `request_seconds` is the longest that a request of this holder can stay under way. Waits at most
     `wait_seconds` for another holder, then raises LeaseHeldError naming it. `newest`: the highest number of a table's
     lease that is recorded elsewhere; the next one is above it, too, since a ZooKeeper that was rebuilt has forgotten
-    what it counted.
+    what it counted. `tell` is called with what is waited for, and for how many seconds at most.
     """
     with ExitStack() as stack:
-        fences, pauses = {}, {}
+        fences: dict[str, Fence] = {}
+        quiet: dict[str, float] = {}
+        """of tables whose last holder vanished, from when on none of its requests is under way"""
         for table in sorted(tables):
-            fences[table], pauses[table] = _acquire(zk, table, holder, request_seconds, wait_seconds, newest)
+            fences[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
             stack.push(partial(_leave, zk, fences[table]))
-        left = sorted(table for table, pause in pauses.items() if pause)
-        if left:  # once for all of them: their requests end side by side
-            pause = max(pauses.values())
+            if pause:
+                quiet[table] = time.monotonic() + pause
+        left = max(quiet.values(), default=0.0) - time.monotonic()
+        if left > 0:  # once for all of them: their requests end side by side
             log.warning("the last holder of the lease on %s did not leave in order; waiting %.0f s "
-                        "until its requests have ended", ", ".join(left), pause)  # fmt: skip
-            time.sleep(pause)
+                        "until its requests have ended", ", ".join(sorted(quiet)), left)  # fmt: skip
+            tell("until the requests of a process that did not end in order are over", left)
+            time.sleep(left)
         yield fences
 
 
@@ -123,6 +130,7 @@ def _acquire(
     request_seconds: float,
     wait_seconds: float,
     newest: Callable[[str], int],
+    tell: Callable[[str, float], None],
 ) -> tuple[Fence, float]:
     """The lease, and how long requests of a holder that vanished may still be under way, in seconds."""
     path = _path(table)
@@ -137,8 +145,11 @@ def _acquire(
         # Looked up after the counter was read: who takes a number meanwhile changes the counter's version.
         number = max(record.get("fence", 0), newest(table)) + 1
         try:
-            zk.create(f"{path}/holder", json.dumps({"fence": number, "holder": holder}).encode(), ephemeral=True)
+            node = {"fence": number, "holder": holder} | this_process()
+            zk.create(f"{path}/holder", json.dumps(node).encode(), ephemeral=True)
         except NodeExistsError:
+            if _evicted(zk, table):
+                continue
             other = holder_of(zk, table) or "a run that is just ending"
             if time.monotonic() >= deadline:
                 raise LeaseHeldError(
@@ -147,7 +158,8 @@ def _acquire(
                     holder=other,
                 ) from None
             if not announced:
-                log.info("waiting for the lease on %s, held by %s", table, other)
+                log.info("waiting at most %.0f s for the lease on %s, held by %s", wait_seconds, table, other)
+                tell(f"for the lease on {table}, held by {other}", wait_seconds)
                 announced = True
             time.sleep(0.5)
             continue
@@ -162,6 +174,31 @@ def _acquire(
             zk.delete(f"{path}/holder")
             continue
         return Fence(table, number), pause
+
+
+def _evicted(zk: KazooClient, table: str) -> bool:
+    """End the lease of a process of this machine that was killed, instead of waiting for the end of its session.
+
+    It sends nothing any more; its executors, which may be elsewhere, ask for the lease before each request. What is
+    under way is waited for as after any holder that vanished.
+    """
+    path = _path(table)
+    try:
+        _, stat = zk.get(path)
+        data, _ = zk.get(f"{path}/holder")
+    except NoNodeError:
+        return False
+    holder = json.loads(data)
+    if not gone(holder):
+        return False
+    eviction = zk.transaction()
+    eviction.check(path, version=stat.version)  # else somebody may have taken the lease meanwhile
+    eviction.delete(f"{path}/holder")
+    evicted = not any(isinstance(result, Exception) for result in eviction.commit())
+    if evicted:
+        log.warning("%s was killed on this machine (process %s): its lease on %s ends now",
+                    holder["holder"], holder["pid"], table)  # fmt: skip
+    return evicted
 
 
 def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *_: object) -> None:

@@ -28,7 +28,7 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
     A heartbeat that cannot be recorded is skipped: it must not stop the work.
     """
     ended = threading.Event()
-    facts = {"by": actor, "pid": os.getpid(), "machine": _machine()}
+    facts = {"by": actor} | this_process()
 
     def beat() -> None:
         try:
@@ -63,20 +63,28 @@ def alive(ledger: RunLedger, now_ms: int) -> set[str]:
     signs = ledger.notes.named(NOTE)
     return {
         label for label, (facts, at_ms) in signs.items()
-        if now_ms - at_ms < SILENT_SECONDS * 1000 and not _gone(facts)
+        if now_ms - at_ms < SILENT_SECONDS * 1000 and not gone(facts)
     }  # fmt: skip
 
 
-def _gone(facts: Mapping[str, Any]) -> bool:
-    """Whether the process of a heartbeat was on this machine and has ended; nothing is known of other machines'."""
-    if facts.get("machine") != _machine():
+def this_process() -> dict[str, Any]:
+    """By what `gone` knows this process again."""
+    return {"pid": os.getpid(), "machine": _machine()}
+
+
+def gone(process: Mapping[str, Any]) -> bool:
+    """Whether a process (`this_process`, as it was then) was on this machine and has ended since.
+
+    False for one of another machine: nothing is known of it.
+    """
+    if process.get("machine") != _machine():
         return False
     try:
-        os.kill(int(facts["pid"]), 0)
+        os.kill(int(process["pid"]), 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # another user's process: it exists
+        pass  # it is another user's, so it is there
     return False
 
 

@@ -6,7 +6,7 @@ One function derives it from the ledger alone; the shell, the board, the report 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from walferry import clock
@@ -15,6 +15,7 @@ from walferry.run.backlog import unapplied
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.phases import Phase, Waits, phases_of, steps
+from walferry.run.waits import waits_for
 from walferry.run.write_stop import write_stop_of
 
 Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
@@ -195,7 +196,7 @@ def state_of(ledger: RunLedger) -> State:
         or _paused(run, live)
         or (None if live else _interrupted(run, lost))
         or _held(ledger, run, live)
-        or (_at_work(ledger, run, phases, live) if live else _idle(run, phases, "" in signs))
+        or (_waiting(ledger, _at_work(ledger, run, phases, live)) if live else _idle(run, phases, "" in signs))
     )
 
 
@@ -324,6 +325,12 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         if newest.phase != "release":
             return _state(name, f"{_what(run, newest)}{since}", newest, run)
     return _state("working", _what(run, newest), newest, run)
+
+
+def _waiting(ledger: RunLedger, state: State) -> State:
+    """The state of a run at work, with what its process waits for."""
+    waits = waits_for(ledger)
+    return replace(state, cause=f"{state.cause}; {waits}") if waits else state
 
 
 def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence[PhaseRecord]) -> State:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from uuid import uuid4
 
@@ -41,6 +44,37 @@ def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
         check(at_target.zk, fences[table])
         with pytest.raises(LeaseLostError, match="no longer held"):
             check(at_target.zk, fence)
+
+
+def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
+    at_target: HBaseClient, target: Cluster
+) -> None:
+    table = uuid4().hex
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, target.address.zookeeper, table], stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"WALFERRY_ZOOKEEPER_SESSION_SECONDS": "30"},
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.wait()
+    assert holder_of(at_target.zk, table) == "run one", "ZooKeeper keeps the session of who was killed"
+    started = time.monotonic()
+    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=20) as fences:
+        assert 1.5 <= time.monotonic() - started < 10
+        check(at_target.zk, fences[table])
+
+
+HOLDER = """
+import sys, time
+from walferry.hbase.zookeeper import ZooKeeper
+from walferry.replay.lease import hold
+
+client = ZooKeeper(sys.argv[1], "/hbase").client
+with hold(client, [sys.argv[2]], holder="run one", request_seconds=1.5, wait_seconds=1):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
 def test_a_holder_that_failed_leaves_requests_to_wait_for_and_the_wait_is_one_for_all_tables(

@@ -63,3 +63,28 @@ class Session:
     def delete(self, path: str) -> None:
         if self._nodes.pop(path, None) is None:
             raise NoNodeError
+
+    def transaction(self) -> Transaction:
+        return Transaction(self)
+
+
+class Transaction:
+    """All of it or nothing: as kazoo's, it returns errors and raises none."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._checks: list[tuple[str, int]] = []
+        self._deletes: list[str] = []
+
+    def check(self, path: str, version: int) -> None:
+        self._checks.append((path, version))
+
+    def delete(self, path: str) -> None:
+        self._deletes.append(path)
+
+    def commit(self) -> list[object]:
+        if any(self._session.get(path)[1].version != version for path, version in self._checks):
+            return [BadVersionError()]
+        for path in self._deletes:
+            self._session.delete(path)
+        return [True]

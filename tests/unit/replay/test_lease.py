@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,11 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.ledger import Ledger, RunLedger
-from walferry.replay.lease import check, hold
+from walferry.replay import lease
+from walferry.replay.lease import Fence, LeaseHeldError, LeaseLostError, check, hold
+from walferry.run.heartbeat import beating, gone, this_process
+from walferry.run.state import state_of
+from walferry.run.waits import begin_wait, end_wait
 
 TABLE = "shop:orders"
 
@@ -74,10 +80,105 @@ def test_who_is_killed_while_it_waits_for_a_killed_ones_requests_leaves_that_wai
         if len(waited) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", killed)
+    monkeypatch.setattr("time.sleep", lambda seconds: killed(round(seconds)))
     for seconds, wanted in ((40.0, []), (0.0, [40.0]), (0.0, [40.0, 40.0])):
         session = zookeeper.session()
         with suppress(KeyboardInterrupt):
             hold(session, [TABLE], holder="a run", request_seconds=seconds, wait_seconds=0).__enter__()
         assert waited == wanted
         zookeeper.expire(session)
+
+
+# ---- after a kill -9
+
+
+class Clock:
+    """Sleeping takes no time, but is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slept: list[float] = []
+        monkeypatch.setattr("time.sleep", lambda seconds: self.slept.append(round(seconds)))
+
+
+@contextmanager
+def held_by(**process: object) -> Iterator[MemoryZooKeeper]:
+    """Let a lease be held by another process, whose requests take at most 40 s; its session goes on for a while."""
+    zookeeper = MemoryZooKeeper()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "this_process", lambda: this_process() | process)
+        held = hold(zookeeper.session(), [TABLE], holder="run move-1 (kim)", request_seconds=40, wait_seconds=0)
+        held.__enter__()
+    yield zookeeper
+    with suppress(KeyboardInterrupt):
+        held.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+
+
+@pytest.fixture
+def killed() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_lease_of_a_process_that_was_killed_on_this_machine_is_taken_at_once(
+    killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its session is waited for, but what it may have sent."""
+    clock, told = Clock(monkeypatch), list[tuple[str, float]]()
+
+    def tell(what: str, seconds: float) -> None:
+        told.append((what, round(seconds)))
+
+    with held_by(pid=killed) as zookeeper:
+        client = zookeeper.session()
+        with hold(client, [TABLE], holder="the next", request_seconds=40, wait_seconds=0, tell=tell) as fences:
+            check(client, fences[TABLE])
+            with pytest.raises(LeaseLostError):
+                check(client, Fence(TABLE, 1))  # as its executors do before each request
+    assert clock.slept == [40]
+    assert told == [("until the requests of a process that did not end in order are over", 40)]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["of another machine", "that lives"])
+def test_the_lease_of_a_process_is_not_taken(elsewhere: bool, killed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    process = {"pid": killed, "machine": "elsewhere"} if elsewhere else {}
+    with (
+        held_by(**process) as zookeeper,
+        pytest.raises(LeaseHeldError, match="move-1"),
+        hold(zookeeper.session(), [TABLE], holder="another", request_seconds=0, wait_seconds=0),
+    ):
+        pass
+
+
+def test_who_looks_at_a_killed_holder_takes_nothing_from_the_one_that_came_after_it(
+    killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Clock(monkeypatch)
+    with held_by(pid=killed) as zookeeper:
+        faster = zookeeper.session()
+        held = hold(faster, [TABLE], holder="faster", request_seconds=0, wait_seconds=0)
+        fences: dict[str, Fence] = {}
+
+        def slowly(process: dict[str, object]) -> bool:
+            monkeypatch.setattr(lease, "gone", gone)
+            fences.update(held.__enter__())
+            return True
+
+        monkeypatch.setattr(lease, "gone", slowly)
+        slow = hold(zookeeper.session(), [TABLE], holder="slow", request_seconds=0, wait_seconds=0)
+        with pytest.raises(LeaseHeldError, match="faster"):
+            slow.__enter__()
+        check(faster, fences[TABLE])
+
+
+def test_the_state_says_what_is_waited_for(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.phases.start("plan")
+    with beating(run, "plan", "test"):
+        begin_wait(run, "for the lease on shop:orders, held by run other-1 (kim)", 90)
+        assert "; it waits for the lease on shop:orders, held by run other-1 (kim), at most 90 s" in state_of(run).cause
+        end_wait(run)
+        assert "waits" not in state_of(run).cause
+        begin_wait(run, "for nothing", 0)
+        assert "waits" not in state_of(run).cause
