@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -24,13 +25,18 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
 UNREACHABLE = "{zookeeper: '127.0.0.1:1', webhdfs: 'http://127.0.0.1:1', rootdir: 'hdfs://127.0.0.1:1/hbase'}"
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    """A ledger with one run, `move-1`."""
-    path = tmp_path / "ledger.db"
+@pytest.fixture(scope="module")
+def filled_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "ledger.db"
     with Ledger.open(f"sqlite:///{path}", actor="tester") as book:
         filled(book)
     return path
+
+
+@pytest.fixture
+def ledger(filled_ledger: Path, tmp_path: Path) -> Path:
+    """A ledger with one run, `move-1`."""
+    return Path(shutil.copy(filled_ledger, tmp_path))
 
 
 @dataclass(frozen=True)
