@@ -1,15 +1,15 @@
-"""Is every file of the log there that must be? (R1)
+"""Whether every required file of the log exists (R1).
 
-HBase names a log in every peer's queue before the first edit goes into it (ReplicationSourceManager.preLogRoll, called
-between the making of the new writer and the change over to it), and deletes none that a queue names. A log of a server
-that died at once is archived like any other, also one without a byte (WALSplitter: "nothing to split"); since no queue
-names it, the cleaner deletes it as soon as its TTL is over. So a log may be gone, and have held nothing:
+HBase adds a log to every peer's queue before the log's first edit (ReplicationSourceManager.preLogRoll, called after
+the new writer is created and before it is used), and deletes none that is in a queue. The log of a server that died at
+once is archived like any other, even without a byte (WALSplitter: "nothing to split"); since no queue has it, the
+cleaner deletes it once its TTL is over. So a log may be deleted and have held nothing:
 
-- one that no queue names and in which nothing was found is recorded as read at the cut that sees it in the archive,
-  for it may be gone before its turn comes;
-- one that no queue names, in which nothing was found while it was open, is not missed once it is gone with its server.
+- one that is in no queue and is found empty is recorded as read at the cut that sees it in the archive, because it may
+  be deleted before it is applied;
+- one that is in no queue and was found empty while it was open may be deleted together with its server.
 
-Every other file that is gone was removed by somebody, or put aside by HBase: what it held is not known.
+Any other missing file was removed by somebody, or put aside by HBase: what it held is unknown.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ log = logging.getLogger(__name__)
 
 
 def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
-    """Raise GapError when a file that must be there is not (R1), by a listing of the source's files.
+    """Raise GapError when a required file is missing from a listing of the source's files (R1).
 
-    Two lists that are made independently of each other have to agree with it: the files that the ledger saw earlier and
-    has not applied, and the queue in which HBase keeps every WAL for the peer. `to_end_fence`: what is past the end
-    fence does not count.
-    Raises PeerChangedError when that peer is not there any more, or enabled: then nothing keeps the WALs.
+    Two independent lists say which files are required: those that the ledger has seen and not applied, and those in the
+    queue in which HBase keeps every WAL for the peer. `to_end_fence`: files past the end fence are not required.
+    Raises PeerChangedError when the peer no longer exists, or is enabled: then nothing keeps the WALs.
     """
     require_peer(run)
     present = {file.name for file in listed}
@@ -54,7 +53,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     places: dict[str, InGroup] = dict(known)
     places |= {name: place for name in queued if (place := parse_wal_name(name)) is not None}
     expected = {name for name, place in places.items() if name not in applied and inside(place)}
-    # The queue may be newer than the listing: look again before crying wolf.
+    # The queue may be newer than the listing: list again before reporting a gap.
     missing = expected - present
     if missing:
         present |= {file.name for file in list_wals(run.source_files, run.source_root)}
@@ -72,31 +71,31 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
     first, root = missing[0], run.source_root
     aside = f"{root}/corrupt/{first}"
     if run.source_files.status(aside) is not None:
-        cause = f"HBase could not read it when it split the log of its server, and put it aside as {aside}"
+        cause = f"HBase could not read it when it split its server's log, and moved it to {aside}"
     elif first in queued:
-        cause = f"HBase keeps it for the peer {run.peer}, so somebody removed it: the NameNode's audit log tells who"
+        cause = f"HBase keeps it for the peer {run.peer}, so somebody removed it: the NameNode's audit log shows who"
     else:
-        cause = "nobody saw it empty: the NameNode's audit log tells who removed it"
+        cause = "it was never seen to be empty: the NameNode's audit log shows who removed it"
     return GapError(
         f"WAL file {first} is missing at the source and was not applied ({len(missing)} in all): the log has a gap. "
-        f"{cause}. If you have the file (there, in HDFS's trash or a snapshot of it), put it into {root}/oldWALs and "
-        "run again; if it is lost, abort this run and start over with a new snapshot",
+        f"{cause}. If you still have the file (there, in HDFS's trash or in an HDFS snapshot), put it into "
+        f"{root}/oldWALs and run again; if it is lost, abort this run and start over with a new snapshot",
         file=first, start=0, end=None, files=missing,
     )  # fmt: skip
 
 
 def _holds_nothing(run: Run, file: WalFile) -> bool:
-    """Whether an archived file, to which nobody writes any more, has no entry."""
+    """Whether the file is archived, so that nobody writes to it any more, and has no entry."""
     files, root = run.source_files, run.source_root
     if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
         return False
-    return find_wal(files, root, file) is not None  # else nobody has looked into it
+    return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read
 
 
 def _was_empty(run: Run, file: ledger.WalFile, known: Iterable[ledger.WalFile]) -> bool:
-    """Whether a file that is gone, and that no queue names, never held an entry.
+    """Whether a missing file that is in no queue never held an entry.
 
-    It was the last open one of a server that died, and whoever looked into it found nothing, also other runs.
+    It was the last open one of a dead server, and no run that looked into it found any entry.
     """
     if file.length or file.sealed_ms is not None:
         return False

@@ -1,11 +1,11 @@
-"""While a run writes to a target table, the table keeps what was acknowledged through a crash of its servers.
+"""While a run writes to a target table, acknowledged edits survive a crash of the table's servers.
 
-A clone inherits DURABILITY from the source's table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
-stand in its memory only, and ReplicateWALEntry names no durability of its own: the table's counts.
+A clone inherits DURABILITY from the source table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
+are only in its memory, and ReplicateWALEntry does not override the table's DURABILITY.
 
-Several runs may write to one table, one at a time. So DURABILITY changes under the table's lease only, and what it was
-before is recorded by the one run that changed it: the others find the table durable. A run that ends while another one
-writes leaves the table as it is, and the last of them gives back what all of them recorded.
+Several runs may write to one table, one at a time. So DURABILITY is changed only under the table's lease, and the run
+that changes it records the previous value; the others find the table durable. A run that ends while another one writes
+leaves the table as it is, and the last of them restores what all of them recorded.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from walferry.run.waits import begin_wait, end_wait
 log = logging.getLogger(__name__)
 
 NOT_DURABLE = ("SKIP_WAL", "ASYNC_WAL")
-"""of org.apache.hadoop.hbase.client.Durability, those that acknowledge before the log is synced"""
+"""the values of org.apache.hadoop.hbase.client.Durability that acknowledge before the log is synced"""
 MEANWHILE = "USE_DEFAULT"
 """SYNC_WAL, unless the cluster says otherwise"""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A table's DURABILITY as some run found it, recorded before it was changed and not given back yet."""
+    """A table's DURABILITY as some run found it, recorded before it was changed and not restored yet."""
 
     table: str
     before: str
     item: ClusterObject
     ledger: RunLedger
-    """the part of the run that recorded it"""
+    """the part of the run that recorded it in the ledger"""
 
 
 def make_durable(run: Run) -> None:
-    """Give target tables that acknowledge too early the cluster's default. Under their leases.
+    """Set target tables that acknowledge too early to the cluster's default. Call it under their leases.
 
-    Raises RunEndedError when the run was ended meanwhile: its caller gives back what was changed (`give_back`).
+    Raises RunEndedError when the run was ended meanwhile: its caller restores what was changed (`give_back`).
     """
-    # A change that was cut off shows in the schema at once, in the regions only when each of them was reopened.
+    # An interrupted change is in the schema at once, but in a region only after it was reopened.
     cut_off = {change.table for change in changes(run) if change.item.state == "planned"}
     own = {c.table: c.item.name for c in changes(run) if c.item.state == "planned" and c.ledger.run_id == run.run_id}
     for pair in run.tables:
@@ -68,11 +68,11 @@ def make_durable(run: Run) -> None:
 
 
 def give_back(run: Run, tables: Collection[str]) -> list[str]:
-    """Give target tables back the DURABILITY that they had, unless somebody changed it since; what was done, as text.
+    """Restore target tables' DURABILITY, unless somebody has changed it since. Returns what was done, as text.
 
-    Under their leases: what this run has recorded, and what runs that have ended left to it. HBase flushes the regions
-    when it opens them anew, so that what was applied stays. A table of which another unfinished run had the lease is
-    left to that one.
+    Call it under their leases: it restores what this run recorded, and what ended runs left to it. HBase flushes
+    regions before it reopens them, so applied edits are kept. A table whose lease another unfinished run has had is
+    left to that run.
     """
     done = []
     for change in _due(run):
@@ -89,21 +89,21 @@ def give_back(run: Run, tables: Collection[str]) -> list[str]:
 
 
 def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str], list[str]]:
-    """The same for a run that ends and holds no lease: what was done, and what is left to others, as text.
+    """As `give_back`, for a run that ends and holds no lease. Returns what was done and what is left to others.
 
-    To others belongs also what a process that is `at_work` on this run holds the lease of: it gives it back as soon as
-    it notices that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
+    Left to others is also a table whose lease is held by a process that is `at_work` on this run: it restores the table
+    when it notices that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
     """
     done, left = [], []
     due = _due(run)
     for table in sorted({change.table for change in due}):
         if other := _successor(run, table):
-            log.warning("run %s is unfinished and writes to %s, too: the table gets back its DURABILITY when that run "
-                        "ends", other, table)  # fmt: skip
+            log.warning("unfinished run %s also writes to %s: the table's DURABILITY is restored when that run ends",
+                        other, table)  # fmt: skip
         elif at_work and lease.is_of(run.run_id, lease.holder_of(run.target.zk, table)):
             other = run.run_id
-            log.warning("the process at work on run %s gives back the DURABILITY of %s; if it is killed before, abort "
-                        "once more", other, table)  # fmt: skip
+            log.warning("the process that works on run %s restores the DURABILITY of %s; if it is killed first, abort "
+                        "again", other, table)  # fmt: skip
         if other:
             left += [_text(change) for change in due if change.table == table]
             continue
@@ -122,7 +122,7 @@ def _newest(run: Run, resource: str, table: str) -> int:
 
 
 def changes(run: Run) -> list[Change]:
-    """What any run recorded of this run's target tables and has not given back, the newest first."""
+    """What any run recorded of this run's target tables and has not been restored, newest first."""
     found = []
     tables = {pair.target for pair in run.tables}
     for run_id, item in run.ledger.objects.of_all_runs("durability"):
@@ -133,7 +133,7 @@ def changes(run: Run) -> list[Change]:
 
 
 def _due(run: Run) -> list[Change]:
-    """What this run recorded, and what runs recorded that have ended."""
+    """What this run recorded, and what ended runs recorded."""
     return [c for c in changes(run) if c.ledger.run_id == run.run_id or c.ledger.record.state != "running"]
 
 
@@ -147,7 +147,7 @@ def _same_target(run: Run, run_id: str) -> bool:
 
 
 def _successor(run: Run, table: str) -> str | None:
-    """Another unfinished run that writes to the table now and then: at its end it gives back what is left to it."""
+    """Another unfinished run that writes to the table from time to time: at its end it restores what is left to it."""
     whole = run.ledger.whole
     others = {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))} - {run.run_id}
     return next((run_id for run_id in sorted(others) if whole.run(run_id).state == "running"), None)

@@ -1,8 +1,8 @@
 """One applier at a time (R8): a lease per target table on the target's ZooKeeper, with a fencing number.
 
-`/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the
-last one left in order; its ephemeral child `holder` is the lease itself and carries the holder's number.
-The lease of a process that was killed ends with its session, or as soon as a process of the same machine wants it.
+`/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the last one
+released the lease; its ephemeral child `holder` is the lease itself and has the holder's number.
+The lease of a killed process ends with its session, or as soon as a process on the same machine wants it.
 A holder that vanished or failed may have a request under way, so its successor waits until every such request has
 timed out before it sends anything.
 """
@@ -35,7 +35,7 @@ class LeaseHeldError(TransientError):
 
 
 class LeaseLostError(TransientError):
-    """The lease went to somebody else or its session ended; facts `table`, `fence`. A new attempt takes a new lease."""
+    """Somebody else has the lease, or its session ended; facts `table`, `fence`. A new attempt takes a new lease."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Fence:
 
 
 def resource(cluster_id: str, table: str) -> str:
-    """How the ledger names the lease on a target table: numbers rise within one cluster only."""
+    """The ledger's name for the lease on a target table: numbers rise only within one cluster."""
     return f"{cluster_id} {table}"
 
 
 def holder(run_id: str, actor: str) -> str:
-    """How a holder names itself."""
+    """The name of a holder."""
     return f"run {run_id} ({actor})"
 
 
 def is_of(run_id: str, holder: str | None) -> bool:
-    """Whether a holder's name is that of a process that works on the run."""
+    """Whether a holder's name is that of a process working on the run."""
     return holder is not None and f"{holder} ".startswith(f"run {run_id} ")
 
 
@@ -132,7 +132,7 @@ def _acquire(
     newest: Callable[[str], int],
     tell: Callable[[str, float], None],
 ) -> tuple[Fence, float]:
-    """The lease, and how long requests of a holder that vanished may still be under way, in seconds."""
+    """The lease, and how long requests of a vanished holder may still be under way, in seconds."""
     path = _path(table)
     zk.ensure_path(path)
     deadline = time.monotonic() + wait_seconds
@@ -142,7 +142,7 @@ def _acquire(
         record = json.loads(raw or b"{}")
         vanished = record and not record.get("left", True)
         pause = float(record.get("request_seconds", request_seconds)) if vanished else 0.0
-        # Looked up after the counter was read: who takes a number meanwhile changes the counter's version.
+        # After the counter was read: anybody who takes a number meanwhile changes the counter's version.
         number = max(record.get("fence", 0), newest(table)) + 1
         try:
             node = {"fence": number, "holder": holder} | this_process()
@@ -150,7 +150,7 @@ def _acquire(
         except NodeExistsError:
             if _evicted(zk, table):
                 continue
-            other = holder_of(zk, table) or "a run that is just ending"
+            other = holder_of(zk, table) or "a run that is ending"
             if time.monotonic() >= deadline:
                 raise LeaseHeldError(
                     f"target table {table} is being written by {other}; wait for it or pause it, then try again",
@@ -166,11 +166,11 @@ def _acquire(
         try:
             zk.set(
                 path,
-                # Should this holder be killed while it waits, the next one must wait for both.
+                # If this holder is killed while it waits, the next one must wait for both.
                 json.dumps({"fence": number, "left": False, "request_seconds": max(request_seconds, pause)}).encode(),
                 version=stat.version,
             )
-        except BadVersionError:  # somebody held it and left between the read and the create
+        except BadVersionError:  # somebody took and released it between the read and the create
             zk.delete(f"{path}/holder")
             continue
         return Fence(table, number), pause
@@ -202,7 +202,7 @@ def _evicted(zk: KazooClient, table: str) -> bool:
 
 
 def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *_: object) -> None:
-    """Give the lease back. After a failure requests may still be under way: the next holder waits for them."""
+    """Release the lease. After a failure requests may still be under way: the next holder waits for them."""
     try:
         check(zk, fence)
         path = _path(fence.table)
@@ -211,7 +211,7 @@ def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *
             zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
         zk.delete(f"{path}/holder")
     except (LeaseLostError, KazooException):
-        log.warning("the lease on %s was already gone when it was to be given back", fence.table)
+        log.warning("the lease on %s was lost before it was released", fence.table)
 
 
 def holder_of(zk: KazooClient, table: str) -> str | None:

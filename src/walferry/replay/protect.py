@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 QUEUE_SECONDS = 60.0
 LEASE_SECONDS = 90.0
-"""that an end of a run waits for the lease on a table: longer than ZooKeeper keeps that of a killed process"""
+"""how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
 """how long a run without an end keeps WALs that it has applied, for windows to be replayed again"""
 
 
 def protect(run: Run) -> dict[str, Any]:
-    """Add the peer and wait until the current WAL of every group stands in its queue. Facts: peer, groups."""
+    """Add the peer and wait until the current WAL of every group is in its queue. Facts: peer, groups."""
 
     def work() -> dict[str, Any]:
         return {"peer": run.peer, "groups": _add(run, run.peer)}
@@ -40,7 +40,7 @@ def protect(run: Run) -> dict[str, Any]:
 
 
 def _add(run: Run, peer: str) -> list[str]:
-    """Add a peer, unless an earlier attempt has; the groups whose logs it keeps from now on."""
+    """Add a peer, unless an earlier attempt did. Returns the groups whose logs it keeps from now on."""
     there = peer in run.source.peers()
     plan_own(run, "source", "peer", peer, there=there)
     if not there:
@@ -50,11 +50,11 @@ def _add(run: Run, peer: str) -> list[str]:
 
 
 def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
-    """Let the source have back the WALs that are applied: what a run without an end does now and then.
+    """Release the source's applied WALs, from time to time, for a run that does not end.
 
-    A disabled peer's queue only grows. So every `keep_hours` a second peer begins to keep the log, and as much later,
-    once it alone keeps every file that is not applied yet, the first is removed: a file is kept for once to twice that
-    time. The name of a peer that was removed, else None. Stands being interrupted and repeated.
+    A disabled peer's queue only grows. So after `keep_hours` a second peer begins to keep the log. After as long again,
+    once it alone keeps every file that is not applied yet, the first is removed: a file is kept for one to two times
+    `keep_hours`. Returns the name of the removed peer, or None. Idempotent.
     """
     now = time.time() * 1000
     older, *newer = _own_peers(run)
@@ -75,25 +75,25 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     if older.name in run.source.peers():
         run.source.remove_peer(older.name)
     run.ledger.objects.removed("source", "peer", older.name)
-    log.info("peer %s took the place of %s, which kept only what is applied", name, older.name)
+    log.info("peer %s replaced %s, which kept only what is applied", name, older.name)
     return older.name
 
 
 def _own_peers(run: Run) -> list[ClusterObject]:
-    """The peers that the run has, or is about to make, oldest first."""
+    """The peers that the run has, or is about to add, oldest first."""
     objects = run.ledger.objects.all()
     return [o for o in objects if o.kind == "peer" and o.state != "removed"]
 
 
 def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
-    """Record that the run is about to make an object. One that is `there` already must be of an earlier attempt.
+    """Record that the run is about to create an object. If it exists (`there`), it must be of an earlier attempt.
 
-    Raises ForeignObjectError otherwise: a run of another ledger, with the same number, may have left it or use it.
+    Raises ForeignObjectError otherwise: a run with the same id in another ledger may have left it or use it.
     """
     planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
     if there and (cluster, kind, name) not in planned:
         raise ForeignObjectError(
-            f"{kind} {name} is at the {cluster} already and not from this run: it may be of a run in another ledger. "
+            f"{kind} {name} already exists at the {cluster}, not from this run: it may be of a run in another ledger. "
             f"Remove it if nobody uses it, or give this migration another name",
             cluster=cluster, kind=kind, name=name,
         )  # fmt: skip
@@ -101,24 +101,24 @@ def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, the
 
 
 def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
-    """Record that an object was made.
+    """Record that an object was created.
 
-    Raises RunEndedError, after it has removed what the run has on the clusters, when the run was ended meanwhile:
-    whoever aborted it may have looked just before the object was there.
+    If the run was ended meanwhile, removes what the run has on the clusters and raises RunEndedError: the abort may
+    have looked just before the object existed.
     """
     run.ledger.objects.made(cluster, kind, name)
     record = run.ledger.record
     if record.state != "running":
         release(run, aborted=record.state == "aborted")
-        raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was made", run=run.run_id)
+        raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was created", run=run.run_id)
 
 
 class ForeignObjectError(UsageError):
-    """An object that this run is about to make is there already; facts `cluster`, `kind`, `name`."""
+    """An object that this run is about to create already exists; facts `cluster`, `kind`, `name`."""
 
 
 def _await_queues(run: Run, peer: str) -> list[str]:
-    # Adding a peer is asynchronous on the region servers: only the queue tells that a WAL is kept.
+    # Adding a peer is asynchronous on the region servers: only the queue shows that a WAL is kept.
     deadline = time.monotonic() + QUEUE_SECONDS
     while True:
         queued = queued_files(run, peer)
@@ -143,40 +143,38 @@ class PeerChangedError(WalferryError):
 
 
 def require_peer(run: Run) -> None:
-    """Raise PeerChangedError unless the run's peer is there and disabled. Something to ask for in each round: a
-    peer that was enabled lets go of WALs at once, one that is gone lets the cleaner take them."""
+    """Raise PeerChangedError unless the run's peer exists and is disabled. Check this in each round: an enabled peer
+    releases WALs at once, and without a peer the cleaner deletes them."""
     # The newest one: an older one may just have been removed.
     made = [o.name for o in _own_peers(run) if o.state == "made"]
     if not made:  # an abort has removed it in the meantime
         state = run.ledger.record.state
-        raise PeerChangedError(
-            f"run {run.run_id} is {state} and has no peer (any more): nothing keeps its WALs", peer=""
-        )
+        raise PeerChangedError(f"run {run.run_id} is {state} and has no peer: nothing keeps its WALs", peer="")
     peer = made[-1]
     enabled, _ = run.source.peers().get(peer, (None, ""))
     if enabled is not False:
         what = "enabled" if enabled else "removed"
         raise PeerChangedError(
             f"the replication peer {peer} was {what} at the source: nothing keeps its WALs now. If it happened just "
-            f"now, disable it (disable_peer '{peer}') and run again; otherwise abort and begin anew",
+            f"now, disable it (disable_peer '{peer}') and run again; otherwise abort and start over",
             peer=peer,
         )
 
 
 def queued_files(run: Run, *peers: str) -> set[str]:
-    """Names of the WAL files (of user tables) that the queues of these peers, by default of all the run's, keep."""
+    """Names of the WAL files (of user tables) in the queues of these peers, by default of all the run's."""
     queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
     names = {name for queue in queues for files in queue.values() for name in files}
     return {name for name in names if parse_wal_name(name) is not None}
 
 
 def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
-    """Remove every object the run made on the clusters. Only at the end of a run or at an explicit abort.
+    """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
 
-    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it.
-    Target tables get back their DURABILITY (`replay.durability`). What is planned and not there yet stays planned while
-    a process works on a phase of the run: it may still make it. It removes it then (`made`); if it is killed in
-    between, an abort that is repeated does. Facts: removed, left.
+    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it. The
+    DURABILITY of target tables is restored (`replay.durability`). An object that is planned and does not exist stays
+    planned while a process works on a phase of the run, which may still create it and then removes it (`made`); if that
+    process is killed in between, repeat the abort. Facts: removed, left.
     """
     removed, left = [], []
     underway = _phases_at_work(run)
@@ -199,29 +197,29 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         if not there and item.state == "planned" and underway:
             left.append(f"{item.cluster} {item.kind} {item.name}")
             log.warning(
-                "%s %s is about to be made at the %s: the process that works on %s removes it then; if it is killed "
-                "before, abort once more", item.kind, item.name, item.cluster, ", ".join(underway),
+                "%s %s is about to be created at the %s: the process that works on %s then removes it; if it is killed "
+                "first, abort again", item.kind, item.name, item.cluster, ", ".join(underway),
             )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(f"{item.cluster} {item.kind} {item.name}")
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
-    # Last, for it may have to wait for a lease.
+    # Last, since it may wait for a lease.
     restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
     return {"removed": removed + restored, "left": left + others}
 
 
 def _phases_at_work(run: Run) -> list[str]:
-    """The phases on which a living process works. One that is only recorded as running may have been killed."""
+    """The phases on which a live process works. One that is only recorded as running may have been killed."""
     signs = alive(run.ledger, now_ms())
     begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
     return [name for name in begun if name in signs]
 
 
 def finish(run: Run, outcome: str) -> None:
-    """Remove what the run made on the clusters, target tables aside, and end it as done.
+    """Remove what the run created on the clusters, except the target tables, and end it as done.
 
-    Raises GateShutError while edits wait in quarantine: their WALs would go with the peer. An abort does not ask.
+    Raises GateShutError while edits are in quarantine: their WALs would be lost with the peer. An abort does not check.
     """
     if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
         reason = f"edits wait in quarantine: `walferry quarantine list {run.run_id}`"

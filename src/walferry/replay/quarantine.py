@@ -1,7 +1,7 @@
-"""What could not be applied (R5): put away with its bytes, its regions held back, and the operator's ways out of it.
+"""What could not be applied (R5): its bytes are recorded, its regions held, and an operator releases it.
 
-A hold says that nothing of a region (or of a whole table, ANY_REGION) is applied from an offset of a file on. As
-long as a file has holds, its bytes are no coverage, and the gate to cutover is shut.
+A hold says that nothing of a region (or of a whole table, ANY_REGION) is applied from an offset of a file on. While a
+file has holds, its bytes do not count as applied, and the gate to cutover is shut.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
 
 
 def held_regions(run: Run) -> dict[str, set[str]]:
-    """Of each source table the encoded regions that wait, ANY_REGION for all of them."""
+    """For each source table the held regions, by encoded name; ANY_REGION for all of them."""
     held: dict[str, set[str]] = defaultdict(set)
     for hold in run.ledger.quarantine.holds():
         held[hold.table].add(hold.region)
@@ -47,16 +47,17 @@ def held_regions(run: Run) -> dict[str, set[str]]:
 
 
 def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
-    """The report of a file of which nothing was applied for these tables."""
+    """The report of a file from which nothing was applied for these tables."""
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in sorted(tables))
     return FileReport(file.name, file.length, False, tallies, (), ())
 
 
 def record(run: Run, reports: Sequence[FileReport], regions: RegionChanges | None = None) -> None:
-    """Write a batch into the ledger: quarantine and holds first, then ranges with what they tell of `regions`.
+    """Record a batch in the ledger: quarantine and holds first, then ranges with what they show about `regions`.
 
-    A kill in between repeats the batch behind the holds, so that nothing overtakes what was put away. A file that was
-    not read to its end counts no entry: whoever reads it for a release takes in what it tells (`_unread`).
+    After a kill in between, the batch is repeated with the holds in place, so that nothing overtakes what was
+    quarantined. A file that was not read to its end is recorded without entries: when it is released, it is read again
+    (`_unread`).
     """
     refusals = [refusal for report in reports for refusal in report.refusals]
     ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
@@ -81,7 +82,7 @@ def record(run: Run, reports: Sequence[FileReport], regions: RegionChanges | Non
 
 
 def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
-    """A whole file as the ledger keeps it for one table."""
+    """A whole file as the ledger's range for one table."""
     return WalRange(
         file=report.file, start=0, end=report.length, table=tally.table, entries=tally.entries, cells=tally.cells,
         first_write_ms=tally.first_write_ms or None, last_write_ms=tally.last_write_ms or None, state=state,
@@ -106,8 +107,8 @@ def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> 
         for table in tables:
             behind.setdefault((table, refusal.region), number)
             behind.setdefault((table, ANY_REGION), number)
-    # From the start of each file: what of a held region was applied already is applied once more, which changes
-    # nothing, and a batch that is repeated after a kill may hold earlier files than the first attempt did.
+    # From the start of each file: applying a held region's edits again changes nothing, and a batch that is repeated
+    # after a kill may include earlier files than the first attempt.
     holds = {}
     for report in reports:
         waiting = [(item.table, item.region) for item in report.withheld]
@@ -116,22 +117,22 @@ def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> 
         for table, region in waiting:
             number = behind.get((table, region)) or behind[table, ANY_REGION]
             holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
-    for refusal, number in ids.items():  # each item has a hold of its own, also where an earlier one holds already
+    for refusal, number in ids.items():  # each item has its own hold, even if an earlier item holds the region
         region = refusal.region
         for table in [pair.source for pair in run.tables] if refusal.table == ANY_TABLE else [refusal.table]:
             holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
     return list(holds.values())
 
 
-# ------------------------------------------------------------------ the way out
+# ------------------------------------------------------------------ releases
 
 
 def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -> Quarantined:
-    """Record an operator's decision; the next round carries it out.
+    """Record an operator's decision; the next round applies it.
 
-    retry: apply the entry again (after the target was mended). rpc: apply it, and what waits behind it, by
-    ReplicateWALEntry where the run uses Thrift. reread: apply what waited without the entry, then
-    copy the rows' present state from the source. accept: go on without it, for the recorded reason.
+    retry: apply the entry again (after the target was fixed). rpc: apply it, and what it holds, by ReplicateWALEntry
+    even if the run uses Thrift. reread: apply what it holds without the entry, then copy the rows' current state from
+    the source. accept: leave it out, for the recorded reason.
     Raises UsageError as `check_release` does.
     """
     check_release(run, quarantine_id, resolution)
@@ -139,8 +140,8 @@ def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -
 
 
 def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
-    """Raise UsageError for an item that is not of this run, for a broken lineage, which no release can mend, and for
-    `retry` of a marker that stands for data which the log does not hold."""
+    """Raise UsageError for an item that is not of this run, for a broken lineage, which cannot be released, and for
+    `retry` of a marker whose data the log does not hold."""
     item = find_item(run.ledger, quarantine_id)
     if resolution in ("retry", "rpc") and item.kind is RefusalKind.NOT_IN_LOG:
         raise UsageError(
@@ -150,27 +151,27 @@ def check_release(run: Run, quarantine_id: int, resolution: Resolution) -> None:
     if item.kind is RefusalKind.LINEAGE:
         raise UsageError(
             f"quarantine {quarantine_id}: {item.table} began a new history at the source; its edits do not "
-            "belong to the copied one. Abort this run and migrate the table into a fresh target table",
+            "belong to the history that was copied. Abort this run and migrate into a new target table",
             quarantine=quarantine_id,
         )
 
 
 def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
-    """An item of a run; UsageError when the run has no such item."""
+    """An item of a run. Raises UsageError when the run has no such item."""
     for item in ledger.quarantine.items():
         if item.quarantine_id == quarantine_id:
             return item
     raise UsageError(
         f"run {ledger.run_id} has no quarantine item {quarantine_id}: "
-        f"`walferry quarantine list {ledger.run_id}` names them",
+        f"`walferry quarantine list {ledger.run_id}` shows its items",
         item=quarantine_id,
     )
 
 
 def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
-    """Apply what waited behind released items, in row order, and lift their holds.
+    """Apply what released items held, in row order, and lift their holds.
 
-    What waits behind another item, too, goes on waiting behind that one. A kill in between repeats it.
+    What another item also holds stays held by that one. After a kill in between it is repeated.
     """
     items = {item.quarantine_id: item for item in run.ledger.quarantine.items()}
     holds = run.ledger.quarantine.holds()
@@ -193,7 +194,7 @@ def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
 
 
 def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold]) -> None:
-    """Regions that another item holds back wait behind that one in the released item's files, too."""
+    """Regions that another item holds are held by that one in the released item's files too."""
     behind = {hold.region: hold.quarantine_id for hold in waiting}
     holds = [
         Hold(hold.file, hold.table, region, 0, number)
@@ -215,7 +216,7 @@ def _apply_table(
     ours = {hold.quarantine_id for hold in released}
     past_thrift = any(items[number].resolution == "rpc" for number in ours)
     narrow = replace(route, tables={table: route.tables[table]}, way=Way.RPC if past_thrift else route.way)
-    # Every earlier decision still counts: a file is read from its start.
+    # Earlier decisions still apply: a file is read from its start.
     left_out = [i for i in items.values() if i.state == "released" and i.resolution in LEAVING_OUT]
     known = {file.name: file for file in run.ledger.log.files()}
     files = tuple(as_listed(known[name]) for name in dict.fromkeys(hold.file for hold in released))
@@ -244,14 +245,14 @@ def _apply_table(
     if refusals:
         _hold_again(run, released, refusals[0])
         return
-    # Behind the log, for of two puts with one timestamp the later one wins: an edit that precedes the entry would
-    # take its place. Regions that were read again earlier are among those whose log was just applied once more.
+    # Copy these last: of two puts with equal timestamps the later one wins, so an edit before the entry would replace
+    # them. Regions that were copied earlier are among those whose log was just applied again.
     for item in left_out:
         if item.resolution == "reread" and item.table in (table, ANY_TABLE):
             try:
                 recopy_rows(spark, narrow, table, borders_of(run, table, item.region))
             except RefusedError as error:
-                reason = f"the rows read again are refused: {error}"
+                reason = f"the rows copied from the source are refused: {error}"
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
                 _hold_again(run, released, again)
                 return
@@ -262,16 +263,16 @@ def _apply_table(
 
 
 def _unread(run: Run, table: str) -> set[str]:
-    """Names of the files that waited as a whole, or hold nothing of the table."""
+    """Names of the files that were held as a whole, or hold nothing of the table."""
     return {r.file for r in run.ledger.log.ranges(state="sealed") if r.table == table and not r.entries}
 
 
 def _passed_over(
     breaks: Sequence[Refusal], indexes: Sequence[FileIndex], task: RowTask, items: Iterable[Quarantined]
 ) -> list[Refusal]:
-    """What a file that waited as a whole holds beside edits and nobody has looked at: bulk loads, a broken lineage.
+    """What a file that was held as a whole has besides edits, and nobody has seen yet: bulk loads, a broken lineage.
 
-    What is in quarantine already has been looked at, whatever was decided. Damage is met when the edits are read.
+    What is already in quarantine has been seen, whatever was decided. Damage shows when the edits are read.
     """
     known = {(item.file, item.start) for item in items}
     found = [refusal for index in indexes for refusal in index.report.refusals]
@@ -288,11 +289,11 @@ def _passed_over(
 def _mark_applied(
     run: Run, table: str, indexes: Sequence[FileIndex], waiting: Collection[str], regions: RegionChanges
 ) -> None:
-    """The ranges of these files are applied, to the files' real ends, but for those that still wait.
+    """Record the ranges of these files as applied, to the files' real ends, except those that are still held.
 
-    What they hold, and what they tell of `regions`, is known now. The ranges may end too early, too: a file that its
-    server had just left is listed with length 0. A file without a range is of a batch that was killed, and comes again
-    with it.
+    What the files hold, and what they show about `regions`, is recorded now. Their ranges may have ended too early: a
+    file that its server had just closed is listed with length 0. A file without a range belongs to a batch that was
+    killed and will be repeated.
     """
     known = {file.name: file for file in run.ledger.log.files()}
     sealed = {r.file: r for r in run.ledger.log.ranges(state="sealed") if r.table == table}
@@ -314,7 +315,7 @@ def _length(run: Run, file: WalFile) -> int:
 
 
 def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal) -> None:
-    """What was released is refused once more: a new item takes over the holds."""
+    """What was released is refused again: a new item takes over the holds."""
     before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
     again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
     (number,) = run.ledger.quarantine.put([again])
@@ -323,14 +324,14 @@ def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal) -> None:
 
 
 def borders_of(run: Run, table: str, region: str) -> list[tuple[bytes, bytes]]:
-    """Row ranges to read again: a region's, or those of all regions when it is not known or there no more."""
+    """Row ranges to copy: a region's, or those of all regions when it is unknown or no longer exists."""
     regions = run.source.regions(table)
     chosen = [r for r in regions if r.encoded == region] or regions
     return [(r.start, r.end) for r in chosen]
 
 
 def describe(item: Quarantined) -> dict[str, Any]:
-    """An item as `walferry quarantine` shows it, without its bytes."""
+    """An item as shown by `walferry quarantine`, without its bytes."""
     return {
         "id": item.quarantine_id, "state": item.state, "table": item.table, "region": item.region,
         "kind": item.kind,

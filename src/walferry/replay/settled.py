@@ -1,4 +1,4 @@
-"""What of other runs the target tables have already, by what those runs recorded: a window has to agree with it."""
+"""What the target tables already have from other runs, by what those runs recorded: a window takes it into account."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Others:
     """What other runs have applied to the target tables of a window's run."""
 
     runs: tuple[str, ...]
-    """ids of those that applied edits with which the window has to agree"""
+    """ids of those that applied edits which the window takes into account"""
     settled: Mapping[tuple[str, str], tuple[Settled, ...]]
     """those edits, by file and source table"""
     gone: tuple[WalFile, ...]
-    """files that held some of them and were deleted at the source since"""
+    """files that held some of them and no longer exist at the source"""
     copied_until_ms: int
-    """a snapshot brought what was written before; 0 when none did"""
+    """what was written before this came with a snapshot; 0 without one"""
 
     def holds(self, file: str, table: str, write_time: int) -> bool:
         """Whether the target has edits of the file that were written at that time."""
@@ -71,11 +71,11 @@ def appliers(run: Run) -> list[RunRecord]:
 def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> Others:
     """What other runs have applied, file by file, as they recorded it; `listed`: the source's files now.
 
-    Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, as a
-    window's that was aborted or failed, applied nothing that would last: it is repeated, or was given up.
-    Raises UsageError for edits of another source or table: their order among this one's edits is not known.
+    Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, such
+    as a window's that was aborted or failed, counts as having applied nothing: it is repeated, or was given up.
+    Raises UsageError for edits of another source or table: their order relative to this one's is unknown.
     """
-    # Clocks differ, and a row's order does not follow them: edits of the minute before may be the later ones.
+    # Clocks differ, and a row's order does not follow them: edits of the minute before may be later in the row.
     begins = window_of(run).start_ms - window_log.SKEW_MS
     present = {file.name for file in listed}
     settled: dict[tuple[str, str], list[Settled]] = defaultdict(list)
@@ -102,9 +102,9 @@ def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFi
 
 
 def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
-    """Raise OverlappingRunError when another run has begun to apply edits of the window's times, and not ended.
+    """Raise OverlappingRunError when another unfinished run has begun to apply edits of the window's times.
 
-    Of two windows the one that took the lease first goes on, so that they never wait for each other.
+    Of two windows, the one that took the lease first continues, so that they never wait for each other.
     """
     window = window_of(run)
     for other in others:
@@ -112,8 +112,8 @@ def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
             continue
         if other.kind != "window" or not _began_before(run, other):
             raise OverlappingRunError(
-                f"run {other.run_id} has not finished applying edits of the times of {window} to the same tables: wait "
-                f"for it, or end it by `walferry abort {other.run_id} --reason …`; then repeat this window",
+                f"run {other.run_id} has not finished applying edits of {window} to the same tables: wait for it, or "
+                f"end it by `walferry abort {other.run_id} --reason …`; then repeat this window",
                 run=other.run_id,
             )
 
@@ -128,7 +128,7 @@ def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
 
 
 def _began_before(run: Run, other: RunRecord) -> bool:
-    """Whether this run had the lease of a table that both write to before the other one had it."""
+    """Whether this run took the lease on a table that both write to before the other one did."""
     cluster = run.target.cluster_id()
     for pair in run.tables:
         holders = [lease.run_id for lease in run.ledger.whole.leases(f"{cluster} {pair.target}")]
@@ -142,7 +142,7 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
     if not reads(other, run.spec.source):
         raise UsageError(
             f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
-            "this window; their order is not known. Replay into a table of its own",
+            "this window; their order is unknown. Replay into a separate table",
             run=other.run_id,
         )
     mine = {pair.target: pair.source for pair in run.tables}
@@ -150,13 +150,13 @@ def _require_same_tables(run: Run, other: RunRecord) -> None:
         if mine.get(pair.target, pair.source) != pair.source:
             raise UsageError(
                 f"run {other.run_id} applied edits of {pair.source} to {pair.target}, and this window those of "
-                f"{mine[pair.target]}; their order is not known. Replay into a table of its own",
+                f"{mine[pair.target]}; their order is unknown. Replay into a separate table",
                 run=other.run_id, table=pair.target,
             )  # fmt: skip
 
 
 def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
-    """By the ranges that a run recorded as applied; of a file in which it holds regions back, the other regions."""
+    """From the ranges that a run recorded as applied; for a file with held regions, the other regions."""
     own = ResolvedSpec.model_validate(other.spec).window
     span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -176,17 +176,17 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
 
 
 def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
-    """What was written before this moment came to the target with snapshots, if all of them were cloned; else 0."""
+    """The moment up to which edits came to the target with snapshots; 0 unless all of them were cloned."""
     tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
     if any(theirs.phases.facts("clone", table) is None for table in tables):
         return 0
-    # Planned before it is made, and once only: a phase that was repeated after a kill started later than its snapshot.
+    # Planned once, before it is taken: a phase that was repeated after a kill started later than its snapshot.
     taken = [o.planned_ms for o in theirs.objects.all() if (o.cluster, o.kind) == ("source", "snapshot")]
     return min(taken, default=window_log.SKEW_MS) - window_log.SKEW_MS
 
 
 def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
-    """What snapshots hold of these files: all that stands before the start fence, and what was written before them."""
+    """What snapshots hold of these files: all before the start fence, and what was written before the snapshots."""
     fences = fences_of(theirs)
     tables = [pair.source for pair in run.tables]
     for file in files:

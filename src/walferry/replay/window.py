@@ -1,12 +1,12 @@
-"""Replay a time window of the log: exactly the edits that the source wrote in [from, to), whichever files hold them.
+"""Replay a window of the log: exactly the edits that the source wrote in [from, to), whichever files hold them.
 
-By the write time of each entry, never by a file's name: a file holds edits from its creation until its server rolled
-it, some a little older. A window is complete once its end, and some time for clocks that differ, has passed and every
-file that may hold an edit of it is sealed.
+Entries are selected by their write time, never by a file's name: a file holds edits from its creation until its server
+rolled it, and some slightly older ones. A window is complete once its end has passed, plus some time for clock skew,
+and every file that may hold one of its edits is sealed.
 
-Windows may be repeated and run in any order (R3). Edits that the target got from other windows, or from a migration,
-are read along: where one of them is later in the row's history and takes a cell's place or deletes it, the cell of
-this window stays out. "Later" goes by sequence number, as in the row's own history, not by clocks.
+Windows may be repeated and replayed in any order (R3). Edits that the target has from other windows, or from a
+migration, are read too: if one of them is later in the row's history and replaces or deletes a cell of this window, the
+cell is left out. "Later" means by sequence number, as in the row's own history, not by clocks.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
-"""who a window's run belongs to: whoever repeats it goes on with the unfinished one"""
+"""owner of all windows' runs: anybody who repeats a window continues the unfinished run"""
 
 
 class WindowOpenError(UnfinishedInputError):
-    """The window is not over yet; fact `complete_at_ms`."""
+    """The window is not complete yet; fact `complete_at_ms`."""
 
 
 class RefusedEditsError(WalferryError):
-    """Some edits of the window could not be applied; they are in the quarantine; fact `items`."""
+    """Some edits of the window could not be applied and are in quarantine; fact `items`."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,24 @@ class WindowPlan:
     files: list[WalFile]
     """those that may hold edits of the window, by group and number"""
     unsealed: list[str]
-    """names of those that are still written to: they are rolled first"""
+    """names of those that are still being written: they are rolled first"""
     others: Others
-    """what the target has already from other runs, with which this window must agree"""
+    """what the target already has from other runs, which this window takes into account"""
     along: list[WalFile]
-    """files read along for them"""
+    """files to read only because of `others`"""
     missing: list[str]
-    """ranges of the log that are gone, as text"""
+    """missing ranges of the log, as text"""
     absent_at_target: frozenset[tuple[str, int]]
-    """(file, offset) of entries of those that the target does not have: in the quarantine, or left out of it"""
+    """(file, offset) of entries of `others` that the target does not have: in quarantine, or released by accept"""
 
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> RunRecord:
-    """The run of a window: the unfinished one of the same spec, else a new one. UsageError without a window."""
+    """The run of a window: the unfinished one of the same spec, or a new one. Raises UsageError without a window."""
     return ledger.open_run(planned(spec).name, OWNER, spec.as_recorded(), actor, "window")
 
 
 def planned(spec: ResolvedSpec) -> RunRecord:
-    """The run that a window would get, not in the ledger. UsageError without a window."""
+    """The run that a window would get, not in the ledger. Raises UsageError without a window."""
     if spec.window is None:
         raise UsageError("a replay of the log by time needs a window: from and to")
     name = f"{spec.name}_{_stamp(spec.window.start)}_{_stamp(spec.window.end)}"
@@ -86,12 +86,12 @@ def planned(spec: ResolvedSpec) -> RunRecord:
 
 
 def complete_at_ms(window: TimeWindow) -> int:
-    """From when on a window may be replayed."""
+    """When a window may be replayed, at the earliest."""
     return window.end_ms + window_log.SKEW_MS
 
 
 def plan_window(run: Run) -> WindowPlan:
-    """Look up what a replay of the run's window needs; changes nothing, fails for nothing that is missing."""
+    """Look up what a replay of the run's window needs; changes nothing, and does not fail if something is missing."""
     window = window_of(run)
     files = list_wals(run.source_files, run.source_root)
     wanted = covering(files, window.start_ms, window.end_ms)
@@ -99,7 +99,7 @@ def plan_window(run: Run) -> WindowPlan:
     others = look_at_others(run, runs, files)
     names = {file.name for file in wanted}
     along = [file for file in files if file.name not in names and any(key[0] == file.name for key in others.settled)]
-    # A snapshot brought all edits up to it, so the log must tell all of them.
+    # A snapshot brought all edits up to it, so the log must have all of them.
     end_ms = max(window.end_ms, others.copied_until_ms)
     newest = {file.group: file.name for file in files}
     alive = {server.name for server in run.source.servers()}
@@ -142,13 +142,13 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
 
 
 def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
-    """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked.
+    """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked, along.
 
-    `spark` opens the session, which takes a while: not before the window is found to be complete.
+    `spark` opens the session, which takes a while, and is called only once the window is complete.
 
-    Raises WindowOpenError before the window is complete, GapError naming what of the log is gone, UsageError when the
-    target cannot take the tables, RefusedEditsError when edits went to the quarantine; what LeaseHeldError and
-    TransientError stand for may be tried again. A failure that nobody can mend ends the run as failed.
+    Raises WindowOpenError before the window is complete, GapError that names what is missing from the log, UsageError
+    when the edits cannot be applied to the target tables, RefusedEditsError when edits were quarantined. LeaseHeldError
+    and TransientError are retryable. A failure that cannot be fixed ends the run as failed.
     """
     window = window_of(run)
 
@@ -174,11 +174,11 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
 
 
 def _require_log(plan: WindowPlan) -> None:
-    """Raise GapError naming what of the log is gone."""
+    """Raise GapError that names what is missing from the log."""
     if plan.missing:
         more = f" and {len(plan.missing) - 5} more" if len(plan.missing) > 5 else ""
         raise GapError(
-            f"the log of {plan.window} is not there any more: {'; '.join(plan.missing[:5])}{more}. Nothing of the "
+            f"part of the log of {plan.window} no longer exists: {'; '.join(plan.missing[:5])}{more}. Nothing of the "
             "window was applied. A peer keeps logs: `walferry start`, or the DAG hbase_wal_drain, adds one",
             file=None, start=plan.window.start_ms, end=plan.window.end_ms, ranges=plan.missing,
         )  # fmt: skip
@@ -192,11 +192,11 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         cut_log(run)
     with applying(run) as route:
         require_no_overlap(run, appliers(run))
-        # Once more under the lease: what others have applied is settled now.
+        # Again under the lease: what others have applied cannot change now.
         await_archive(run)
         plan = plan_window(run)
         _require_log(plan)
-        # What another run has applied is sealed by now: what is open was begun by the cut above, or later.
+        # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
         indexes = index_files(spark, route, plan.files)
@@ -241,7 +241,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
 
 
 def require_targets(run: Run) -> None:
-    """Raise UsageError unless every source table is there, and every target table with the source's families."""
+    """Raise UsageError unless every source table exists, and every target table with the source's families."""
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
         faults += [f"{p.source} would be replayed into itself" for p in run.tables if p.source == p.target]
@@ -250,14 +250,14 @@ def require_targets(run: Run) -> None:
 
 
 def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None:
-    """Raise WalferryError when a table began anew within the times that are read, and had edits before (R11)."""
+    """Raise WalferryError when a table began a new history within the times read, and had edits before (R11)."""
     start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
     events = [event for index in indexes for event in index.report.events]
     inside = [event for event in events if start_ms <= event.write_time < end_ms]
     beside = [event for event in events if plan.others.holds(event.file, event.table, event.write_time)]
     found = list(created((*inside, *beside)).values())
     if all(index.report.complete for index in indexes):
-        # Only the window's own times are read without a hole; what was compacted away may stand in any file.
+        # Only the window's own times are read without a hole; what was compacted away may be in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
         found += follow({}, [*inside, *compacted]).breaks.values()
     last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
@@ -266,14 +266,14 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None
             event = last.get(tally.table)
             if event is not None and tally.entries and tally.first_write_ms < event.write_time:
                 raise WalferryError(
-                    f"{tally.table} was truncated, dropped and made again, or restored, at {iso(event.write_time)}: "
-                    "its edits before and after belong to two histories. Replay a window on either side of that moment",
+                    f"{tally.table} was truncated, dropped and created again, or restored, at {iso(event.write_time)}: "
+                    "its edits before and after belong to two histories. Replay separate windows before and after it",
                     table=tally.table, file=event.file, at_ms=event.write_time,
                 )  # fmt: skip
 
 
 def _concerns(refusal: Refusal, task: RowTask) -> bool:
-    """Whether an unreadable edit belongs to the window and was not released."""
+    """Whether a refusal is about the window and was not released."""
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
     assert task.window is not None
@@ -282,7 +282,7 @@ def _concerns(refusal: Refusal, task: RowTask) -> bool:
 
 
 def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:
-    """Copy the present rows of the regions whose items were released so."""
+    """Copy the current rows of the regions whose items were released by reread."""
     for item in released:
         if item.resolution == "reread":
             for table in [pair.source for pair in run.tables] if item.table == ANY_TABLE else [item.table]:

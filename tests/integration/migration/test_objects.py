@@ -87,7 +87,7 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         for run in (first, second):
             skip(run, "plan", "fence")
         protect.protect(first)
-        with pytest.raises(UsageError, match=f"peer {first.peer} is at the source already and not from this run"):
+        with pytest.raises(UsageError, match=f"peer {first.peer} already exists at the source, not from this run"):
             protect.protect(second)
         protect.release(second, aborted=True)
         protect.protect(first)
@@ -96,7 +96,7 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         copy.copy(first, spark(), table)
         skip(second, "snapshot")
         second.ledger.objects.plan("source", "snapshot", second.snapshot(table))  # of another source
-        with pytest.raises(UsageError, match=f"snapshot {first.snapshot(table)} is at the target already"):
+        with pytest.raises(UsageError, match=f"snapshot {first.snapshot(table)} already exists at the target"):
             copy.copy(second, spark(), table)
 
 

@@ -216,7 +216,7 @@ def test_a_missing_log_that_is_put_back_is_no_gap_any_more(run: Run, source: Sou
     source.queue = [lost]
     aside = f"{run.source_root}/corrupt/{lost}"
     Local().write(aside, [b"ten bytes!"])
-    with pytest.raises(GapError, match=f"put it aside as {aside}") as gap:
+    with pytest.raises(GapError, match=f"moved it to {aside}") as gap:
         check_complete(run, listed(run))
     assert f"put it into {run.source_root}/oldWALs and run again" in str(gap.value)
     write(run, 11)
