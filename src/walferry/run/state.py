@@ -11,6 +11,7 @@ from typing import Literal
 
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
+from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
@@ -302,9 +303,11 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
     if not held:
         return None
     items = "1 item waits" if len(held) == 1 else f"{len(held)} items wait"
+    step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
+    if any(item.kind is RefusalKind.LINEAGE for item in held):  # no release can mend it
+        step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
     return State(
-        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}",
-        f"`walferry quarantine list {run.name}`, then `walferry quarantine release`",
+        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
         label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
     )  # fmt: skip
 

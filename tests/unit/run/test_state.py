@@ -12,6 +12,7 @@ from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC, compared
 from walferry import clock
 from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
 from walferry.ledger.rows import RunKind
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
 from walferry.run.lag import lag_of
@@ -223,6 +224,12 @@ def test_a_backlog_names_the_logs_whose_length_nobody_knows_yet(run: RunLedger) 
     facts = status(run)
     assert (facts["backlog_bytes"], facts["open_logs"]) == (0, 1)
     assert "Backlog: 0.0MB and 1 open log; " in status_line(facts)
+
+
+def test_a_table_that_began_anew_leaves_but_one_way_on(run: RunLedger) -> None:
+    follow(run, 1)
+    run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, ANY_REGION, 4, "restored", b"", RefusalKind.LINEAGE)])
+    assert state_of(run).next_step.startswith("`walferry abort move --reason …`")
 
 
 def test_with_readonly_nobody_is_asked_whether_writes_have_stopped(book: Ledger) -> None:
