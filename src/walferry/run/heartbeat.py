@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from walferry.errors import WalferryError
@@ -77,7 +78,8 @@ def gone(process: Mapping[str, Any]) -> bool:
 
     False for one of another machine: nothing is known of it.
     """
-    if process.get("machine") != _machine():
+    machine = _machine()
+    if machine is None or process.get("machine") != machine:
         return False
     try:
         os.kill(int(process["pid"]), 0)
@@ -88,10 +90,14 @@ def gone(process: Mapping[str, Any]) -> bool:
     return False
 
 
-def _machine() -> str:
-    """The scope of a process id: containers have pids of their own, and may share a host name."""
+def _machine() -> str | None:
+    """The scope of a process id; None where it is unknown (not Linux).
+
+    Host names do not tell machines apart, nor do pid namespaces: every machine's first one has the same number. The
+    boot id does, and the namespace tells its containers apart.
+    """
     try:
-        numbers = os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux
-        numbers = ""
-    return f"{socket.gethostname()} {numbers}".strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
