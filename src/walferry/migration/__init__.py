@@ -1,1 +1,1 @@
-"""A migration's own phases: plan, copy, compare, cut over, report."""
+"""A migration's own phases: plan, copy, compare, cut over; its report."""

@@ -1,7 +1,7 @@
-"""A person's decision to live with rows that the log does not hold.
+"""A person's decision to accept rows that differ and are not in the log.
 
-It is about exactly the differences that a comparison named: the same row with the same cells. Whatever differs later,
-in another row or in other cells, waits for a decision of its own.
+It covers exactly the differences that a comparison found: the same row with the same cells. Any later difference, in
+another row or in other cells, needs its own decision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from walferry.migration.compare import comparisons_of_phase
 
 
 def waiting(ledger: RunLedger, table: str) -> list[Difference]:
-    """What waits for a decision: in the table's newest comparison, and in the one that the last gate goes by."""
+    """What waits for a decision, in the table's newest comparison and in the one that the last gate uses."""
     decided = ledger.comparisons.accepted().keys()
     known = ledger.comparisons
     found = [*known.differences(None, table), *known.differences(comparisons_of_phase(ledger)[0], table)]
@@ -27,13 +27,13 @@ def waiting(ledger: RunLedger, table: str) -> list[Difference]:
 def accept(
     ledger: RunLedger, table: str, rows: Sequence[str] | None, reason: str, actor: str, *, dry_run: bool = False
 ) -> list[Difference]:
-    """Record the decision about rows of a source table (none given: all that wait); what it is about.
+    """Record the decision about rows of a source table (default: all that wait). Returns the differences it covers.
 
-    `rows` as the report writes them, with \\x.. for what is not printable. UsageError for a table that is not part of
-    the run, for a row that waits for no decision, when nothing waits, and for an empty reason.
+    `rows` as in the report, with \\xNN for bytes that are not printable. Raises UsageError for a table that is not part
+    of the run, for a row that waits for no decision, when nothing waits, and for an empty reason.
     """
     if not reason.strip():
-        raise UsageError("give a reason for accepting differences: it is kept")
+        raise UsageError("give a reason for accepting differences: it is recorded")
     tables = {compared.table for compared in ledger.comparisons.tables()}
     if table not in tables:
         known = ", ".join(sorted(tables)) or "none"
@@ -47,7 +47,7 @@ def accept(
         others = ", ".join(shown_row(item.row) for item in candidates[:5]) or "none"
         raise UsageError(
             f"{what} waits for a decision; waiting: {others}. Only rows of class not-in-log can be accepted: an "
-            f"unexplained one is a loss or a stray write, to be mended and compared again",
+            f"unexplained one is a loss or a stray write: fix it and compare again",
             table=table,
         )
     if not dry_run:

@@ -1,8 +1,8 @@
-"""Compare: are source and target equal, and if a row differs, why?
+"""Compare: whether source and target are equal, and why a row differs.
 
-Both sides of a row range are read raw, side by side, and resolved by one function at one moment; what remains visible
-is compared: row, family, qualifier, timestamp, type, value, tags (`digest`). The rows that differ are read again and
-explained from both sides and from the log (`logged`, `explain`).
+Both sides of a row range are read raw in parallel and resolved by one function at one moment; the cells that are then
+visible are compared: row, family, qualifier, timestamp, type, value, tags (`digest`). Rows that differ are read again
+and explained from both sides and from the log (`logged`, `explain`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from walferry.spark.fan_out import fan_out
 log = logging.getLogger(__name__)
 
 EXPLAINED_ROWS = 20_000
-"""of a table; where more differ, nobody can look at each, and the first SHOWN_ROWS stand for the others"""
+"""of a table; if more differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
 _AT_ONCE = 2_000
-"""rows explained with one reading of the log"""
-_A_TASK = 100
+"""rows explained with one pass over the log"""
+_PER_TASK = 100
 """rows that a task reads again"""
 
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The outcome for one table, as the ledger keeps it."""
+    """The result for one table, as recorded in the ledger."""
 
     compared: ComparedTable
     ranges: list[RangeComparison]
@@ -64,32 +64,32 @@ class TableComparison:
 
     @property
     def differing_rows(self) -> int:
-        """All rows that differ, the named ones and the others."""
+        """The number of all rows that differ, explained or not."""
         return self.compared.differing_rows
 
     @property
     def unexplained(self) -> int:
-        """Rows without an explanation, those beyond the named ones counted as such."""
+        """The number of rows without an explanation, including those that were not examined."""
         explained = sum(difference.kind != UNEXPLAINED for difference in self.differences)
         return self.differing_rows - explained
 
     @property
     def undecided(self) -> int:
-        """Rows that are not in the log, and that nobody has accepted."""
+        """The number of rows that are not in the log and that nobody has accepted."""
         return sum(needs_decision(difference, self.decided) for difference in self.differences)
 
     @property
     def uncompared(self) -> int:
-        """Cells that expired while they were read, and that one side only held."""
+        """The number of cells that expired while they were read, and that only one side held."""
         return sum(item.uncompared for item in self.ranges)
 
     @property
     def shuts_the_gate(self) -> bool:
-        """Whether the tables must not be taken for equal."""
+        """Whether the tables do not count as equal."""
         return bool(self.unexplained or self.undecided or self.uncompared)
 
     def facts(self) -> dict[str, Any]:
-        """What it found, for people and for the ledger."""
+        """The result as plain values, for display and for the ledger."""
         return {
             "table": self.table, "regions": len(self.ranges), "differing_rows": self.differing_rows,
             "unexplained": self.unexplained, "undecided": self.undecided, "uncompared_cells": self.uncompared,
@@ -97,9 +97,9 @@ class TableComparison:
 
 
 def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verify") -> TableComparison:
-    """Compare one table, region by region of the source, and record the outcome as the newest in the ledger.
+    """Compare one table, by regions of the source, and record the result as the newest in the ledger.
 
-    `purpose`: "phase" only for the run's own phase, at work now: the last gate looks at no other comparison.
+    `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     """
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
@@ -111,8 +111,8 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     for first in range(0, len(rows), _AT_ONCE):
         differences += explain(run, spark, table, rows[first : first + _AT_ONCE], applied, before.began_ms)
     if count > len(rows):
-        # The gate looks at recorded rows: those left out must not pass as part of the explained ones of their region.
-        message = f"{count - len(rows)} more rows from here on differ, too many to look at each: copy the table anew"
+        # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
+        message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
@@ -124,7 +124,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
 
 
 def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
-    """The comparison after the drain, as the phase `compare`. Differences are for the gate that follows."""
+    """The comparison after the drain, as the phase `compare`. The gate that follows judges its differences."""
 
     def work() -> dict[str, Any]:
         result = compare(run, spark, table, "phase")
@@ -134,10 +134,10 @@ def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
-    """Of each table the comparison that proves something at the end of the run, and the tables that have none.
+    """The comparison of each table that counts at the end of the run, and the tables without one.
 
-    It was recorded by the present attempt of the phase `compare`, which is done, after the drain that is done now,
-    and for the end fence that is set now. `walferry verify`, or an attempt that is out of date, proves nothing.
+    It counts if the current attempt of the phase `compare`, which is done, recorded it after the current drain, which
+    is done, and for the current end fence. `walferry verify` or an outdated attempt does not count.
     """
     phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
     drain, fence = _done(phases, "drain"), end_fence_digest(ledger)
@@ -151,7 +151,7 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
 
 
 def end_fence_digest(ledger: RunLedger) -> str:
-    """A name for the end fence that is set now; "" while there is none."""
+    """A digest that identifies the current end fence; "" while there is none."""
     positions = ledger.log.fence("end")
     if not positions:
         return ""
@@ -160,13 +160,13 @@ def end_fence_digest(ledger: RunLedger) -> str:
 
 
 def applied_files(run: Run, table: str) -> set[str]:
-    """Names of the WAL files of which the target has all that they hold of the table."""
+    """Names of the WAL files all of whose edits of the table the target has."""
     ranges = run.ledger.log.ranges()
     return {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
 
 
 def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
-    """What a table's families keep."""
+    """The retention rules of a table's families."""
     return {
         name.encode(): FamilyRules(family.max_versions, family.min_versions, family.ttl_ms)
         for name, family in descriptor.families.items()
@@ -182,13 +182,13 @@ def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
 
 
 def _done(phases: Mapping[tuple[str, str], PhaseRecord], phase: str, subject: str = "") -> int:
-    """The number of the attempt that did a phase; 0 while it is not done."""
+    """The number of the attempt at which a phase was done; 0 while it is not done."""
     known = phases.get((phase, subject))
     return known.attempts if known and known.state == "done" else 0
 
 
 def _pairs(run: Run, table: str) -> list[RangePair]:
-    """The rows of every source region, on both sides. A scan goes on when a region is moved, split or merged."""
+    """The rows of every source region, on both sides. A scan continues when a region is moved, split or merged."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
     source, target = run.spec.source.address(), run.spec.target.address()
@@ -199,11 +199,11 @@ def _pairs(run: Run, table: str) -> list[RangePair]:
 
 
 def _differing(spark: SparkSession, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]) -> tuple[int, list[bytes]]:
-    """How many rows differ, and which: all of them, or the first SHOWN_ROWS of more than EXPLAINED_ROWS."""
+    """How many rows differ, and which: all of them, or only the first SHOWN_ROWS if more than EXPLAINED_ROWS differ."""
     count = sum(outcome.differing for outcome in outcomes)
     rows = {row for outcome in outcomes for row in outcome.rows}
     if len(rows) < count <= EXPLAINED_ROWS:
-        # Ranges in which more differ than were named are read once more. What is equal by then was under way.
+        # Ranges in which more rows differ than were named are read again. Rows that are then equal were in flight.
         again = [
             replace(pair, named=EXPLAINED_ROWS)
             for pair, outcome in zip(pairs, outcomes, strict=True)
@@ -237,7 +237,7 @@ def _range(table: str, pair: RangePair, outcome: Outcome) -> RangeComparison:
 def explain(
     run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], applied: set[str], until_ms: int
 ) -> list[Difference]:
-    """Name the class of each differing row, from both sides' raw cells, read again, and from the log.
+    """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
 
     `applied` are the WAL files that the target had before the comparison began, at `until_ms`. The log is read after
     the rows, so that it holds every edit that they show.
@@ -246,8 +246,8 @@ def explain(
     source, target = run.spec.source.address(), run.spec.target.address()
     pair = run.pair(table)
     asked = [
-        _Rows(source, target, pair.source, pair.target, tuple(rows[first : first + _A_TASK]), rules)
-        for first in range(0, len(rows), _A_TASK)
+        _Rows(source, target, pair.source, pair.target, tuple(rows[first : first + _PER_TASK]), rules)
+        for first in range(0, len(rows), _PER_TASK)
     ]
     sides = dict(fan_out(spark, _read_rows, asked, what="read rows that differ again"))
     questions = {row: found.question for row, found in sides.items() if found is not None}
@@ -266,7 +266,7 @@ def explain(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a table and its copy, to be read again."""
+    """Rows of a table and its copy, to read again."""
 
     source: ClusterAddress
     target: ClusterAddress
@@ -277,7 +277,7 @@ class _Rows:
 
 
 def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, RowSides | None]]:
-    """In an executor: both sides of each row, None where they are equal now."""
+    """In an executor: both sides of each row; None if they are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
     for row in asked.rows:
         here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))

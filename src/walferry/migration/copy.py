@@ -1,6 +1,6 @@
-"""Copy: a FLUSH snapshot of each source table, its files at the target, and the table cloned from it there.
+"""Copy: take a FLUSH snapshot of each source table, copy its files to the target, and clone the table from it there.
 
-The manifest goes first: from then on the target's cleaner knows the files as a snapshot's and leaves them alone
+The manifest is copied first: from then on the target's cleaner treats the files as a snapshot's and keeps them
 (SnapshotHFileCleaner). HFiles go to `archive/`, where the clone's links look for them, under the source table's name.
 """
 
@@ -59,14 +59,14 @@ def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
     path = f"{run.source_root}/.hbase-snapshot/{run.snapshot(table)}/data.manifest"
     if run.source_files.status(path) is None:
-        message = f"the snapshot has no manifest {path}: was it deleted? Abort this run and begin anew"
+        message = f"the snapshot has no manifest {path}: was it deleted? Abort this run and start over"
         raise WalferryError(message, table=table, file=path)
     manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(run.source_files.read(path)))
     return manifest
 
 
 def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
-    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row a file for the check."""
+    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check."""
 
     def work() -> dict[str, Any]:
         manifest = read_manifest(run, table)
@@ -112,9 +112,9 @@ def _copy_manifest(run: Run, name: str) -> None:
 
 
 def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:
-    """What of the manifest must be copied. References need no copy: their content stands in the manifest.
+    """The files of the manifest that must be copied. References need no copy: their content is in the manifest.
 
-    Raises WalferryError naming a store file of a kind that cannot be copied.
+    Raises WalferryError that names a store file of a kind that cannot be copied.
     """
     listed = {
         (region_name(region.region_info), family.family_name.decode(), file.name)
@@ -146,8 +146,8 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
 
 def _unknown_kind(table: str, name: str) -> WalferryError:
     return WalferryError(
-        f"store file {name} of {table} is of a kind that walferry does not know: a major compaction of the table "
-        "writes it anew; abort this run and begin again after that",
+        f"store file {name} of {table} is of a kind that walferry does not know: abort this run, run a major "
+        "compaction of the table, which rewrites the file, and start over",
         table=table, file=name,
     )  # fmt: skip
 
@@ -193,8 +193,8 @@ def clone(run: Run, table: str) -> dict[str, Any]:
             while not all(region.server for region in run.target.regions(pair.target)):
                 if time.monotonic() > deadline:
                     raise TransientError(
-                        f"regions of {pair.target} do not open at the target; look at its master's log for a codec or "
-                        "a coprocessor that is missing there",
+                        f"regions of {pair.target} do not open at the target; check its master's log for a missing "
+                        "codec or coprocessor",
                         table=pair.target,
                     )
                 time.sleep(0.5)
@@ -204,13 +204,13 @@ def clone(run: Run, table: str) -> dict[str, Any]:
 
 
 def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
-    """What the gate after the copy looks at: a row for each file, each region and the schema, both sides beside."""
+    """The rows for the gate after the copy: one per file, per region and for the schema, with both sides in each."""
     pair = run.pair(table)
     manifest = read_manifest(run, table)
     rows: list[dict[str, Any]] = []
     copied = run.done("copy", table)["copied"]
     with ThreadPoolExecutor(_ASKING) as threads:
-        now = list(threads.map(lambda file: _as_it_lies(run.target_files, file["target"]), copied))
+        now = list(threads.map(lambda file: _length_and_checksum(run.target_files, file["target"]), copied))
     for file, (length, checksum) in zip(copied, now, strict=True):
         rows.append(
             {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2], "region": file["region"]}
@@ -241,8 +241,8 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _as_it_lies(files: FileSystem, path: str) -> tuple[int | None, str | None]:
-    """Length and checksum of a file now, None for one that is gone."""
+def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str | None]:
+    """Length and checksum of a file now; None if it no longer exists."""
     try:
         status = files.status(path)
         return (None, None) if status is None else (status.length, files.checksum(path))

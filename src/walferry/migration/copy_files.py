@@ -1,4 +1,4 @@
-"""Copy files from one cluster's file system to the other's, in the executors."""
+"""Copy files from one cluster's file system to another's, in the executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class FileCopy:
-    """One file to copy: it stands in the first of `sources` that exists, and goes to `target`."""
+    """One file to copy: from the first of `sources` that exists, to `target`."""
 
     sources: tuple[str, ...]
     target: str
@@ -30,7 +30,7 @@ class FileCopy:
 
 @dataclass(frozen=True)
 class FileCopied:
-    """One copied file: what both file systems say of it. Checksums are HDFS's own, over the whole file."""
+    """One copied file, as both file systems report it. Checksums are HDFS's own, over the whole file."""
 
     target: str
     region: str
@@ -39,13 +39,13 @@ class FileCopied:
     source_checksum: str | None
     target_checksum: str | None
     skipped: bool
-    """it was there already, whole"""
+    """the target already had the whole file"""
 
 
 def copy_files(
     spark: SparkSession, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
 ) -> list[FileCopied]:
-    """Copy files in parallel; a file that stands whole at the target is not copied again."""
+    """Copy files in parallel; a file that the target already has whole is not copied again."""
 
     def work(file: FileCopy) -> Iterator[FileCopied]:
         yield copy_file(shared_files(source), shared_files(target), file)
@@ -54,9 +54,9 @@ def copy_files(
 
 
 def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:
-    """Copy one file and let both sides tell length and checksum. Streams; memory is one chunk.
+    """Copy one file and ask both sides for length and checksum. Streams; memory is one chunk.
 
-    Raises WalferryError when the file is nowhere at the source, or when the copy stays different.
+    Raises WalferryError when the file does not exist at the source, TransientError when the copy is not whole.
     """
     for _ in range(ATTEMPTS):
         status = _find(source, file)
@@ -90,7 +90,7 @@ def _find(source: FileSystem, file: FileCopy) -> FileStatus:
         if status is not None:
             return status
     raise WalferryError(
-        f"a file of the snapshot is nowhere at the source: {file.sources[0]} (nor in the archive); "
-        "abort this run and take a new snapshot",
+        f"a file of the snapshot no longer exists at the source: {file.sources[0]} (nor in the archive); "
+        "abort this run and start over with a new snapshot",
         file=file.sources[0],
     )

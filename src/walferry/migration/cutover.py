@@ -1,4 +1,4 @@
-"""Cut over: the approval, the stop of writes, and the proof that nothing came after the end fence."""
+"""Cut over: the approval, the write stop, and the check that nothing was written past the end fence."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 Answer = str | Callable[[], str]
-"""who gave an answer; or a function that asks and returns who did, so that the phase is seen to wait meanwhile"""
+"""who gave an answer; or a function that asks and returns who did, so that the phase shows as waiting meanwhile"""
 
 
 def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dict[str, Any]:
-    """Record the approval of the cutover by a person; `gate` raises GateShutError unless it is open at that moment."""
+    """Record a person's approval of the cutover; `gate` raises GateShutError unless it is open at that moment."""
 
     def work() -> dict[str, Any]:
         by = answer() if callable(answer) else answer
@@ -43,9 +43,9 @@ def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dic
 def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) -> WriteStopFacts:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
-    With `write_stop: confirm` the operator has stopped the writers and says so: `confirmed`. Fact `at_ms`: the moment
-    from which the stop counts, which is the operator's word (`said_ms` when it was given before this is called) or the
-    first table's READONLY.
+    With `write_stop: confirm` the operator has stopped the writers and confirms it: `confirmed`. Fact `at_ms`: the
+    moment from which the stop counts, which is the confirmation (`said_ms` if it was given before this is called) or
+    the first table's READONLY.
     """
 
     def work() -> dict[str, Any]:
@@ -57,21 +57,21 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
             ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table"}
             for pair in run.tables:
                 if run.source.describe(pair.source).read_only and pair.source not in ours:
-                    continue  # by its owner: an abort must not open it
+                    continue  # set by its owner: an abort must not lift it
                 run.ledger.objects.plan("source", "read-only table", pair.source)
                 run.source.set_read_only(pair.source, True)
                 made(run, "source", "read-only table", pair.source)
         elif said_ms is not None:
             at_ms = said_ms
         if run.spec.write_stop == "confirm" and by is None:
-            raise UsageError(f"nobody has said that writes to the tables of {run.run_id} have stopped")
+            raise UsageError(f"nobody has confirmed that writes to the tables of {run.run_id} have stopped")
         return WriteStopFacts(at_ms=at_ms, how=run.spec.write_stop, by=by).model_dump()
 
     return WriteStopFacts.model_validate(run.once("write_stop", work))
 
 
 def late_edits(run: Run) -> list[str]:
-    """Edits of migrated tables past the end fence, as text: somebody still writes. Reads what is there now."""
+    """Edits of migrated tables past the end fence, as text: somebody still writes. Reads what the log holds now."""
     fences = run.fences()
     tables = {pair.source.encode() for pair in run.tables}
     late = []
@@ -93,13 +93,13 @@ def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
 
 
 def _is_data(batch: EntryBatch) -> Any:
-    """Which entries change a table, or may: edits, the marker of a bulk load, markers of an unknown kind."""
+    """Which entries change a table, or may: edits, markers of bulk loads and of unknown kinds."""
     edits = (batch.marker == Marker.NONE) & (batch.cell_count > 0)
     return edits | (batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)
 
 
 def require_silence(run: Run) -> None:
-    """Raise GateShutError when a migrated table was written behind the end fence."""
+    """Raise GateShutError when a migrated table was written past the end fence."""
     late = late_edits(run)
     if late:
         for phase in ("end_fence", "drain"):
@@ -107,7 +107,7 @@ def require_silence(run: Run) -> None:
         for pair in run.tables:
             run.ledger.phases.reopen("compare", pair.source)
         raise GateShutError(
-            f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, "
-            "then go on: the end fence is set anew (walferry resume, or clear end_fence and what follows)",
+            f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, then "
+            "continue (walferry resume, or clear end_fence and everything after it): the end fence is set again",
             reasons=late[:10],
         )

@@ -1,13 +1,13 @@
-"""Both sides of row ranges, read side by side in the executors and compared piece by piece.
+"""Both sides of row ranges, read in parallel in the executors and compared piece by piece.
 
-A task reads one row range on both sides at once and compares it in pieces of whole rows, a block or so at a time.
-Each piece has moments of its own: `first_ms`, before the earlier of its two blocks was asked for, and `last_ms`, after
-the later one had arrived, with the clocks' difference added. So a cell is either
+A task reads one row range on both sides at once and compares it in pieces of whole rows, about a block at a time. Each
+piece has its own moments: `first_ms`, before the earlier of its two blocks was requested, and `last_ms`, after the
+later one had arrived, plus the allowed clock skew. So a cell is either
 
-- beyond its TTL at `first_ms`: no reader sees it any more, and it is left out on both sides;
+- beyond its TTL at `first_ms`: no reader sees it, and it is left out on both sides;
 - within its TTL until `last_ms`: every correct copy holds it, and it is compared;
-- expiring in between: a server may have dropped it by the time it was read. It is compared, too, when both sides hold
-  it. When one does not, the piece is read again, and what is still held by one side only counts as *uncompared*.
+- expiring in between: a server may have dropped it before it was read. It is compared too if both sides hold it. If one
+  does not, the piece is read again, and what is still held by only one side counts as *uncompared*.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
 CLOCKS_APART_MS = 30_000
-"""how far a region server's clock may be from ours: HBase lets no server in whose clock differs by more from the
+"""how far a region server's clock may be from ours: HBase refuses a server whose clock differs by more from the
 master's (hbase.master.maxclockskew)"""
 READS = 3
 """of a piece in which cells expire that one side does not hold"""
 SHOWN_ROWS = 200
-"""of those that differ, the first ones of a range are named, unless more are asked for"""
+"""how many of a range's differing rows are named by default, the first ones"""
 
 Scan = Callable[[bytes, bytes], Iterator[bytes]]
 """Raw cell blocks of whole rows, from a start row to before a stop row."""
@@ -58,12 +58,12 @@ class RangePair:
     stop: bytes
     rules: Mapping[bytes, FamilyRules]
     named: int = SHOWN_ROWS
-    """how many of the rows that differ are named at most"""
+    """how many of the rows that differ are named, at most"""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comparing a row range found. Outcomes of neighbouring ranges add up."""
+    """The result of comparing a row range. Outcomes of adjacent ranges can be added."""
 
     source: Digest
     target: Digest
@@ -72,7 +72,7 @@ class Outcome:
     expiring: int
     """cells whose TTL ended during the read, compared because both sides held them"""
     uncompared: int
-    """and those that one side only held"""
+    """and those that only one side held"""
     first_ms: int | None
     last_ms: int | None
     differing: int
@@ -99,7 +99,7 @@ NOTHING = Outcome(
 
 
 def compare_pairs(spark: SparkSession, pairs: Sequence[RangePair]) -> list[Outcome]:
-    """Compare every range in a task of its own."""
+    """Compare every range in its own Spark task."""
     return fan_out(spark, lambda pair: [compare_pair(pair, *_scans(pair))], pairs, what="compare both sides")
 
 
@@ -112,9 +112,9 @@ def _scans(pair: RangePair) -> tuple[Scan, Scan]:
 
 
 def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:
-    """Read a range on both sides and compare it. Memory: two blocks of each side, or its widest row.
+    """Read a range on both sides and compare it. Memory: two blocks of each side, or its largest row.
 
-    `read` says the how manieth read of these rows this is.
+    `read` counts the reads of these rows, from 1.
     """
     total = NOTHING
     start = pair.start
@@ -135,7 +135,7 @@ def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now
 
 @dataclass(frozen=True)
 class _Piece:
-    """Whole rows of one side, asked for after `first_ms` and there before `last_ms`."""
+    """Whole rows of one side, requested after `first_ms` and received before `last_ms`."""
 
     cells: CellIndex
     first_ms: int
@@ -147,7 +147,7 @@ class _Piece:
 
 
 class _Side:
-    """One side's scan; the next block is read while the one before is compared."""
+    """One side's scan; the next block is read while the previous one is compared."""
 
     def __init__(self, blocks: Iterator[bytes], readers: ThreadPoolExecutor, clock: Clock) -> None:
         self._blocks = blocks
@@ -172,7 +172,7 @@ class _Side:
         return None if self._ended else self._piece.last_row
 
     def take(self, border: bytes) -> _Piece:
-        """What is there of the rows up to `border`, and that row."""
+        """What has been read of the rows up to and including `border`."""
         cells = self._piece.cells
         count = bisect_right(range(len(cells)), border, key=cells.row)
         taken = replace(self._piece, cells=cells.part(0, count))
@@ -184,7 +184,7 @@ _NO_CELLS = index_cells(np.empty(0, np.uint8))
 
 
 def _pieces(pair: RangePair, source: Scan, target: Scan, clock: Clock) -> Iterator[tuple[_Piece, _Piece]]:
-    """Both sides of the same rows, again and again; one of the two may be without cells."""
+    """Both sides of the same rows, piece by piece; one of the two may have no cells."""
     with ThreadPoolExecutor(2) as readers:
         here = _Side(source(pair.start, pair.stop), readers, clock)
         there = _Side(target(pair.start, pair.stop), readers, clock)
@@ -237,7 +237,7 @@ def _expiring(
 
 
 def _differing(source: pa.RecordBatch, target: pa.RecordBatch) -> list[bytes]:
-    """Rows whose digests are not alike, in order."""
+    """Rows whose digests differ, in order."""
     names = ("cells", "low", "high")
     right = pa.Table.from_batches([target]).rename_columns(["row", *(f"target_{name}" for name in names)])
     both = pa.Table.from_batches([source]).join(right, "row", join_type="full outer")

@@ -1,7 +1,7 @@
 """Why a row differs: the class of its difference, from both sides' raw cells and from the log.
 
 A class explains a cell only when what hides it on the other side is known from the log or from the source, and when
-nothing that the target must have is missing there. Where the log cannot tell, the difference stays unexplained.
+nothing that the target must have is missing there. If the log does not show it, the difference is unexplained.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.ledger.rows import DifferenceKind
 
 IN_FLIGHT: Final = "in-flight"
-"""its edit stands in a WAL file that is not applied yet, or the row was equal when it was read again"""
+"""its edit is in a WAL file that is not applied yet, or the row was equal when it was read again"""
 NOT_IN_LOG: Final = "not-in-log"
-"""no WAL of the run holds the edit: written with SKIP_WAL, or its log is lost; a person has to decide"""
+"""no WAL of the run holds the edit: written with SKIP_WAL, or its log is lost; a person must decide"""
 HISTORY: Final = "history-dependent"
 """the sides dropped cells at different times, as flushes and compactions do"""
 EXPIRED_OVERWRITE: Final = "expired-overwrite"
-"""a put with a TTL of its own overwrote the cell at its timestamp, and expired: the cell shows up again, unless a flush
-dropped it meanwhile"""
+"""a put with its own TTL overwrote the cell at its timestamp and has expired: the cell shows up again, unless a flush
+has dropped it"""
 LEFT_OUT: Final = "left-out"
-"""its entry was released from the quarantine by `accept`"""
+"""its entry was released from quarantine by `accept`"""
 UNEXPLAINED: Final = "unexplained"
 
 WORST_FIRST: tuple[DifferenceKind, ...] = (
@@ -41,20 +41,20 @@ _SHORT_VALUE = 32
 _FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
 
 Cell = tuple[bytes, bytes, int, int, bytes, bytes]
-"""family, qualifier, timestamp, type, value (its SHA-256 where it is longer than that), tags"""
+"""family, qualifier, timestamp, type, value (or its SHA-256 if that is shorter), tags"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """The cells that a row differs in, for whoever looks for an explanation elsewhere.
+    """The cells in which a row differs, to look for an explanation elsewhere.
 
-    What explains a cell, a marker, a newer version or another put, is of its column or family and no older.
+    What explains a cell (a marker, a newer version or another put) is in its column or family and not older.
     """
 
     columns: Mapping[tuple[bytes, bytes], int]
-    """the oldest timestamp that differs of each family and qualifier"""
+    """the oldest timestamp that differs, for each family and qualifier"""
     families: Mapping[bytes, int]
-    """and of each family"""
+    """and for each family"""
 
     def concerns(self, cell: Cell) -> bool:
         """Whether a cell of the row may explain anything."""
@@ -66,15 +66,15 @@ class Question:
 
 @dataclass(frozen=True)
 class RowSides:
-    """A row that differs: the cells that one side only shows, and what both hold that may explain them."""
+    """A row that differs: the cells that only one side shows, and what both hold that may explain them."""
 
     source: frozenset[Cell]
-    """of the raw cells those that the question concerns"""
+    """the raw cells that the question concerns"""
     target: frozenset[Cell]
     only_source: tuple[Cell, ...]
     only_target: tuple[Cell, ...]
     at_ms: int
-    """the moment at which both were resolved"""
+    """the moment at which both sides were resolved"""
 
     @property
     def question(self) -> Question:
@@ -84,12 +84,12 @@ class RowSides:
 
 @dataclass
 class RowLog:
-    """What the log between the fences holds of one row, as far as it may explain the difference."""
+    """What the log between the fences holds of one row, if it may explain the difference."""
 
     since_ms: int
     """the start fence: what the source's clock stamped earlier came with the snapshot"""
     until_ms: int
-    """what is stamped later than this was stamped by the application, and tells nothing of when it was written"""
+    """a later timestamp was set by the application, and does not show when the cell was written"""
     applied: dict[Cell, int] = field(default_factory=dict)
     """cells that the target must have, each with the sequence number of its newest edit"""
     pending: set[Cell] = field(default_factory=set)
@@ -97,18 +97,18 @@ class RowLog:
     left_out: set[Cell] = field(default_factory=set)
     """cells of quarantined entries that an operator released by `accept`"""
     unread: list[str] = field(default_factory=list)
-    """why some of the log could not be looked at"""
+    """why some of the log could not be read"""
     too_many: bool = False
-    """there are more such cells than anybody wants to keep: nothing is explained"""
+    """there are more such cells than are kept: nothing is explained"""
 
     def stamped_since_the_fence(self, cell: Cell) -> bool:
-        """Whether the cell's timestamp is one of the source's clock since the start fence."""
+        """Whether the cell's timestamp is of the source's clock since the start fence."""
         return self.since_ms <= _timestamp(cell) <= self.until_ms
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The class of one row's difference, what shows it, and a fingerprint of exactly the cells that differ."""
+    """The class of one row's difference, the evidence, and a fingerprint of exactly the cells that differ."""
 
     kind: DifferenceKind
     detail: str
@@ -143,14 +143,14 @@ def question(cells: Iterable[Cell]) -> Question:
 
 
 def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> Explanation:
-    """Name the class of a row's difference: the worst of its cells'."""
+    """Determine the class of a row's difference: the worst of its cells'."""
     kinds: set[DifferenceKind] = set()
     details = []
     hashed = hashlib.sha256()
     for side, cells, why in (("source", sides.only_source, _why_missing), ("target", sides.only_target, _why_shown)):
         for cell in cells:
             kind: DifferenceKind = UNEXPLAINED
-            because = "too many edits of its column stand in the log to look at them"
+            because = "its column has too many edits in the log to examine them"
             if not log.too_many:
                 kind, because = why(cell, sides, log, rules)
             kinds.add(kind)
@@ -170,16 +170,16 @@ def _why_missing(
     if cell in log.pending:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
-        return LEFT_OUT, "its entry was released from the quarantine by accept"
+        return LEFT_OUT, "its entry was released from quarantine by accept"
     markers = _markers_over(cell, sides.target)
     if markers & known:
-        return HISTORY, "a marker of the source hides it, which the source has dropped by now"
+        return HISTORY, "a marker from the source hides it, which the source has since dropped"
     if _displaced(cell, sides.target & known, rules):
-        return HISTORY, "newer versions of the source displace it, which the source has dropped by now"
+        return HISTORY, "newer versions from the source displace it, which the source has since dropped"
     if not markers and cell not in log.applied and log.stamped_since_the_fence(cell):
         return NOT_IN_LOG, _not_logged("it", log)
     if not markers and (over := _expired_overwrites(cell, log, sides.at_ms)):
-        return EXPIRED_OVERWRITE, f"the target gave it up for {_logged(over[0], log)}"
+        return EXPIRED_OVERWRITE, f"at the target it was overwritten by {_logged(over[0], log)}"
     return UNEXPLAINED, "no explanation"
 
 
@@ -190,13 +190,13 @@ def _why_shown(
     if cell not in sides.source and cell not in log.applied and _timestamp(cell) >= log.since_ms:
         return UNEXPLAINED, "the source never had it"
     if _hidden_by(cell, log.pending, rules):
-        return IN_FLIGHT, "what hides it stands in a WAL file that is not applied yet"
+        return IN_FLIGHT, "what hides it is in a WAL file that is not applied yet"
     if _hidden_by(cell, log.left_out - log.applied.keys(), rules):
-        return LEFT_OUT, "what hides it was released from the quarantine by accept"
+        return LEFT_OUT, "what hides it was released from quarantine by accept"
     for marker in _markers_over(cell, sides.source | log.applied.keys()) - sides.target:
         if marker in log.applied:
             if log.applied.get(cell, -1) < log.applied[marker]:
-                return UNEXPLAINED, "a marker that hides it is in the log and not at the target"
+                return UNEXPLAINED, "a marker that hides it is in the log but not at the target"
         elif log.stamped_since_the_fence(marker):
             return NOT_IN_LOG, _not_logged("the marker that hides it", log)
         else:
@@ -204,14 +204,14 @@ def _why_shown(
     if _displaced(cell, sides.source | log.applied.keys(), rules):
         return HISTORY, "displaced by newer versions before those were deleted"
     if _markers_over(cell, log.applied.keys()):
-        return HISTORY, "written again after the marker that hides it, which the target has dropped by now"
+        return HISTORY, "written again after the marker that hides it, which the target has since dropped"
     if over := _expired_overwrites(cell, log, sides.at_ms):
-        return EXPIRED_OVERWRITE, f"the source gave it up for {_logged(over[0], log)}"
+        return EXPIRED_OVERWRITE, f"at the source it was overwritten by {_logged(over[0], log)}"
     return UNEXPLAINED, "no explanation"
 
 
 def _not_logged(what: str, log: RowLog) -> str:
-    unread = f"; not all of the log could be looked at: {'; '.join(log.unread[:2])}" if log.unread else ""
+    unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
     return f"no WAL past the start fence holds {what}{unread}"
 
 
@@ -220,7 +220,7 @@ def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, Family
 
 
 def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:
-    """Those of `cells` that are markers and hide the cell."""
+    """The `cells` that are markers and hide the cell."""
     family, qualifier, timestamp, *_ = cell
     found = set()
     for other in cells:
@@ -242,12 +242,12 @@ def _displaced(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, Family
 
 
 def _overwrites(cell: Cell, cells: Collection[Cell]) -> list[Cell]:
-    """Those of `cells` that are other puts of the same column and timestamp."""
+    """The `cells` that are other puts of the same column and timestamp."""
     return [other for other in cells if other[:4] == cell[:4] and other != cell and cell[3] == CellType.PUT]
 
 
 def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
-    """Applied edits that put another cell over this one, later in the log, with a TTL of their own that has passed."""
+    """Applied edits, later in the log, that overwrote this cell with one whose own TTL has passed."""
     written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
     return [
         other
@@ -257,7 +257,7 @@ def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
 
 
 def _own_ttl(cell: Cell) -> int | None:
-    """Milliseconds that a cell's TTL tag gives it; None without one."""
+    """The milliseconds of a cell's TTL tag; None without one."""
     for kind, content in decode_tags(cell[5]):
         if kind == _TTL_TAG and len(content) == 8:
             return int.from_bytes(content, "big", signed=True)
@@ -278,7 +278,7 @@ def _cells(block: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int) -> tupl
 
 
 def cells_of(batch: pa.RecordBatch) -> Iterable[Cell]:
-    """The cells of a batch that has CELL_SCHEMA's columns."""
+    """The cells of a batch with CELL_SCHEMA's columns."""
     names = ("family", "qualifier", "timestamp", "type", "value", "tags")
     for family, qualifier, timestamp, kind, value, tags in zip(
         *(batch[name].to_pylist() for name in names), strict=True

@@ -1,8 +1,8 @@
 """What the log holds of a few rows, looked up in the executors.
 
 Only files that can hold them are read: those past the start fence in which the ledger counted cells of the table, and
-those that it has not counted yet. Neither a file's write times nor its regions rule it out: an application may stamp
-its cells as it likes, and a row's region may have been anywhere.
+those that it has not counted yet. A file's write times and regions do not rule it out: applications may set any
+timestamp, and a row's region may have been on any server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILES_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class _Lookup:
-    """One file to look into."""
+    """One file to read."""
 
     source: ClusterAddress
     file: WalFile
@@ -50,7 +50,7 @@ class _Lookup:
 
 @dataclass
 class _Found:
-    """What one file holds of the rows, bounded for each."""
+    """What one file holds of the rows, bounded per row."""
 
     applied: bool
     cells: dict[bytes, dict[Cell, int]] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class _Found:
 def logged(
     run: Run, spark: SparkSession, table: str, questions: Mapping[bytes, Question], applied: set[str], until_ms: int
 ) -> dict[bytes, RowLog]:
-    """What WAL files past the start fence hold of these rows; `applied` names those that the target has.
+    """What WAL files past the start fence hold of these rows; `applied` names those whose edits the target has.
 
-    `until_ms`: the latest that the source's clock can have stamped a cell that differs.
+    `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs.
     """
     since_ms = fence_facts(run, "start").at_ms
     logs = {row: RowLog(since_ms, until_ms) for row in questions}
@@ -91,7 +91,7 @@ def logged(
 
 
 def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
-    """The files that can hold rows of the table: those that the ledger knows, and those that came since."""
+    """The files that can hold rows of the table: those that the ledger knows, and newer ones."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}
     fences = run.fences()
     for file in list_wals(run.source_files, run.source_root):
@@ -129,7 +129,7 @@ def _merge(logs: Mapping[bytes, RowLog], found: _Found) -> None:
 
 
 def _look(lookup: _Lookup) -> _Found:
-    """Look into one file."""
+    """Read one file."""
     found = _Found(lookup.applied)
     wanted = pa.array(sorted(lookup.questions), pa.binary())
     try:
@@ -138,7 +138,7 @@ def _look(lookup: _Lookup) -> _Found:
         for batch in cells_of_table(wal, lookup.file.name, lookup.table):
             _collect(found, lookup, batch.filter(pc.is_in(batch["row"], wanted)))
     except GapError:
-        found.unread = f"WAL file {lookup.file.name} is gone from the source"
+        found.unread = f"WAL file {lookup.file.name} no longer exists at the source"
     except DamagedInputError as error:
         found.unread = str(error)
     return found

@@ -1,4 +1,4 @@
-"""Plan (preflight): looks at both clusters, changes nothing, says what would go wrong and what to do about it."""
+"""Plan: examine both clusters, change nothing, and report what would go wrong and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from walferry.wal.open import open_wal
 
 log = logging.getLogger(__name__)
 
-_REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not tell its own
+_REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not report its own
 MOST_TIMEOUT_SECONDS = 60.0
-"""above that a target's own time-out for a request makes replay wait too long, and its lease with it"""
+"""a longer time-out of the target's own would make replay, and the wait for its lease, too long"""
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the plan found: `refuse` stops the run, `warn` is for the operator to weigh."""
+    """A finding of the plan: `refuse` stops the run, `warn` is for the operator to judge."""
 
     level: Literal["refuse", "warn"]
     subject: str
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """What a table weighs."""
+    """The size of a table."""
 
     source: str
     target: str
@@ -49,13 +49,13 @@ class TablePlan:
     bytes: int
     """in files"""
     memstore_bytes: int
-    """in memory, and in files once the snapshot has flushed it; at least, see `HBaseClient.memstore_bytes`"""
+    """in memory until the snapshot flushes them; a lower bound, see `HBaseClient.memstore_bytes`"""
     families: list[str]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The outcome of the preflight."""
+    """The result of the plan."""
 
     source_version: str
     target_version: str
@@ -86,14 +86,14 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         source_root, target_root = spec.source.address().root_path, spec.target.address().root_path
         for files, root, side in ((source_files, source_root, "source"), (target_files, target_root, "target")):
             if files.status(root) is None:
-                raise UsageError(f"{side}: {root} is not there on its file system; check rootdir and webhdfs")
+                raise UsageError(f"{side}: {root} does not exist on its file system; check rootdir and webhdfs")
         source_id, target_id = source.cluster_id(), target.cluster_id()
         findings = [
             *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
             *_rights(target, "target", ("READ", "WRITE", "ADMIN"), []),
             *_may_write(spec.target),
         ]
-        _refuse(findings)  # now: without permissions hardly anything else can be asked
+        _refuse(findings)  # now: without permissions hardly anything else can be examined
         if source_id == target_id:
             findings.append(
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
@@ -135,12 +135,12 @@ def _protection(source: HBaseClient) -> Iterator[Finding]:
     if source.peers_may_change() is False:
         yield Finding(
             "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "
-            "switch it on (peer_modification_switch true in HBase's shell)",
+            "allow it (peer_modification_switch true in HBase's shell)",
         )  # fmt: skip
 
 
 def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable: Sequence[str]) -> Iterator[Finding]:
-    """What the run will ask of HBase: roll WALs, keep a peer, snapshot (ADMIN), read, and ReplicateWALEntry (WRITE)."""
+    """Permissions that the run needs: roll WALs, add a peer, snapshot (ADMIN), read, and ReplicateWALEntry (WRITE)."""
     lacking = client.lacking_rights(everywhere, readable)
     if lacking:
         yield Finding(
@@ -157,35 +157,35 @@ def _thrift(target: HBaseClient) -> Iterator[Finding]:
 
 
 def _sink(settings: SinkSettings | None) -> Iterator[Finding]:
-    """The two settings of the target that a row's order rests on; requests are made to suit them."""
+    """The two settings of the target on which a row's order depends; requests keep to them."""
     usual = SinkSettings()
     if settings is None:
         yield Finding(
-            "warn", "target", f"{CHUNK} and {TIMEOUT} could not be found out: its region servers' web pages (/conf) do "
-            f"not answer. Order rests on the first being {usual.mutations} or more and the second "
-            f"{usual.timeout_seconds * 1000:.0f} ms or less, HBase's defaults; look them up in its hbase-site",
+            "warn", "target", f"{CHUNK} and {TIMEOUT} are unknown: its region servers' web pages (/conf) do not "
+            f"answer. The order of edits depends on the first being {usual.mutations} or more and the second "
+            f"{usual.timeout_seconds * 1000:.0f} ms or less, HBase's defaults; check its hbase-site.xml",
         )  # fmt: skip
         return
     if settings.mutations < usual.mutations:
         yield Finding(
-            "warn", "target", f"{CHUNK} is {settings.mutations}: requests are cut to as many mutations, which makes "
-            "replay slower",
+            "warn", "target", f"{CHUNK} is {settings.mutations}: requests are limited to that many mutations, which "
+            "makes replay slower",
         )  # fmt: skip
     if settings.timeout_seconds > MOST_TIMEOUT_SECONDS:
         yield Finding(
             "refuse", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request nothing "
-            f"may follow for as long. Set it to {MOST_TIMEOUT_SECONDS:.0f} s or less, {usual.timeout_seconds:.0f} s is "
-            "HBase's default",
+            f"may be sent for that long. Set it to {MOST_TIMEOUT_SECONDS:.0f} s or less; HBase's default is "
+            f"{usual.timeout_seconds:.0f} s",
         )  # fmt: skip
     elif settings.timeout_seconds > usual.timeout_seconds:
         yield Finding(
             "warn", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request replay "
-            "waits as long",
+            "waits that long",
         )  # fmt: skip
 
 
 def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:
-    """The codec is a setting of the whole cluster: the newest readable header tells it."""
+    """The codec is a setting of the whole cluster: the newest readable header shows it."""
     for file in sorted(wals, key=lambda file: file.number, reverse=True):
         try:
             if open_wal(files, root, file).header() is not None:
@@ -200,14 +200,14 @@ def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Fi
 def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
     refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
     if not source.table_enabled(pair.source):
-        yield refuse("the table is disabled; enable it, so that its snapshot holds what its memory holds")
+        yield refuse("the table is disabled; enable it, so that its snapshot includes what is in memory")
     if target.table_exists(pair.target):
-        yield refuse(f"target table {pair.target} is already there; drop it or map to another name")
+        yield refuse(f"target table {pair.target} already exists; drop it or map to another name")
     for family in descriptor.families.values():
         if family.is_mob:
             yield refuse(f"family {family.name} stores MOB files, which are not copied yet")
         if family.new_version_behavior:
-            yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose outcome depends on sequence numbers")
+            yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose result depends on sequence numbers")
         if family.data_block_encoding == "PREFIX_TREE":
             yield refuse(f"family {family.name} has block encoding PREFIX_TREE, which HBase 2 cannot read")
     if descriptor.durability in NOT_DURABLE:
@@ -216,33 +216,33 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
     if any("phoenix" in value.lower() for value in coprocessors):
         yield refuse("a Phoenix table: its indexes and catalogue are not migrated")
     elif coprocessors:
-        yield Finding("warn", pair.source, "has coprocessors, which must be installed at the target, too")
+        yield Finding("warn", pair.source, "has coprocessors, which must also be installed at the target")
     if source.table_exists("hbase:labels"):
-        yield refuse("the source keeps visibility labels, whose numbers mean something else at the target")
+        yield refuse("the source has visibility labels, whose numbers mean something else at the target")
 
 
 def _not_durable(durability: str) -> str:
     what = "edits that were acknowledged just before a crash may be lost"
     if durability == "SKIP_WAL":
-        what = "edits that name no durability of their own are not in the log, so that no replay brings them"
+        what = "edits that set no durability themselves are not in the log, so they are not replayed"
     return (
-        f"has DURABILITY {durability}: {what}. The target table inherits it; while walferry applies edits to it, its "
-        f"own is {MEANWHILE}"
+        f"has DURABILITY {durability}: {what}. The target table inherits it, but has {MEANWHILE} while walferry "
+        "applies edits to it"
     )
 
 
 def _may_write(target: Cluster) -> Iterator[Finding]:
-    """Whether the target's file system lets the user write below rootdir."""
+    """Whether the user may write below the target's rootdir."""
     root, user = target.address().root_path, target.address().user
     allowed = _ask(target, f"/webhdfs/v1{root}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
     if allowed is None or allowed.status_code not in (200, 403):
-        yield Finding("warn", "target", f"whether {user} may write to {root} could not be found out")
+        yield Finding("warn", "target", f"whether {user} may write to {root} is unknown")
     elif allowed.status_code == 403:
         yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
 
 
 def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
-    """Whether the target's file system has room for so many bytes; asks its NameNode only."""
+    """Whether the target's file system has space for so many bytes, according to its NameNode."""
     root, user = spec.target.address().root_path, spec.target.address().user
     state = _ask(spec.target, "/jmx", {"qry": "Hadoop:service=NameNode,name=FSNamesystemState"})
     try:
@@ -250,7 +250,7 @@ def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     except (ValueError, LookupError):
         remaining = None
     if remaining is None:
-        yield Finding("warn", "target", "how much room is left could not be found out")
+        yield Finding("warn", "target", "how much space is left is unknown")
     elif remaining < needed * _REPLICATION:
         yield Finding(
             "warn", "target", f"{remaining / 1e9:.1f} GB are left, the tables' {needed / 1e9:.1f} GB need "
@@ -260,17 +260,17 @@ def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
     for path in (root, f"{root}/archive"):
         left = _quota_left(spec.target, path, user)
         if left is not None and left < needed * _REPLICATION + _BLOCK * _REPLICATION:
-            # HDFS asks for room for a whole block with all its copies before it lets one begin.
+            # HDFS requires space for a whole block with all its copies before it starts one.
             yield Finding(
                 "refuse" if left < needed else "warn", "target",
                 f"the space quota on {path} leaves {max(left, 0) / 1e6:.1f} MB, the tables' {needed / 1e6:.1f} MB need "
-                f"{needed * _REPLICATION / 1e6:.1f} MB with {_REPLICATION} copies of each block, and room for the "
-                "block that is being written; raise it",
+                f"{needed * _REPLICATION / 1e6:.1f} MB with {_REPLICATION} copies of each block, and space for the "
+                "block being written; raise it",
             )  # fmt: skip
 
 
 def _quota_left(cluster: Cluster, path: str, user: str) -> int | None:
-    """Bytes that a folder's space quota leaves; None without one, or where the NameNode does not tell (Hadoop 2)."""
+    """Bytes that a folder's space quota leaves; None without one, or if the NameNode does not say (Hadoop 2)."""
     answer = _ask(cluster, f"/webhdfs/v1{path}", {"op": "GETQUOTAUSAGE", "user.name": user})
     if answer is None or answer.status_code != 200:
         return None
@@ -289,7 +289,7 @@ def _ask(cluster: Cluster, path: str, query: dict[str, str]) -> requests.Respons
 
 
 def _size(files: FileSystem, folder: str) -> int:
-    """Bytes below a table's folder; a region that splits or merges away meanwhile counts as nothing."""
+    """Bytes below a table's folder; a region that disappears meanwhile by a split or merge counts as 0."""
     try:
         entries = files.list(folder)
     except FileNotFoundError:
@@ -298,9 +298,9 @@ def _size(files: FileSystem, folder: str) -> int:
 
 
 def plan_run(run: Run) -> dict[str, object]:
-    """The run's first phase: plan and refuse. Facts: the plan as a mapping.
+    """The run's first phase: make the plan and require it. Facts: the plan as a mapping.
 
-    A plan that is refused ends the run as failed, so that a corrected spec may take the name.
+    A plan that refuses ends the run as failed, so that a corrected spec may take the name.
     """
 
     def work() -> dict[str, object]:
@@ -313,7 +313,7 @@ def plan_run(run: Run) -> dict[str, object]:
     try:
         return run.once("plan", work)
     except TransientError:
-        raise  # it may be tried again; a run that has come no further gives way to another of its name
+        raise  # retryable; a run that got no further gives way to another of its name
     except WalferryError as error:
         run.ledger.end("failed", run.actor, str(error))
         raise

@@ -1,4 +1,4 @@
-"""What a run did and what it found: for people, and for `--json`."""
+"""What a run did and what it found, as text and for `--json`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OF_STATUS = (
     "run", "state", "colour", "cause", "next_step", "waits_for", "whom", "longest_lag_seconds", "write_stop_seconds",
     "seconds_since_last_edit", "write_stop_over",
 )  # fmt: skip
-"""what the report tells as `walferry status` does"""
+"""what the report has in common with `walferry status`"""
 
 
 def summary(ledger: RunLedger) -> dict[str, Any]:
-    """Everything the report tells, as plain values. Times in seconds, digests as hex."""
+    """Everything in the report, as plain values. Times are in seconds, digests in hex."""
     run = ledger.record
     phases = ledger.phases.all()
     rounds = ledger.rounds.all()
@@ -62,7 +62,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
 
 
 def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
-    """What each table's newest comparison found, the worst rows first; digests as hex."""
+    """What each table's newest comparison found, worst rows first; digests in hex."""
     by_table: dict[str, dict[str, Any]] = {}
     purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
     summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
@@ -109,7 +109,7 @@ def render(facts: dict[str, Any]) -> str:
             *_rows(row["rows"]),
         ]
         if row["uncompared"]:
-            lines.append(f"  {row['uncompared']} cells expired while they were read, and one side only held them")
+            lines.append(f"  {row['uncompared']} cells expired while they were read, and only one side held them")
     lines += ["", "Phase                          State     Seconds  Attempts"]
     for p in facts["phases"]:
         name = f"{p['phase']} {p['subject']}".strip()
@@ -140,9 +140,9 @@ def _write_stop(facts: dict[str, Any]) -> str:
 
 
 def write(ledger: RunLedger, folder: Path) -> Path:
-    """Write the report as text and JSON into `folder`, the audit trail's head beside it; the text file's path.
+    """Write the report as text and JSON into `folder`, with the audit trail's head. Returns the text file's path.
 
-    Raises WalferryError when the trail no longer holds the head that an earlier report noted there.
+    Raises WalferryError when the trail no longer has the head that an earlier report wrote there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     noted = folder / "audit-head.json"
@@ -159,7 +159,7 @@ def _noted_head(path: Path) -> AuditHead:
     try:
         return AuditHead(**json.loads(path.read_text()))
     except (ValueError, TypeError):
-        message = f"{path} does not hold an audit head as it was written: restore it, or move it away if you know why"
+        message = f"{path} does not hold an audit head: restore it, or move it away if you know why it changed"
         raise WalferryError(message, file=str(path)) from None
 
 

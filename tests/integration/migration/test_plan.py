@@ -84,7 +84,7 @@ def test_every_fault_is_in_one_refusal(
     line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order]))
     for part in (
         f"{missing}: there is no such table at the source",
-        f"{taken}: target table {taken} is already there; drop it or map to another name",
+        f"{taken}: target table {taken} already exists; drop it or map to another name",
         f"{disabled}: the table is disabled; enable it",
         f"{mob}: family f stores MOB files",
         f"{order}: family f has NEW_VERSION_BEHAVIOR",
@@ -111,7 +111,7 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
     [
         ("zookeeper", "127.0.0.1:{port}", "ZooKeeper at 127.0.0.1:{port} does not answer"),
         ("webhdfs", "http://127.0.0.1:{port}", "WebHDFS at http://127.0.0.1:{port} does not answer"),
-        ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere is not there on its file system"),
+        ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere does not exist on its file system"),
         ("znode", "/elsewhere", "has no /elsewhere/hbaseid"),
     ],
 )

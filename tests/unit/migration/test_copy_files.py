@@ -49,7 +49,7 @@ def test_a_file_of_the_right_length_and_other_bytes_is_written_anew(file: FileCo
 
 def test_a_file_that_is_nowhere_is_named(file: FileCopy) -> None:
     Path(file.sources[1]).unlink()
-    with pytest.raises(WalferryError, match="nowhere at the source") as caught:
+    with pytest.raises(WalferryError, match="no longer exists at the source") as caught:
         copy_file(Local(), Local(), file)
     assert not isinstance(caught.value, TransientError)
     assert caught.value.file == file.sources[0]

@@ -208,7 +208,7 @@ def test_a_log_that_could_not_be_looked_at_is_named() -> None:
     found = explained([put(2_000)], [], RowLog(SINCE, UNTIL, unread=["WAL file rs.7 is gone from the source"]))
     assert found
     assert found.kind == NOT_IN_LOG
-    assert "not all of the log could be looked at: WAL file rs.7 is gone from the source" in found.detail
+    assert "not all of the log could be read: WAL file rs.7 is gone from the source" in found.detail
 
 
 # ---- overwritten at the same timestamp by a put that has expired

@@ -118,7 +118,10 @@ def test_a_file_that_is_gone_or_damaged_is_named(wal: Log) -> None:
     wal.write(2, header() + entry([cell(100)]) + b"\xff" * 50)
     (found,) = wal.look().values()
     assert len(found.applied) == 1
-    assert [f"{GROUP}.1 is gone" in found.unread[0], f"{GROUP}.2 is damaged" in found.unread[1]] == [True, True]
+    assert [f"{GROUP}.1 no longer exists" in found.unread[0], f"{GROUP}.2 is damaged" in found.unread[1]] == [
+        True,
+        True,
+    ]
 
 
 def test_a_row_with_more_edits_than_are_kept_is_given_up_and_others_are_not(

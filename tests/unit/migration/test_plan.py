@@ -86,7 +86,7 @@ def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:
     [
         (SinkSettings(), [], []),
         (SinkSettings(20_000, 1), [], []),
-        (None, ["warn"], ["could not be found out"]),
+        (None, ["warn"], ["are unknown"]),
         (SinkSettings(800, 10), ["warn"], ["hbase.rpc.rows.warning.threshold is 800"]),
         (SinkSettings(5000, 30), ["warn"], ["replication.sink.client.ops.timeout is 30 s"]),
         (SinkSettings(800, 900), ["warn", "refuse"], ["is 800", "is 900 s"]),
