@@ -37,10 +37,10 @@ def applying(run: Run) -> Iterator[Route]:
         wait_seconds=LEASE_WAIT_SECONDS,
         newest=lambda table: run.ledger.leases.newest(names[table]),
         tell=partial(begin_wait, run.ledger),
-    ) as fences:
+    ) as leases:
         end_wait(run.ledger)
-        for table, fence in fences.items():
-            run.ledger.leases.take(names[table], run.actor, fence.number)
+        for table, held in leases.items():
+            run.ledger.leases.take(names[table], run.actor, held.number)
         uuid = run.source.cluster_uuid()
         route = Route(
             source=run.spec.source.address(),
@@ -48,7 +48,7 @@ def applying(run: Run) -> Iterator[Route]:
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
             tables={pair.source: pair.target for pair in run.tables},
-            guard=partial(guard, target, dict(fences)),
+            guard=partial(guard, target, dict(leases)),
             limits=limits,
             way=run.spec.way,
         )
@@ -57,30 +57,30 @@ def applying(run: Run) -> Iterator[Route]:
             yield route
         except BaseException as error:
             ends = isinstance(error, WalferryError) and not isinstance(error, TransientError)
-            _give_back_at_end(run, fences, ends)
+            _give_back_at_end(run, leases, ends)
             raise
-        _give_back_at_end(run, fences, True)
-        for table, fence in fences.items():
-            run.ledger.leases.release(names[table], fence.number)
+        _give_back_at_end(run, leases, True)
+        for table, held in leases.items():
+            run.ledger.leases.release(names[table], held.number)
 
 
-def _give_back_at_end(run: Run, fences: Mapping[str, lease.Fence], ends: bool) -> None:
+def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: bool) -> None:
     """Restore DURABILITY now if no later phase of the run does: for a window's run, and a run that was ended meanwhile.
 
     Other runs keep their tables durable until their release.
     """
     if not (ends and run.record.kind == "window") and run.ledger.record.state == "running":
         return
-    for fence in fences.values():
-        lease.check(run.target.zk, fence)
-    give_back(run, list(fences))
+    for held in leases.values():
+        lease.check(run.target.zk, held)
+    give_back(run, list(leases))
 
 
-def guard(target: ClusterAddress, fences: Mapping[str, lease.Fence], tables: Collection[str]) -> None:
+def guard(target: ClusterAddress, leases: Mapping[str, lease.HeldLease], tables: Collection[str]) -> None:
     """Raise LeaseLostError unless this run still holds the leases of `tables`. Runs before each request."""
     zk = shared_client(target).zk
     for table in tables:
-        lease.check(zk, fences[table])
+        lease.check(zk, leases[table])
 
 
 def wait_while_paused(run: Run) -> None:

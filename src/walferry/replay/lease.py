@@ -35,11 +35,11 @@ class LeaseHeldError(TransientError):
 
 
 class LeaseLostError(TransientError):
-    """Somebody else has the lease, or its session ended; facts `table`, `fence`. A new attempt takes a new lease."""
+    """Somebody else has the lease, or its session ended; facts `table`, `number`. A new attempt takes a new lease."""
 
 
 @dataclass(frozen=True)
-class Fence:
+class HeldLease:
     """Proof that a lease was held: the table and the holder's number. Travels to the executors."""
 
     table: str
@@ -65,25 +65,25 @@ def _path(table: str) -> str:
     return f"{ROOT}/{quote(table, safe='')}"
 
 
-def check(zk: KazooClient, fence: Fence) -> None:
+def check(zk: KazooClient, held: HeldLease) -> None:
     """Raise LeaseLostError unless the lease is still held under this number. One ZooKeeper read."""
     try:
-        data, _ = zk.get(f"{_path(fence.table)}/holder")
+        data, _ = zk.get(f"{_path(held.table)}/holder")
     except NoNodeError:
         data = b"{}"
     except (KazooException, KazooTimeoutError) as error:
         raise LeaseLostError(
-            f"the lease on target table {fence.table} cannot be checked: {error or type(error).__name__}; "
+            f"the lease on target table {held.table} cannot be checked: {error or type(error).__name__}; "
             "is the target's ZooKeeper up?",
-            table=fence.table,
-            fence=fence.number,
+            table=held.table,
+            number=held.number,
         ) from error
-    if json.loads(data).get("fence") != fence.number:
+    if json.loads(data).get("number") != held.number:
         raise LeaseLostError(
-            f"the lease number {fence.number} on target table {fence.table} is no longer held; "
+            f"the lease number {held.number} on target table {held.table} is no longer held; "
             "another run applies to it, or this run's ZooKeeper session ended; run it again",
-            table=fence.table,
-            fence=fence.number,
+            table=held.table,
+            number=held.number,
         )
 
 
@@ -97,7 +97,7 @@ def hold(
     wait_seconds: float,
     newest: Callable[[str], int] = lambda table: 0,
     tell: Callable[[str, float], None] = lambda what, seconds: None,
-) -> Iterator[Mapping[str, Fence]]:
+) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
     `request_seconds` is the longest that a request of this holder can stay under way. Waits at most
@@ -106,12 +106,12 @@ def hold(
     what it counted. `tell` is called with what is waited for, and for how many seconds at most.
     """
     with ExitStack() as stack:
-        fences: dict[str, Fence] = {}
+        leases: dict[str, HeldLease] = {}
         quiet: dict[str, float] = {}
         """of tables whose last holder vanished, from when on none of its requests is under way"""
         for table in sorted(tables):
-            fences[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
-            stack.push(partial(_leave, zk, fences[table]))
+            leases[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
+            stack.push(partial(_leave, zk, leases[table]))
             if pause:
                 quiet[table] = time.monotonic() + pause
         left = max(quiet.values(), default=0.0) - time.monotonic()
@@ -120,7 +120,7 @@ def hold(
                         "until its requests have ended", ", ".join(sorted(quiet)), left)  # fmt: skip
             tell("until the requests of a process that did not end in order are over", left)
             time.sleep(left)
-        yield fences
+        yield leases
 
 
 def _acquire(
@@ -131,7 +131,7 @@ def _acquire(
     wait_seconds: float,
     newest: Callable[[str], int],
     tell: Callable[[str, float], None],
-) -> tuple[Fence, float]:
+) -> tuple[HeldLease, float]:
     """The lease, and how long requests of a vanished holder may still be under way, in seconds."""
     path = _path(table)
     zk.ensure_path(path)
@@ -143,9 +143,9 @@ def _acquire(
         vanished = record and not record.get("left", True)
         pause = float(record.get("request_seconds", request_seconds)) if vanished else 0.0
         # After the counter was read: anybody who takes a number meanwhile changes the counter's version.
-        number = max(record.get("fence", 0), newest(table)) + 1
+        number = max(record.get("number", 0), newest(table)) + 1
         try:
-            node = {"fence": number, "holder": holder} | this_process()
+            node = {"number": number, "holder": holder} | this_process()
             zk.create(f"{path}/holder", json.dumps(node).encode(), ephemeral=True)
         except NodeExistsError:
             if _evicted(zk, table):
@@ -167,13 +167,13 @@ def _acquire(
             zk.set(
                 path,
                 # If this holder is killed while it waits, the next one must wait for both.
-                json.dumps({"fence": number, "left": False, "request_seconds": max(request_seconds, pause)}).encode(),
+                json.dumps({"number": number, "left": False, "request_seconds": max(request_seconds, pause)}).encode(),
                 version=stat.version,
             )
         except BadVersionError:  # somebody took and released it between the read and the create
             zk.delete(f"{path}/holder")
             continue
-        return Fence(table, number), pause
+        return HeldLease(table, number), pause
 
 
 def _evicted(zk: KazooClient, table: str) -> bool:
@@ -201,17 +201,17 @@ def _evicted(zk: KazooClient, table: str) -> bool:
     return evicted
 
 
-def _leave(zk: KazooClient, fence: Fence, failure: type[BaseException] | None, *_: object) -> None:
+def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None, *_: object) -> None:
     """Release the lease. After a failure requests may still be under way: the next holder waits for them."""
     try:
-        check(zk, fence)
-        path = _path(fence.table)
+        check(zk, held)
+        path = _path(held.table)
         if failure is None:
             raw, stat = zk.get(path)
             zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
         zk.delete(f"{path}/holder")
     except (LeaseLostError, KazooException):
-        log.warning("the lease on %s was lost before it was released", fence.table)
+        log.warning("the lease on %s was lost before it was released", held.table)
 
 
 def holder_of(zk: KazooClient, table: str) -> str | None:

@@ -34,16 +34,16 @@ def test_a_lost_session_loses_the_lease_and_its_requests_are_waited_out(
     table = uuid4().hex
     other = HBaseClient(target.address)
     gone = hold(other.zk, [table], holder="run one", request_seconds=1.5, wait_seconds=1)
-    fence = gone.__enter__()[table]
-    check(at_target.zk, fence)
+    held = gone.__enter__()[table]
+    check(at_target.zk, held)
     other.close()  # the session ends, the lease is not given back
     started = time.monotonic()
-    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=30) as fences:
+    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=30) as leases:
         assert time.monotonic() - started >= 1.5
-        assert fences[table].number > fence.number
-        check(at_target.zk, fences[table])
+        assert leases[table].number > held.number
+        check(at_target.zk, leases[table])
         with pytest.raises(LeaseLostError, match="no longer held"):
-            check(at_target.zk, fence)
+            check(at_target.zk, held)
 
 
 def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
@@ -60,9 +60,9 @@ def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
     holder.wait()
     assert holder_of(at_target.zk, table) == "run one", "ZooKeeper keeps the session of who was killed"
     started = time.monotonic()
-    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=20) as fences:
+    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=20) as leases:
         assert 1.5 <= time.monotonic() - started < 10
-        check(at_target.zk, fences[table])
+        check(at_target.zk, leases[table])
 
 
 HOLDER = """

@@ -14,7 +14,7 @@ from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.ledger import Ledger, RunLedger
 from walferry.replay import lease
-from walferry.replay.lease import Fence, LeaseHeldError, LeaseLostError, check, hold
+from walferry.replay.lease import HeldLease, LeaseHeldError, LeaseLostError, check, hold
 from walferry.run.heartbeat import beating, gone, this_process
 from walferry.run.state import state_of
 from walferry.run.waits import begin_wait, end_wait
@@ -32,9 +32,9 @@ def taken(zookeeper: MemoryZooKeeper, run: RunLedger) -> int:
     """Take the lease, record it, give it back; its number."""
     with hold(
         zookeeper.session(), [TABLE], holder="a run", request_seconds=0, wait_seconds=0, newest=run.leases.newest
-    ) as fences:
-        run.leases.take(TABLE, "a run", fences[TABLE].number)
-    return fences[TABLE].number
+    ) as leases:
+        run.leases.take(TABLE, "a run", leases[TABLE].number)
+    return leases[TABLE].number
 
 
 def test_numbers_go_on_above_those_of_the_ledger_after_the_zookeeper_was_rebuilt(run: RunLedger) -> None:
@@ -64,9 +64,9 @@ def test_a_number_that_was_taken_while_one_looked_it_up_is_not_given_out_again(r
         return number
 
     client = zookeeper.session()
-    with hold(client, [TABLE], holder="slow", request_seconds=0, wait_seconds=0, newest=newest) as fences:
-        assert (fences[TABLE].number, looks) == (2, 2)
-        check(client, fences[TABLE])
+    with hold(client, [TABLE], holder="slow", request_seconds=0, wait_seconds=0, newest=newest) as leases:
+        assert (leases[TABLE].number, looks) == (2, 2)
+        check(client, leases[TABLE])
 
 
 def test_who_is_killed_while_it_waits_for_a_killed_ones_requests_leaves_that_wait_to_the_next(
@@ -132,10 +132,10 @@ def test_the_lease_of_a_process_that_was_killed_on_this_machine_is_taken_at_once
 
     with held_by(pid=killed) as zookeeper:
         client = zookeeper.session()
-        with hold(client, [TABLE], holder="the next", request_seconds=40, wait_seconds=0, tell=tell) as fences:
-            check(client, fences[TABLE])
+        with hold(client, [TABLE], holder="the next", request_seconds=40, wait_seconds=0, tell=tell) as leases:
+            check(client, leases[TABLE])
             with pytest.raises(LeaseLostError):
-                check(client, Fence(TABLE, 1))  # as its executors do before each request
+                check(client, HeldLease(TABLE, 1))  # as its executors do before each request
     assert clock.slept == [40]
     assert told == [("until the requests of a process that did not end in order are over", 40)]
 
@@ -159,18 +159,18 @@ def test_who_looks_at_a_killed_holder_takes_nothing_from_the_one_that_came_after
     with held_by(pid=killed) as zookeeper:
         faster = zookeeper.session()
         held = hold(faster, [TABLE], holder="faster", request_seconds=0, wait_seconds=0)
-        fences: dict[str, Fence] = {}
+        leases: dict[str, HeldLease] = {}
 
         def slowly(process: dict[str, object]) -> bool:
             monkeypatch.setattr(lease, "gone", gone)
-            fences.update(held.__enter__())
+            leases.update(held.__enter__())
             return True
 
         monkeypatch.setattr(lease, "gone", slowly)
         slow = hold(zookeeper.session(), [TABLE], holder="slow", request_seconds=0, wait_seconds=0)
         with pytest.raises(LeaseHeldError, match="faster"):
             slow.__enter__()
-        check(faster, fences[TABLE])
+        check(faster, leases[TABLE])
 
 
 def test_the_state_says_what_is_waited_for(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
