@@ -61,9 +61,9 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
 
 
 def _store_files(kind: Marker, cell: np.ndarray) -> tuple[frozenset[str], frozenset[str]]:
-    """What a marker's cell tells of store files: those that are there or came, those that were taken out.
+    """The store files in a marker's cell: those that the region has or gained, and those that it lost.
 
-    Of a closing nothing: HBase has let go of the files when it writes that marker (HRegion.doClose).
+    None for a closing: HBase has released the files when it writes that marker (HRegion.doClose).
     """
     if kind is Marker.REGION_CLOSE:
         return frozenset(), frozenset()

@@ -180,16 +180,16 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
 
 
 def _too_many(run: Run, compared: Sequence[ComparedTable]) -> str:
-    """Which tables differ in more rows than anybody can look at, and what to do then."""
+    """Which tables differ in more rows than can be examined, and what to do about it."""
     found = [item for item in compared if item.differing_rows > EXPLAINED_ROWS]
     if not found:
         return ""
     counts = ", ".join(f"{item.differing_rows} rows of {item.table}" for item in found)
     targets = ", ".join(run.pair(item.table).target for item in found)
     return (
-        f": {counts} differ, more than the {EXPLAINED_ROWS} that are looked at one by one, and no decision can rest on "
-        f"that. Find out why, then copy anew: `walferry abort {run.record.name} --reason …`, drop {targets} at the "
-        "target, begin a new run"
+        f": {counts} differ, more than the {EXPLAINED_ROWS} that are examined one by one, so they cannot be accepted. "
+        f"Find out why, then copy again: `walferry abort {run.record.name} --reason …`, drop {targets} at the target, "
+        "start a new run"
     )
 
 

@@ -126,7 +126,7 @@ class Log:
     def set_ranges(self, ranges: Sequence[WalRange], regions: RegionChanges | None = None) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
 
-        `regions`: what these files tell of regions, kept with them or not at all, so that nothing is taken in twice.
+        `regions`: what these files show about regions, recorded in the same transaction, so that nothing counts twice.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
         header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that

@@ -12,12 +12,12 @@ from walferry.ledger.store import Store
 RegionKey = tuple[str, str]
 """Source table and encoded region."""
 RegionChanges = Mapping[RegionKey, KnownRegion | None]
-"""What is known of regions now; None for those that are no more."""
+"""What is known of regions now; None for those that no longer exist."""
 _AT_ONCE = 500
 
 
 class Regions:
-    """What is known of the regions of one run's tables. `Log.set_ranges` changes it, with the log that tells it."""
+    """What is known of the regions of one run's tables. `Log.set_ranges` changes it, together with the ranges."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -37,19 +37,19 @@ class Regions:
         return found
 
     def begin(self, known: Collection[KnownRegion]) -> None:
-        """Keep what is known before the log is read."""
+        """Record what is known before the log is read."""
         with self._store.database.write() as connection:
             change_regions(self._store, connection, self._run_id, {(one.table, one.region): one for one in known})
 
     def forget(self, table: str) -> None:
-        """Nothing is known of a table's regions any more: some of the log is left out."""
+        """Delete what is known of a table's regions, because some of the log was left out."""
         regions = self._store.table("known_regions")
         with self._store.database.write() as connection:
             connection.execute(delete(regions).where(regions.c.run_id == self._run_id, regions.c.table_name == table))
 
 
 def change_regions(store: Store, connection: Connection, run_id: str, changes: RegionChanges) -> None:
-    """Put what is known now in place of what was, within a transaction."""
+    """Replace what is known, within a transaction."""
     regions = store.table("known_regions")
     names: dict[str, list[str]] = {}
     for table, region in changes:

@@ -170,14 +170,14 @@ class Gap:
 
 @dataclass(frozen=True)
 class KnownRegion:
-    """What the snapshot, and the log as far as it is applied, tell of a region."""
+    """What the snapshot and the applied part of the log show about a region."""
 
     table: str = field(metadata={"column": "table_name"})
     region: str
     store_files: frozenset[str]
-    """those that it has for certain, by name"""
+    """names of those that it certainly has"""
     closed_sequence: int | None = None
-    """number of its closing, if that was the last that the log told of it"""
+    """sequence number of its closing, if that is the last event in the log"""
     closed_file: str = ""
     closed_offset: int = 0
     closed_ms: int = 0

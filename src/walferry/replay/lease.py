@@ -100,25 +100,25 @@ def hold(
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
-    `request_seconds` is the longest that a request of this holder can stay under way. Waits at most
-    `wait_seconds` for another holder, then raises LeaseHeldError naming it. `newest`: the highest number of a table's
-    lease that is recorded elsewhere; the next one is above it, too, since a ZooKeeper that was rebuilt has forgotten
-    what it counted. `tell` is called with what is waited for, and for how many seconds at most.
+    `request_seconds` is the longest that a request of this holder can be under way. Waits at most `wait_seconds` for
+    another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of a table's lease recorded
+    elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its count. `tell` is called with
+    what is being waited for, and for how many seconds at most.
     """
     with ExitStack() as stack:
         leases: dict[str, HeldLease] = {}
         quiet: dict[str, float] = {}
-        """of tables whose last holder vanished, from when on none of its requests is under way"""
+        """for tables whose last holder vanished: when the last of its requests has ended"""
         for table in sorted(tables):
             leases[table], pause = _acquire(zk, table, holder, request_seconds, wait_seconds, newest, tell)
             stack.push(partial(_leave, zk, leases[table]))
             if pause:
                 quiet[table] = time.monotonic() + pause
         left = max(quiet.values(), default=0.0) - time.monotonic()
-        if left > 0:  # once for all of them: their requests end side by side
-            log.warning("the last holder of the lease on %s did not leave in order; waiting %.0f s "
+        if left > 0:  # once for all of them: their requests end at the same time
+            log.warning("the last holder of the lease on %s did not release it; waiting %.0f s "
                         "until its requests have ended", ", ".join(sorted(quiet)), left)  # fmt: skip
-            tell("until the requests of a process that did not end in order are over", left)
+            tell("until the requests of a process that did not release its lease have ended", left)
             time.sleep(left)
         yield leases
 
@@ -177,10 +177,10 @@ def _acquire(
 
 
 def _evicted(zk: KazooClient, table: str) -> bool:
-    """End the lease of a process of this machine that was killed, instead of waiting for the end of its session.
+    """End the lease of a killed process of this machine, instead of waiting until its session ends.
 
-    It sends nothing any more; its executors, which may be elsewhere, ask for the lease before each request. What is
-    under way is waited for as after any holder that vanished.
+    The process sends nothing more; its executors, which may be elsewhere, check the lease before each request. Requests
+    under way are waited for, as after any holder that vanished.
     """
     path = _path(table)
     try:
@@ -192,7 +192,7 @@ def _evicted(zk: KazooClient, table: str) -> bool:
     if not gone(holder):
         return False
     eviction = zk.transaction()
-    eviction.check(path, version=stat.version)  # else somebody may have taken the lease meanwhile
+    eviction.check(path, version=stat.version)  # otherwise somebody may have taken the lease meanwhile
     eviction.delete(f"{path}/holder")
     evicted = not any(isinstance(result, Exception) for result in eviction.commit())
     if evicted:

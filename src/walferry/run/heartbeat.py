@@ -69,7 +69,7 @@ def alive(ledger: RunLedger, now_ms: int) -> set[str]:
 
 
 def this_process() -> dict[str, Any]:
-    """By what `gone` knows this process again."""
+    """What `gone` needs to recognize this process later."""
     return {"pid": os.getpid(), "machine": _machine()}
 
 
@@ -86,15 +86,15 @@ def gone(process: Mapping[str, Any]) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # it is another user's, so it is there
+        pass  # another user's process: it exists
     return False
 
 
 def _machine() -> str | None:
     """The scope of a process id; None where it is unknown (not Linux).
 
-    Host names do not tell machines apart, nor do pid namespaces: every machine's first one has the same number. The
-    boot id does, and the namespace tells its containers apart.
+    Neither host names nor pid namespaces identify a machine: every machine's first namespace has the same number. The
+    boot id does, and the namespace distinguishes its containers.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -304,7 +304,7 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
         return None
     items = "1 item waits" if len(held) == 1 else f"{len(held)} items wait"
     step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
-    if any(item.kind is RefusalKind.LINEAGE for item in held):  # no release can mend it
+    if any(item.kind is RefusalKind.LINEAGE for item in held):  # it cannot be released
         step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
     return State(
         "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
@@ -331,7 +331,7 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
 
 
 def _waiting(ledger: RunLedger, state: State) -> State:
-    """The state of a run at work, with what its process waits for."""
+    """The state of a run, with what its process is waiting for."""
     waits = waits_for(ledger)
     return replace(state, cause=f"{state.cause}; {waits}") if waits else state
 

@@ -87,7 +87,9 @@ class WebHdfs:
                 failures += 1
                 if failures == ATTEMPTS:
                     raise
-                _log.warning("%s; attempt %d of %d goes on at offset %d", error, failures + 1, ATTEMPTS, offset + done)
+                _log.warning(
+                    "%s; attempt %d of %d continues at offset %d", error, failures + 1, ATTEMPTS, offset + done
+                )
 
     def write(
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None

@@ -52,7 +52,7 @@ def watch_run(ledger: Ledger, connection: str, cluster: Cluster) -> RunRecord:
             known = len(ledger.of(run.run_id).log.files())
             if run.spec == spec and known < MOST_FILES:
                 return run
-            ledger.of(run.run_id).end("done", WATCHER, "begun anew: " + ("another cluster" if run.spec != spec else
+            ledger.of(run.run_id).end("done", WATCHER, "superseded: " + ("another cluster" if run.spec != spec else
                            f"{known} files are known"))  # fmt: skip
     return ledger.open_run(name, WATCHER, spec, WATCHER, "watch")
 

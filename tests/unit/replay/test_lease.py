@@ -137,7 +137,7 @@ def test_the_lease_of_a_process_that_was_killed_on_this_machine_is_taken_at_once
             with pytest.raises(LeaseLostError):
                 check(client, HeldLease(TABLE, 1))  # as its executors do before each request
     assert clock.slept == [40]
-    assert told == [("until the requests of a process that did not end in order are over", 40)]
+    assert told == [("until the requests of a process that did not release its lease have ended", 40)]
 
 
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["of another machine", "that lives"])

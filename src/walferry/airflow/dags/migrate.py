@@ -84,7 +84,7 @@ def wait_until_ready(run: str) -> bool:
 
 @task.branch
 def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
-    """Record the approval; go on to the confirmation, or straight to setting the source tables READONLY."""
+    """Record the approval; continue with the confirmation, or directly with setting the source tables READONLY."""
     with step(run) as opened:
         do_phase(opened, "approve", by=f"airflow {approved_by(answer)}")
         return "stop_writes" if opened.spec.write_stop == "readonly" else "confirm_writes_stopped"
