@@ -1,22 +1,22 @@
-"""Does a table's history go on? (R11)
+"""Whether a table's history continues (R11).
 
-A table that was truncated, dropped and made anew (created, or cloned from a snapshot), or restored in place, begins
-another history and logs no delete for what it lost. Its WAL and hbase:meta tell, by what was seen on HBase 2.6.3:
+A table that was truncated, dropped and created again (new, or cloned from a snapshot), or restored in place, begins a
+new history and logs no deletes for what it lost. Its WAL and hbase:meta show it, as observed on HBase 2.6.3:
 
 - created, truncated: a region opens that has no history of sequence numbers;
 - restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
 - dropped and cloned: the regions have their old names and older files, so they open below the sequence number at which
   they closed;
-- restored or cloned with other borders: a region closed and is no more, and none that opened took over its files. The
-  heirs of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
+- restored or cloned with other borders: a region closed and no longer exists, and none that opened took over its files.
+  The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
 
-Which files a region has is told by the manifest of the run's snapshot, and from then on by the log: flushes,
-compactions and bulk loads name what came and what went, an opening names all. (A closing names none.) The ledger keeps
-it for each region (`known_regions`), together with the ranges of the log that told it. A drain and a window have no
-snapshot: they notice the loss of what their part of the log has named.
+The manifest of the run's snapshot says which files a region has, and from then on the log does: flushes, compactions
+and bulk loads name the files added and removed, an opening names all. (A closing names none.) The ledger records this
+for each region (`known_regions`), together with the ranges of the log that showed it. A drain and a window have no
+snapshot: they notice only the loss of files that their part of the log has named.
 
-A server that dies writes no closing. It may have put a compaction's file in its place without a marker, so an opening
-without a closing before it is not judged by files; nobody can restore a table that is not closed.
+A server that dies writes no closing. It may have installed a compaction's file without a marker, so an opening without
+a preceding closing is not judged by files; a table that is not closed cannot be restored.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 FIRST_SEQUENCE = 3
-"""sequence number of the first opening of a region that was just created; the daughters of an empty region that was
-split at once begin at 6, after their parent's opening and closing"""
+"""sequence number of the first opening of a newly created region; the daughters of an empty region that was split at
+once begin at 6, after their parent's opening and closing"""
 CONFIRM_SECONDS = 20.0
-"""before 2.0 hbase:meta still shows a region's former opening while it is on its way"""
+"""before 2.0 hbase:meta still shows a region's previous opening while the region is in transition"""
 
 Known = Mapping[RegionKey, KnownRegion]
 RegionsOf = Callable[[str], Sequence[Region]]
@@ -52,14 +52,14 @@ RegionsOf = Callable[[str], Sequence[Region]]
 
 @dataclass(frozen=True)
 class Lineage:
-    """What a part of the log tells of regions."""
+    """What a part of the log shows about regions."""
 
     breaks: Mapping[str, RegionEvent]
-    """of each table that began a new history, the opening that shows it"""
+    """for each table that began a new history, the opening that shows it"""
     known: Mapping[RegionKey, KnownRegion]
-    """what is known of each region after that part, of a closed one that it is"""
+    """what is known of each region after that part, including whether it is closed"""
     inherited: frozenset[str]
-    """names of all store files of the regions that opened; of a link (`table=region-file`) also what it leads to"""
+    """names of all store files of the regions that opened; for a link (`table=region-file`) also its destination"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
         """Whether regions that opened took over a closed one's files: a split passes on no file without a cell.
@@ -89,13 +89,12 @@ def follow(known: Known, events: Iterable[RegionEvent]) -> Lineage:
 
 
 def _follow_region(before: KnownRegion, events: Sequence[RegionEvent]) -> tuple[KnownRegion, RegionEvent | None]:
-    """What is known after these events, by sequence number: it rises with every move, whatever the servers' clocks say.
-
-    Also the opening that shows a new history, if there is one.
+    """What is known after these events, in the order of their sequence numbers, which rise with every move whatever the
+    servers' clocks say; and the opening that shows a new history, if there is one.
     """
     broken: RegionEvent | None = None
     replaced = frozenset[str]().union(*(event.replaced for event in events))
-    # The snapshot is younger than the log's first events: what they show to come was not there before.
+    # The snapshot is newer than the log's first events: files that they add were not there before them.
     files = before.store_files.difference(*(event.files for event in events))
     closing, closed = None, before.closed_sequence is not None
     for event in events:
@@ -120,7 +119,7 @@ def _follow_region(before: KnownRegion, events: Sequence[RegionEvent]) -> tuple[
 
 
 def created(events: Iterable[RegionEvent]) -> dict[str, RegionEvent]:
-    """Of each table the first opening of a region that was created: that shows in any part of the log by itself."""
+    """For each table the first opening of a newly created region, which any part of the log shows by itself."""
     found: dict[str, RegionEvent] = {}
     for event in events:
         if _begins_history(event):
@@ -141,9 +140,9 @@ def by_region(events: Iterable[RegionEvent]) -> dict[RegionKey, list[RegionEvent
 
 
 def breaks_in_meta(lineage: Lineage, regions: Mapping[str, Sequence[Region]]) -> dict[str, RegionEvent]:
-    """Of each table that began anew, by the regions that it has now, the closing after which it did.
+    """For each table that began a new history, judged by its regions now, the closing after which it did.
 
-    `lineage`: up to a quiet cut; `regions`: read after it. A table without regions was dropped: the gate tells.
+    `lineage`: up to a quiet cut; `regions`: read after it. A table without regions was dropped: the gates report that.
     """
     breaks: dict[str, RegionEvent] = {}
     now = {table: {r.encoded: r for r in found} for table, found in regions.items()}
@@ -178,10 +177,10 @@ def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
 
 
 def changes(before: Known, lineage: Lineage, tables: Collection[str], regions_of: RegionsOf | None) -> RegionChanges:
-    """What to keep for the next part of the log, for these tables: a table may be disabled for longer than one.
+    """What to record for the next part of the log, for these tables: a table may be disabled for longer than one part.
 
-    Not of those that are closed and have heirs instead: they are no more. `regions_of` None: hbase:meta is ahead of
-    this part of the log, so that only those whose heirs have opened are known to be gone.
+    Closed regions that have successors no longer exist and are dropped. `regions_of` None: hbase:meta is ahead of this
+    part of the log, so only regions whose successors have opened are known not to exist.
     """
     present: dict[str, set[str]] = {}
     if regions_of is not None:
@@ -202,7 +201,7 @@ def changes(before: Known, lineage: Lineage, tables: Collection[str], regions_of
 
 
 def know_snapshot(ledger: RunLedger, table: str, regions: Mapping[str, Collection[str]]) -> None:
-    """Keep which store files each region has in the run's snapshot, by encoded name: the log goes on from there."""
+    """Record which store files each region has in the run's snapshot, by encoded name: the log continues from there."""
     ledger.regions.begin([KnownRegion(table, region, frozenset(files)) for region, files in regions.items()])
 
 
@@ -216,11 +215,11 @@ def _closing(known: KnownRegion, sequence_number: int) -> RegionEvent:
 
 
 def _refusal(event: RegionEvent) -> Refusal:
-    at = "opened without what it held before" if event.kind is Marker.REGION_OPEN else "closed and did not go on"
+    at = "opened without what it held before" if event.kind is Marker.REGION_OPEN else "closed and did not continue"
     if _begins_history(event):
         at = "was created anew"
     message = (
-        f"region {event.region} {at}: {event.table} was truncated, dropped and made again, or restored from a "
+        f"region {event.region} {at}: {event.table} was truncated, dropped and created again, or restored from a "
         "snapshot, at the source"
     )
     return Refusal(
@@ -230,7 +229,7 @@ def _refusal(event: RegionEvent) -> Refusal:
 
 
 def missing_tables(run: Run) -> list[str]:
-    """Migrated tables that the source does not have any more."""
+    """Migrated tables that no longer exist at the source."""
     missing = []
     for pair in run.tables:
         try:
