@@ -1,0 +1,110 @@
+"""What a batch tells of regions is kept with it, and what the batches before told is looked at first (R11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from unit.migration.filled_ledger import SPEC
+from walferry.apply.by_group import GroupTask
+from walferry.apply.outcomes import FileReport, TableTally
+from walferry.apply.region_events import RegionEvent
+from walferry.apply.route import Route
+from walferry.formats.markers import Marker
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import Region
+from walferry.hbase.zookeeper import Server
+from walferry.ledger import KnownRegion, Ledger, SeenFile
+from walferry.refusals import RefusalKind
+from walferry.replay import batch, lineage
+from walferry.replay.batch import Batch, apply_batch
+from walferry.run.run import Run
+from walferry.wal.files import Place, WalFile
+
+TABLE, OTHER = "shop:orders", "shop:users"
+GROUP = "rs%2C1%2C2"
+SPARK: SparkSession = None  # type: ignore[assignment]
+HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, lambda tables: None)
+A, B = "a" * 32, "b" * 32
+
+
+class Source:
+    """Each table's regions, by encoded name; all of them are open."""
+
+    def __init__(self) -> None:
+        self.now = {TABLE: [A], OTHER: []}
+
+    def regions(self, table: str) -> list[Region]:
+        return [Region(b"", name, table, b"", b"", Server("rs", 1, 2), 1, 50) for name in self.now[table]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[RegionEvent]:
+    """What files read by group tell of regions; whether a table is read is told by its tally."""
+    events: list[RegionEvent] = []
+
+    def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
+        return [
+            FileReport(file.name, 100, True, tuple(TableTally(t, 2, 3, 1, 2) for t in task.route.tables), (), (),
+                       tuple(event for event in events if event.file == file.name))
+            for task in tasks for file in task.files
+        ]  # fmt: skip
+
+    monkeypatch.setattr(batch, "apply_groups", apply_groups)
+    monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
+    return events
+
+
+@pytest.fixture
+def run(tmp_path: Path, source: Source) -> Iterator[Run]:
+    spec = SPEC | {"tables": [{"source": table, "target": table} for table in (TABLE, OTHER)]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__["source"] = source
+        yield run
+
+
+def calm(run: Run, number: int) -> None:
+    """Apply a file during which no region moved."""
+    name = f"{GROUP}.{number}"
+    run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, f"/{name}", 100, sealed=True)])
+    file = WalFile(name, GROUP, "rs,1,2", number, f"/{name}", Place.ARCHIVED, 100)
+    apply_batch(run, SPARK, ROUTE, Batch([file], frozenset({TABLE, OTHER}), 0, {}), 0)
+
+
+def event(kind: Marker, number: int, *files: str, file: int = 10) -> RegionEvent:
+    return RegionEvent(kind, f"{GROUP}.{file}", number, TABLE, A, number, number, frozenset(files))
+
+
+def test_what_is_flushed_in_a_calm_batch_is_known_afterwards(run: Run, told: list[RegionEvent]) -> None:
+    told.append(event(Marker.FLUSH, 20, "f1"))
+    calm(run, 10)
+    assert run.ledger.regions.known([TABLE], [A]) == {(TABLE, A): KnownRegion(TABLE, A, frozenset({"f1"}))}
+    assert {r.state for r in run.ledger.log.ranges()} == {"applied"}
+
+
+def test_a_disabled_table_that_was_restored_with_other_borders_stops_although_no_batch_saw_it_open(
+    run: Run, told: list[RegionEvent], source: Source
+) -> None:
+    told += [event(Marker.FLUSH, 20, "f1"), event(Marker.REGION_CLOSE, 21)]
+    calm(run, 10)
+    source.now[TABLE] = [B]
+    calm(run, 11)
+    (item,) = run.ledger.quarantine.items("held")
+    assert (item.table, item.kind, item.file) == (TABLE, RefusalKind.LINEAGE, f"{GROUP}.10")
+    ranges = {(r.file[-2:], r.table): (r.state, r.entries) for r in run.ledger.log.ranges()}
+    assert ranges["11", TABLE] == ("sealed", 0), "nothing of it is applied"
+    assert ranges["11", OTHER] == ("applied", 2)
+    assert run.ledger.regions.known([TABLE])[TABLE, A].closed_sequence == 21
