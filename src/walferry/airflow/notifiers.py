@@ -26,6 +26,7 @@ KINDS = {
     "PeerChangedError": "gap",
     "GateShutError": "gate",
     "SidesDifferError": "gate",
+    "DecisionNeededError": "gate",
     "DamagedInputError": "quarantine",
 }
 """Class of the error that ended a task -> kind of the alert; other errors are a `failure`."""

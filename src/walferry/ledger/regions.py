@@ -61,8 +61,9 @@ def change_regions(store: Store, connection: Connection, run_id: str, changes: R
                     regions.c.run_id == run_id, regions.c.table_name == table, regions.c.region.in_(some)
                 )
             )
-    rows = [to_columns(known) | {"run_id": run_id} for known in changes.values() if known is not None]
-    if rows:
+    kept = [known for known in changes.values() if known is not None]
+    for first in range(0, len(kept), _AT_ONCE):
+        rows = [to_columns(known) | {"run_id": run_id} for known in kept[first : first + _AT_ONCE]]
         connection.execute(insert(regions), rows)
 
 

@@ -171,3 +171,16 @@ def test_a_decision_about_an_unlogged_row_covers_no_later_loss(moved: Run) -> No
     unlogged.durability = pb.MutationProto.SKIP_WAL
     moved.source.mutate(ROWS, [unlogged])
     assert compare(moved, spark(), ROWS).undecided == 1
+
+
+def test_hundreds_of_unlogged_rows_are_examined_one_by_one_and_can_be_accepted(moved: Run) -> None:
+    """Hole: only 200 rows of a table were looked at, so that more of them shut the gate for good."""
+    unlogged = [put(b"u%03d" % number, [cell(b"u%03d" % number, b"never logged")]) for number in range(450)]
+    for mutation in unlogged:
+        mutation.durability = pb.MutationProto.SKIP_WAL
+    moved.source.mutate(EQUAL, unlogged)
+    result = compare(moved, spark(), EQUAL)
+    assert (result.differing_rows, result.undecided, result.unexplained) == (450, 450, 0)
+    assert len(accept(moved.ledger, EQUAL, None, "a cache that nobody needs", "tester")) == 450
+    again = compare(moved, spark(), EQUAL)
+    assert (again.differing_rows, again.undecided, again.shuts_the_gate) == (450, 0, False)
