@@ -17,6 +17,7 @@ from walferry.airflow.board.data import (
 )
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, WalRange
+from walferry.refusals import GapKind
 from walferry.run.phases import phases_of
 
 
@@ -87,6 +88,17 @@ def test_a_hole_inside_of_a_file_is_a_gap(book: Ledger) -> None:
         [WalRange(file.name, a, b, table, 1, 1, 1, 1, "applied") for a, b in ends for table in NAMES]
     )
     assert blocks(book, run) == [("gap", 1)]
+
+
+def test_an_item_in_quarantine_is_held_and_no_gap_also_before_its_regions_are(book: Ledger) -> None:
+    run = begun(book)
+    file = seen(0, 10, length=100)
+    book.of(run).log.see_files([file, seen(0, 11, length=100)])
+    book.of(run).log.set_ranges(whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
+    book.of(run).quarantine.put([QuarantineItem(file.name, 5, 7, NAMES[0], "r1", 4, "refused", b"\x00")])
+    holes = find_holes(book, run, book.of(run).log.files(), drained=True)
+    assert [(hole.kind, hole.gap.kind) for hole in holes] == [("held", GapKind.HELD)]
+    assert [row["kind"] for row in run_page(book, book.run(run))["gaps"]["rows"]] == ["held"]
 
 
 def test_a_missing_file_is_a_gap_and_its_lane_comes_first(book: Ledger) -> None:
