@@ -14,12 +14,13 @@ from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.migration.accept import describe
-from walferry.migration.compare import EXPLAINED_ROWS, comparisons_of_phase
+from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.replay.lineage import missing_tables
 from walferry.run.lag import caught_up
+from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.run import Run
 from walferry.run.state import accept_command
 

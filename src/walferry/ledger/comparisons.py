@@ -123,10 +123,10 @@ class Comparisons:
             rows = fetch(connection, AcceptedDifference, table, table.c.run_id == self._run_id)
         return {decision(row): row for row in rows}
 
-    def undecided(self) -> list[Difference]:
-        """Of each table's newest comparison the rows that the log does not hold, and that nobody has accepted."""
+    def undecided(self, of: Sequence[ComparedTable] | None = None) -> list[Difference]:
+        """Rows of these comparisons, or of each table's newest, that the log does not hold and nobody has accepted."""
         decided = self.accepted()
-        return [item for item in self.differences() if needs_decision(item, decided)]
+        return [item for item in self.differences(of) if needs_decision(item, decided)]
 
     def _chosen(self, table: Table, of: Sequence[ComparedTable] | None) -> list[ColumnElement[bool]]:
         of_run = table.c.run_id == self._run_id

@@ -13,7 +13,7 @@ from walferry.errors import UsageError
 from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import AcceptedDifference, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, decision, needs_decision
-from walferry.migration.compare import comparisons_of_phase
+from walferry.run.last_comparison import comparisons_of_phase
 
 
 def waiting(ledger: RunLedger, table: str) -> list[Difference]:

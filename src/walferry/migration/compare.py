@@ -7,7 +7,6 @@ and explained from both sides and from the log (`logged`, `explain`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections import Counter
@@ -21,7 +20,7 @@ from walferry.clock import now_ms
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.ledger import ComparedTable, Difference, PhaseRecord, RangeComparison, RunLedger, source_tables
+from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration.digest import (
@@ -33,6 +32,7 @@ from walferry.migration.digest import (
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, RowSides, classify, row_sides
 from walferry.migration.logged import logged
+from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
@@ -133,32 +133,6 @@ def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
     run.once("compare", work, table)
 
 
-def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
-    """The comparison of each table that counts at the end of the run, and the tables without one.
-
-    It counts if the current attempt of the phase `compare`, which is done, recorded it after the current drain, which
-    is done, and for the current end fence. `walferry verify` or an outdated attempt does not count.
-    """
-    phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
-    drain, fence = _done(phases, "drain"), end_fence_digest(ledger)
-    found = {
-        item.table: item
-        for item in ledger.comparisons.tables()
-        if item.purpose == "phase" and (item.drain_attempt, item.end_fence) == (drain, fence)
-        and item.phase_attempt == _done(phases, "compare", item.table) > 0
-    }  # fmt: skip
-    return list(found.values()), [table for table in source_tables(ledger.record.spec) if table not in found]
-
-
-def end_fence_digest(ledger: RunLedger) -> str:
-    """A digest that identifies the current end fence; "" while there is none."""
-    positions = ledger.log.fence("end")
-    if not positions:
-        return ""
-    lines = sorted(f"{p.group} {p.file} {p.offset}" for p in positions)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def applied_files(run: Run, table: str) -> set[str]:
     """Names of the WAL files all of whose edits of the table the target has."""
     ranges = run.ledger.log.ranges()
@@ -176,15 +150,9 @@ def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
 def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
     phases = {(phase.phase, phase.subject): phase for phase in run.ledger.phases.all()}
     attempt = phases["compare", table].attempts if purpose == "phase" else 0
-    drain = _done(phases, "drain")
+    drain = attempt_done(phases, "drain")
     began_ms = now_ms()
     return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
-
-
-def _done(phases: Mapping[tuple[str, str], PhaseRecord], phase: str, subject: str = "") -> int:
-    """The number of the attempt at which a phase was done; 0 while it is not done."""
-    known = phases.get((phase, subject))
-    return known.attempts if known and known.state == "done" else 0
 
 
 def _pairs(run: Run, table: str) -> list[RangePair]:

@@ -219,8 +219,8 @@ def _refusal(event: RegionEvent) -> Refusal:
     if _begins_history(event):
         at = "was created anew"
     message = (
-        f"region {event.region} {at}: {event.table} was truncated, dropped and created again, or restored from a "
-        "snapshot, at the source"
+        f"region {event.region} {at}: {event.table} was truncated, dropped and created again, restored from a "
+        "snapshot, or lost a column family, at the source"
     )
     return Refusal(
         event.file, event.offset, event.offset, event.table, ANY_REGION, event.sequence_number, message, b"",

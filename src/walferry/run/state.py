@@ -15,6 +15,7 @@ from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
+from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.waits import waits_for
 from walferry.run.write_stop import write_stop_of
@@ -254,7 +255,7 @@ def _failed(
 
 
 def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
-    waiting = ledger.comparisons.undecided()
+    waiting = ledger.comparisons.undecided(comparisons_of_phase(ledger)[0])  # those that the gate goes by
     tables = sorted({item.table for item in waiting})
     again = _again(run, check.phase)
     since = check.finished_ms or check.started_ms

@@ -17,7 +17,7 @@ from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept
-from walferry.migration.compare import comparisons_of_phase, end_fence_digest
+from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest
 from walferry.run.run import Run
 
 

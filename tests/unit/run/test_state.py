@@ -102,7 +102,8 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "waiting for a decision":
             finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
             region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
-            run.comparisons.record(compared(TABLE, 1), [region], [NOT_IN_LOG])
+            of_phase = compared(TABLE, 1, purpose="phase", phase_attempt=1, drain_attempt=1)
+            run.comparisons.record(of_phase, [region], [NOT_IN_LOG])
             fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
         case "draining":
             finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence")
@@ -141,6 +142,8 @@ def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides
     assert "1 row waits in shop:orders" in state.cause
     facts = status(run)
     assert (facts["waits_for"], facts["whom"]) == ("decision", "an operator, in the shell")
+    run.comparisons.record(compared(TABLE), [RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "aa", {})], [])
+    assert "1 row waits in shop:orders" in state_of(run).cause, "a verify by hand changes nothing for the gate"
     run.comparisons.accept([NOT_IN_LOG], "a cache", "kim")
     state = state_of(run)
     assert (state.name, state.next_step) == ("waiting for a decision", "`walferry resume move`")
