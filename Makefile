@@ -1,8 +1,9 @@
 # `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
-# the unit tests reach), WALFERRY_CACHE (downloaded jars).
+# the unit tests reach), WORKERS=2 (integration beside end to end: 16 GiB), WALFERRY_CACHE (jars).
 PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
+WORKERS ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.8
@@ -25,9 +26,9 @@ demo: setup ## Move two live tables between two real clusters, and prove it
 
 test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
 	$(UNIT_TESTS)
-	$(BIN)/pytest tests/integration tests/e2e $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration tests/e2e -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
-test-unit: setup ## What needs no server: half a minute
+test-unit: setup ## What needs no server: about a minute on two cores
 	$(UNIT_TESTS)
 
 test-integration: setup ## On two real clusters

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
+from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings
 from walferry.hbase import admin
 
 TESTS = Path(__file__).parent
 LAYERS = ("unit", "integration", "e2e")
+ALONE = {"integration/ledger/test_postgresql.py", "integration/spark/test_session.py", "integration/test_wheel.py"}
+"""files that use none of the servers here"""
+PORT_RANGES = 4
 SETTLE_SECONDS = 4
 QUICK = {
     "WALFERRY_REQUEST_SECONDS": "8",
@@ -36,11 +43,29 @@ def pytest_configure() -> None:
     main = sys.modules["__main__"]
     if not hasattr(main, "__file__"):
         main.__file__ = "a worker of pytest-xdist"
+    # Workers that boot servers at the same time must not choose the same ports.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PORT_RANGES
+    width = (processes.HIGHEST_PORT - processes.LOWEST_PORT) // PORT_RANGES
+    processes.LOWEST_PORT += worker * width
+    processes.HIGHEST_PORT = processes.LOWEST_PORT + width
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests first, which fail soonest; end-to-end tests last, since a running Airflow takes time from all."""
     items.sort(key=lambda item: LAYERS.index(item.path.relative_to(TESTS).parts[0]))
+
+
+class ByServers(LoadScopeScheduling):  # type: ignore[misc]
+    """`--dist loadscope`: one worker has the integration tests, another the end-to-end tests, each with clusters of its
+    own; files that start what they need by themselves go to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0].removeprefix("tests/")
+        return file if file in ALONE else file.partition("/")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return ByServers(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_collection_finish() -> None:

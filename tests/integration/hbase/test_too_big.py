@@ -27,7 +27,7 @@ SITE = {
     "hbase.ipc.max.request.size": str(MOST_BYTES),
     "hbase.ipc.server.max.callqueue.size": str(MOST_QUEUED_BYTES),
     CHUNK: "4321",
-    TIMEOUT: "12000",
+    TIMEOUT: "4000",
 }
 
 
@@ -95,4 +95,4 @@ def test_an_entry_of_59_mib_arrives_in_requests_that_the_target_takes(target: Cl
 
 
 def test_a_region_server_tells_its_settings(small: HBaseClient) -> None:
-    assert sink_settings(small) == SinkSettings(4321, 12.0)
+    assert sink_settings(small) == SinkSettings(4321, 4.0)
