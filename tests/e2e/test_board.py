@@ -206,7 +206,7 @@ def test_a_finished_run_shows_every_region_and_its_whole_chain(page: Page, envir
     expect(page.locator("#differences-rows")).to_contain_text(r"04\x00\xFE")
     expect(page.locator("#lanes-rows .block.verified")).to_have_count(2)
     page.get_by_role("button", name="Check the chain").click()
-    expect(page.locator("#checked")).to_contain_text("whole")
+    expect(page.locator("#checked")).to_contain_text("intact")
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     page.evaluate("document.querySelector('#comparison').scrollIntoView()")
     picture(page, "comparison", clip={"x": 0, "y": 0, "width": WIDTH, "height": 640})
