@@ -29,9 +29,14 @@ def set_up_logging() -> None:
 
 
 def quiet_libraries() -> None:
-    """Log libraries from WARNING on."""
+    """Log libraries from WARNING on, and none of py4j's tracebacks: when the JVM dies, `fan_out.job` says so."""
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger().addFilter(_not_of_py4j)  # it logs those by the root logger; a filter is added once only
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 def reports_folder() -> Path:

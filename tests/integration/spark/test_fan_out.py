@@ -117,9 +117,11 @@ def test_a_job_whose_jvm_is_killed_is_nothing_for_this_process_to_repeat(tmp_pat
 KILLED_JVM = """
 import threading, time
 from walferry.pipeline import retried
+from walferry.process import set_up_logging
 from walferry.spark import fan_out as items
 from walferry.spark.session import open_session
 
+set_up_logging()
 items.PROGRESS_SECONDS = 0.2
 spark = open_session("to be killed")
 attempts = []
