@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
+from walferry.formats import wal
 from walferry.formats.cells import encode_cell
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2
@@ -43,6 +44,14 @@ STARTS = list(itertools.accumulate((len(one) for one in ENTRIES), initial=len(he
 
 def chunks(data: bytes, size: int) -> Iterator[bytes]:
     return (data[i : i + size] for i in range(0, len(data), size))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_entries_a_batch() -> Iterator[None]:
+    """Thousands of readers of a few entries: the kernel would clear megabytes for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wal, "ENTRIES_PER_BATCH", 1000)
+        yield
 
 
 class Outcome:
