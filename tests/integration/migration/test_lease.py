@@ -50,14 +50,13 @@ def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
     at_target: HBaseClient, target: Cluster
 ) -> None:
     table = uuid4().hex
-    holder = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOLDER, target.address.zookeeper, table], stdout=subprocess.PIPE, text=True,
         env=os.environ | {"WALFERRY_ZOOKEEPER_SESSION_SECONDS": "30"},
-    )  # fmt: skip
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    holder.kill()
-    holder.wait()
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
     assert holder_of(at_target.zk, table) == "run one", "ZooKeeper keeps the session of who was killed"
     started = time.monotonic()
     with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=20) as leases:
