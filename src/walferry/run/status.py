@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from walferry import clock
-from walferry.ledger import RunLedger
+from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.lag import lag_of
 from walferry.run.phases import steps
@@ -21,8 +21,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
-    tables = [table["source"] if isinstance(table, dict) else str(table) for table in run.spec.get("tables", ())]
-    total = len(list(steps(run.kind, tables)))
+    total = len(list(steps(run.kind, source_tables(run.spec))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
     ended = run.state != "running"
