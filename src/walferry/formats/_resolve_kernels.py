@@ -48,6 +48,39 @@ def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def rules_of(buffer, start, length, names, name_offsets):  # type: ignore[no-untyped-def]
+    """The number of a family's rules, or -1."""
+    for r in range(len(name_offsets) - 1):
+        if name_offsets[r + 1] - name_offsets[r] == length:
+            alike = True
+            for b in range(length):
+                alike &= names[name_offsets[r] + b] == buffer[start + b]
+            if alike:
+                return r
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def deleted_by(kind, timestamp, family_to, column_to, version):  # type: ignore[no-untyped-def]
+    """What is deleted after one more marker: the family and the column up to a timestamp, one version of the column."""
+    if kind == DELETE_FAMILY:
+        return max(family_to, timestamp), column_to, version
+    if kind == DELETE_COLUMN:
+        return family_to, max(column_to, timestamp), version
+    return family_to, column_to, timestamp
+
+
+@njit(cache=True, nogil=True)
+def fate_of_version(number, too_old, max_versions, min_versions):  # type: ignore[no-untyped-def]
+    """The fate of a column's version that no marker masks, numbered from 1, the newest."""
+    if number > max_versions:
+        return SURPLUS
+    if too_old and number > min_versions:
+        return EXPIRED
+    return VISIBLE
+
+
+@njit(cache=True, nogil=True)
 def resolve(  # type: ignore[no-untyped-def]
     buffer,
     row_start, row_length, family_start, family_length, qualifier_start, qualifier_length,
@@ -62,12 +95,8 @@ def resolve(  # type: ignore[no-untyped-def]
     n = len(timestamp)
     fates = np.empty(n, np.uint8)
     family_versions = np.empty(int((kind == DELETE_FAMILY_VERSION).sum()), np.int64)
-    family_version_count = 0
-    family_deleted_to = NEVER
-    column_deleted_to = NEVER
-    version_deleted = NEVER
-    versions = 0
-    last_timestamp = NEVER
+    family_version_count = versions = 0
+    family_to = column_to = version = last_timestamp = NEVER
     rules = -1
     for i in range(n):
         new_family = i == 0 or not (
@@ -75,28 +104,16 @@ def resolve(  # type: ignore[no-untyped-def]
             and same_bytes(buffer, row_start[i], row_length[i], row_start[i - 1], row_length[i - 1])
         )
         if new_family:
-            rules = -1
-            for r in range(len(max_versions)):
-                length = name_offsets[r + 1] - name_offsets[r]
-                if length == family_length[i]:
-                    rules = r
-                    for b in range(length):
-                        if names[name_offsets[r] + b] != buffer[family_start[i] + b]:
-                            rules = -1
-                            break
-                    if rules >= 0:
-                        break
+            rules = rules_of(buffer, family_start[i], family_length[i], names, name_offsets)
             if rules < 0:
                 return fates, i
-            family_deleted_to = NEVER
+            family_to = NEVER
             family_version_count = 0
         if new_family or not same_bytes(
             buffer, qualifier_start[i], qualifier_length[i], qualifier_start[i - 1], qualifier_length[i - 1]
         ):
-            column_deleted_to = NEVER
-            version_deleted = NEVER
+            column_to = version = last_timestamp = NEVER
             versions = 0
-            last_timestamp = NEVER
         t = timestamp[i]
         too_old = is_older(t, ttl[rules], now)
         expired = (too_old and min_versions[rules] == 0) or is_older(
@@ -104,37 +121,21 @@ def resolve(  # type: ignore[no-untyped-def]
         )
         if kind[i] != PUT:
             fates[i] = MARKER
-            if expired:
-                continue
-            if kind[i] == DELETE_FAMILY:
-                family_deleted_to = max(family_deleted_to, t)
-            elif kind[i] == DELETE_FAMILY_VERSION:
+            if kind[i] == DELETE_FAMILY_VERSION and not expired:
                 family_versions[family_version_count] = t
                 family_version_count += 1
-            elif kind[i] == DELETE_COLUMN:
-                column_deleted_to = max(column_deleted_to, t)
-            else:
-                version_deleted = t
+            elif not expired:
+                family_to, column_to, version = deleted_by(kind[i], t, family_to, column_to, version)
         elif expired:
             fates[i] = EXPIRED
-        elif (
-            t <= family_deleted_to
-            or t <= column_deleted_to
-            or t == version_deleted
-            or holds(family_versions, family_version_count, t)
-        ):
+        elif t <= family_to or t <= column_to or t == version or holds(family_versions, family_version_count, t):
             fates[i] = MASKED
         elif t == last_timestamp:
             fates[i] = DUPLICATE
         else:
             last_timestamp = t
             versions += 1
-            if versions > max_versions[rules]:
-                fates[i] = SURPLUS
-            elif too_old and versions > min_versions[rules]:
-                fates[i] = EXPIRED
-            else:
-                fates[i] = VISIBLE
+            fates[i] = fate_of_version(versions, too_old, max_versions[rules], min_versions[rules])
     return fates, -1
 
 

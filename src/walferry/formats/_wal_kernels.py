@@ -68,6 +68,16 @@ ENTRY_FIELDS = 15
 
 
 @njit(cache=True, nogil=True)
+def is_whole(buffer, number, content, end):  # type: ignore[no-untyped-def]
+    """Whether a field of a WALKey has what its message requires: cluster ids, scopes and attributes are messages."""
+    if number == 5 or number == 8:
+        return holds_one_and_two(buffer, content, end, VARINT, VARINT)
+    if number == 6:
+        return holds_one_and_two(buffer, content, end, BYTES, VARINT)
+    return number != 12 or holds_one_and_two(buffer, content, end, BYTES, BYTES)
+
+
+@njit(cache=True, nogil=True)
 def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     """Read the delimited WALKey at `at` into column `i` of `fields`; return (status, position of what is wrong)."""
     status, size, key = varint_at(buffer, at, limit)
@@ -81,9 +91,8 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     fields[START, i] = at
     fields[KEY_START, i] = key
     fields[KEY_END, i] = end
-    fields[CELL_COUNT, i] = 0
     fields[CLUSTERS_START, i] = key
-    fields[CLUSTERS_LENGTH, i] = 0
+    fields[CELL_COUNT, i] = fields[CLUSTERS_LENGTH, i] = 0
     visible = min(end, limit)
     required = 0
     position = key
@@ -106,20 +115,14 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
                 fields[TABLE_START, i] = content
                 fields[TABLE_LENGTH, i] = value
                 required |= 2
-            elif number == 8 or number == 5:
-                if not holds_one_and_two(buffer, content, position, VARINT, VARINT):
-                    return BAD_KEY_FIELD, field_start
-                if number == 8:
-                    if fields[CLUSTERS_LENGTH, i] == 0:
-                        fields[CLUSTERS_START, i] = field_start
-                    elif fields[CLUSTERS_START, i] + fields[CLUSTERS_LENGTH, i] != field_start:
-                        return BAD_KEY_FIELD, field_start  # protobuf writes repeated fields side by side
-                    fields[CLUSTERS_LENGTH, i] = position - fields[CLUSTERS_START, i]
-            elif number == 6:
-                if not holds_one_and_two(buffer, content, position, BYTES, VARINT):
-                    return BAD_KEY_FIELD, field_start
-            elif number == 12 and not holds_one_and_two(buffer, content, position, BYTES, BYTES):
+            elif not is_whole(buffer, number, content, position):
                 return BAD_KEY_FIELD, field_start
+            elif number == 8:
+                if fields[CLUSTERS_LENGTH, i] == 0:
+                    fields[CLUSTERS_START, i] = field_start
+                elif fields[CLUSTERS_START, i] + fields[CLUSTERS_LENGTH, i] != field_start:
+                    return BAD_KEY_FIELD, field_start  # protobuf writes repeated fields side by side
+                fields[CLUSTERS_LENGTH, i] = position - fields[CLUSTERS_START, i]
         elif wire == VARINT:
             if number == 3:
                 fields[SEQUENCE_NUMBER, i] = value
