@@ -13,7 +13,7 @@ from walferry.apply.thrift_writer import ThriftWriter
 from walferry.apply.writer import Limits, Writer
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_client, shared_files
 from walferry.wal.files import WalFile
 from walferry.wal.open import Wal, open_wal
@@ -34,14 +34,14 @@ class Route:
     guard: Callable[[Collection[str]], None]
     """raises unless the leases of these target tables are still held; called before every request"""
     limits: Limits = field(default_factory=Limits)
-    way: Way = Way.RPC
+    writer_kind: WriterKind = WriterKind.RPC
 
     def writer(self) -> Writer:
         """A writer to the target. A task that Spark repeats first waits until its predecessor's requests have ended."""
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
             time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
-        return WRITERS[self.way](self)
+        return WRITERS[self.writer_kind](self)
 
     def open(self, file: WalFile) -> Wal:
         """A file of the source, to be read to its true end."""
@@ -58,5 +58,8 @@ def _thrift_writer(route: Route) -> Writer:
     return ThriftWriter(route.target, route.guard, route.limits)
 
 
-WRITERS: Mapping[Way, Callable[[Route], Writer]] = {Way.RPC: _rpc_writer, Way.THRIFT: _thrift_writer}
-"""the writer of each way"""
+WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {
+    WriterKind.RPC: _rpc_writer,
+    WriterKind.THRIFT: _thrift_writer,
+}
+"""the writer of each kind"""

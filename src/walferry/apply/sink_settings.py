@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from walferry.apply.writer import Limits
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 
 CHUNK = "hbase.rpc.rows.warning.threshold"
 TIMEOUT = "replication.sink.client.ops.timeout"
@@ -40,9 +40,9 @@ def sink_settings(target: HBaseClient) -> SinkSettings | None:
     )
 
 
-def limits_of(way: Way, sink: SinkSettings | None) -> Limits:
+def limits_of(kind: WriterKind, sink: SinkSettings | None) -> Limits:
     """The limits for a writer to a target with these settings; HBase's defaults are assumed for unknown ones."""
-    if way is Way.THRIFT:
+    if kind is WriterKind.THRIFT:
         return Limits(request_seconds=THRIFT_SECONDS)
     sink = sink or SinkSettings()
     usual = Limits()

@@ -14,7 +14,7 @@ from walferry.errors import GapError, TransientError, UnreadableInputError, Usag
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
@@ -99,7 +99,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
             )
         findings += _protection(source)
-        if spec.way is Way.THRIFT:
+        if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         else:
             findings += _sink(sink_settings(target))

@@ -26,7 +26,7 @@ LEASE_WAIT_SECONDS = 90.0
 @contextmanager
 def applying(run: Run) -> Iterator[Route]:
     """Hold the leases of all target tables, and provide the route that the executors use under them."""
-    limits = limits_of(run.spec.way, sink_settings(run.target))
+    limits = limits_of(run.spec.writer_kind, sink_settings(run.target))
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
     with lease.hold(
@@ -50,7 +50,7 @@ def applying(run: Run) -> Iterator[Route]:
             tables={pair.source: pair.target for pair in run.tables},
             guard=partial(guard, target, dict(leases)),
             limits=limits,
-            way=run.spec.way,
+            writer_kind=run.spec.writer_kind,
         )
         try:
             make_durable(run)

@@ -21,7 +21,7 @@ from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.writer import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
 from walferry.ledger.regions import RegionChanges
 from walferry.ledger.rows import RangeState, Resolution
@@ -215,7 +215,8 @@ def _apply_table(
 ) -> None:
     ours = {hold.quarantine_id for hold in released}
     past_thrift = any(items[number].resolution == "rpc" for number in ours)
-    narrow = replace(route, tables={table: route.tables[table]}, way=Way.RPC if past_thrift else route.way)
+    kind = WriterKind.RPC if past_thrift else route.writer_kind
+    narrow = replace(route, tables={table: route.tables[table]}, writer_kind=kind)
     # Earlier decisions still apply: a file is read from its start.
     left_out = [i for i in items.values() if i.state == "released" and i.resolution in LEAVING_OUT]
     known = {file.name: file for file in run.ledger.log.files()}

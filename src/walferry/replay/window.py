@@ -26,7 +26,7 @@ from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
 from walferry.formats.markers import Marker
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
@@ -204,7 +204,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         _require_one_history([*indexes, *beside], plan)
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
-            route = replace(route, way=Way.RPC)
+            route = replace(route, writer_kind=WriterKind.RPC)
         left_out = [item for item in released if item.resolution in LEAVING_OUT]
         task = RowTask(
             route,

@@ -24,7 +24,7 @@ from pydantic import (
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -143,7 +143,7 @@ class Spec(BaseModel):
         title="Tables",
         description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
     )
-    apply: Literal["auto"] | Way = Field(default="auto", title="Way to apply edits")
+    apply: Literal["auto"] | WriterKind = Field(default="auto", title="Writer that applies edits")
     protect: Literal["peer"] = Field(default="peer", title="What keeps the source's WALs")
     write_stop: Literal["confirm", "readonly"] = Field(
         default="confirm",
@@ -175,19 +175,19 @@ class Spec(BaseModel):
 
     @field_validator("apply", mode="before")
     @classmethod
-    def _known_way(cls, way: Any) -> Any:
-        ways = ["auto", *(known.value for known in Way)]
-        if way not in ways:
-            what = "bulk is not built yet; use" if way == "bulk" else "it can be"
-            raise ValueError(f"{what} {', '.join(ways[:-1])} or {ways[-1]}")
-        return way
+    def _known_writer(cls, asked: Any) -> Any:
+        known = ["auto", *(kind.value for kind in WriterKind)]
+        if asked not in known:
+            what = "bulk is not built yet; use" if asked == "bulk" else "it can be"
+            raise ValueError(f"{what} {', '.join(known[:-1])} or {known[-1]}")
+        return asked
 
     @field_validator("protect", mode="before")
     @classmethod
-    def _known_protection(cls, way: Any) -> Any:
-        if way == "stage":
+    def _known_protection(cls, asked: Any) -> Any:
+        if asked == "stage":
             raise ValueError("stage is not built yet; use peer")
-        return way
+        return asked
 
 
 class ResolvedSpec(Spec):
@@ -198,14 +198,14 @@ class ResolvedSpec(Spec):
 
     @model_validator(mode="after")
     def _thrift_has_an_address(self) -> ResolvedSpec:
-        if self.way is Way.THRIFT and self.target.thrift is None:
+        if self.writer_kind is WriterKind.THRIFT and self.target.thrift is None:
             raise ValueError("apply: thrift needs the address of the target's Thrift server (thrift: host:port)")
         return self
 
     @property
-    def way(self) -> Way:
-        """How edits reach the target."""
-        return self.apply if isinstance(self.apply, Way) else Way.RPC
+    def writer_kind(self) -> WriterKind:
+        """By which protocol edits reach the target."""
+        return self.apply if isinstance(self.apply, WriterKind) else WriterKind.RPC
 
     def as_recorded(self) -> dict[str, Any]:
         """Plain values for the ledger, which validate to the same spec."""

@@ -9,7 +9,7 @@ import pytest
 from walferry.apply.sink_settings import CHUNK, MOST_ASKED, TIMEOUT, SinkSettings, limits_of, sink_settings
 from walferry.apply.writer import Limits
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.way import Way
+from walferry.hbase.writer_kind import WriterKind
 
 
 class Target:
@@ -65,4 +65,4 @@ def test_a_large_cluster_is_not_asked_server_by_server() -> None:
 def test_requests_are_cut_and_awaited_to_suit_the_target(
     sink: SinkSettings | None, mutations: int, settle_seconds: float
 ) -> None:
-    assert limits_of(Way.RPC, sink) == Limits(mutations=mutations, settle_seconds=settle_seconds)
+    assert limits_of(WriterKind.RPC, sink) == Limits(mutations=mutations, settle_seconds=settle_seconds)

@@ -1,12 +1,12 @@
-"""The ways of sending edits to a cluster."""
+"""The kinds of writer that send edits to a cluster."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 
-class Way(StrEnum):
-    """How edits reach a target. `walferry.apply.route` has a writer for each."""
+class WriterKind(StrEnum):
+    """By which protocol edits reach a target. `walferry.apply.route` has a writer for each."""
 
     RPC = "rpc"
     """AdminService.ReplicateWALEntry: keeps every kind of cell, timestamps and tags"""
