@@ -2,7 +2,7 @@
 
 Both sides of a row range are read raw in parallel and resolved by one function at one moment; the cells that are then
 visible are compared: row, family, qualifier, timestamp, type, value, tags (`digest`). Rows that differ are read again
-and explained from both sides and from the log (`logged`, `explain`).
+and explained from both sides and from the log (`row_sides`, `wal_lookup`, `explain`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from walferry.migration.digest import (
     RangePair,
     compare_pairs,
 )
-from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, RowSides, classify, row_sides
-from walferry.migration.logged import logged
+from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
+from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
+from walferry.migration.wal_lookup import look_up
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client
@@ -41,10 +42,10 @@ log = logging.getLogger(__name__)
 
 EXPLAINED_ROWS = 20_000
 """of a table; if more differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
-_AT_ONCE = 2_000
-"""rows explained with one pass over the log"""
+_READ_AT_ONCE = 2_000
+"""rows that differ, read again by one Spark job"""
 _PER_TASK = 100
-"""rows that a task reads again"""
+"""and by one task"""
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     outcomes = compare_pairs(spark, pairs)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(spark, pairs, outcomes)
-    differences = []
-    for first in range(0, len(rows), _AT_ONCE):
-        differences += explain(run, spark, table, rows[first : first + _AT_ONCE], applied, before.began_ms)
+    differences = explain(run, spark, table, rows, applied, before.began_ms) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
@@ -211,25 +210,39 @@ def explain(
     the rows, so that it holds every edit that they show.
     """
     rules = rules_of(run.source.describe(table))
-    source, target = run.spec.source.address(), run.spec.target.address()
-    pair = run.pair(table)
-    asked = [
-        _Rows(source, target, pair.source, pair.target, tuple(rows[first : first + _PER_TASK]), rules)
-        for first in range(0, len(rows), _PER_TASK)
-    ]
-    sides = dict(fan_out(spark, _read_rows, asked, what="read rows that differ again"))
-    questions = {row: found.question for row, found in sides.items() if found is not None}
-    logs = logged(run, spark, table, questions, applied, until_ms) if questions else {}
+    bounds = Bounds.of_each(len(rows))
+    sides = _read_again(run, spark, table, rows, rules, bounds)
+    questions: dict[bytes, Packed[Question]] = {}
+    for row, found in sides.items():
+        if found is not None and not (value := found.value()).too_many:
+            questions[row] = Packed(value.question)
+    logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
     differences = []
     for row, found in sides.items():
         if found is None:  # what differed was under way
             differences.append(Difference(table, row, IN_FLIGHT, "equal when read again"))
             continue
-        explanation = classify(found, logs[row], rules)
+        explanation = classify(found.value(), logs.of(row), rules)
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
     kinds = Counter(difference.kind for difference in differences)
     log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))
     return differences
+
+
+def _read_again(
+    run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], rules: Mapping[bytes, FamilyRules], bounds: Bounds
+) -> dict[bytes, Packed[RowSides] | None]:
+    """Both sides of each row; None for those that are equal now."""
+    source, target = run.spec.source.address(), run.spec.target.address()
+    pair = run.pair(table)
+    sides: dict[bytes, Packed[RowSides] | None] = {}
+    for first in range(0, len(rows), _READ_AT_ONCE):
+        asked = [
+            _Rows(source, target, pair.source, pair.target, tuple(rows[start : start + _PER_TASK]), rules, bounds)
+            for start in range(first, min(first + _READ_AT_ONCE, len(rows)), _PER_TASK)
+        ]
+        sides |= fan_out(spark, _read_rows, asked, what="read rows that differ again")
+    return sides
 
 
 @dataclass(frozen=True)
@@ -242,12 +255,14 @@ class _Rows:
     target_table: str
     rows: tuple[bytes, ...]
     rules: Mapping[bytes, FamilyRules]
+    bounds: Bounds
 
 
-def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, RowSides | None]]:
+def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
     """In an executor: both sides of each row; None if they are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
     for row in asked.rows:
         here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
         there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
-        yield row, row_sides(here, there, asked.rules, now_ms() + CLOCKS_APART_MS)
+        sides = row_sides(here, there, asked.rules, now_ms() + CLOCKS_APART_MS, asked.bounds)
+        yield row, None if sides is None else Packed(sides)

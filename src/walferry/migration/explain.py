@@ -7,16 +7,14 @@ nothing that the target must have is missing there. If the log does not show it,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
-from walferry.formats.cells import CellType, cells_to_arrow, decode_tags, index_cells
-from walferry.formats.resolve import FamilyRules, Fate, resolve
+from walferry.formats.cells import CellType, decode_tags
+from walferry.formats.resolve import FamilyRules
 from walferry.ledger.rows import DifferenceKind
+from walferry.migration.row_sides import Cell, RowSides, is_family_marker
 
 IN_FLIGHT: Final = "in-flight"
 """its edit is in a WAL file that is not applied yet, or the row was equal when it was read again"""
@@ -36,50 +34,9 @@ WORST_FIRST: tuple[DifferenceKind, ...] = (
 )  # fmt: skip
 
 SHOWN_CELLS = 3
+_SHOWN_BYTES = 64
+"""of a qualifier"""
 _TTL_TAG = 8
-_SHORT_VALUE = 32
-_FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
-
-Cell = tuple[bytes, bytes, int, int, bytes, bytes]
-"""family, qualifier, timestamp, type, value (or its SHA-256 if that is shorter), tags"""
-
-
-@dataclass(frozen=True)
-class Question:
-    """The cells in which a row differs, to look for an explanation elsewhere.
-
-    What explains a cell (a marker, a newer version or another put) is in its column or family and not older.
-    """
-
-    columns: Mapping[tuple[bytes, bytes], int]
-    """the oldest timestamp that differs, for each family and qualifier"""
-    families: Mapping[bytes, int]
-    """and for each family"""
-
-    def concerns(self, cell: Cell) -> bool:
-        """Whether a cell of the row may explain anything."""
-        family, qualifier, timestamp, kind, *_ = cell
-        if kind in _FAMILY_MARKERS:
-            return timestamp >= self.families.get(family, timestamp + 1)
-        return timestamp >= self.columns.get((family, qualifier), timestamp + 1)
-
-
-@dataclass(frozen=True)
-class RowSides:
-    """A row that differs: the cells that only one side shows, and what both hold that may explain them."""
-
-    source: frozenset[Cell]
-    """the raw cells that the question concerns"""
-    target: frozenset[Cell]
-    only_source: tuple[Cell, ...]
-    only_target: tuple[Cell, ...]
-    at_ms: int
-    """the moment at which both sides were resolved"""
-
-    @property
-    def question(self) -> Question:
-        """What to look for in the log."""
-        return question((*self.only_source, *self.only_target))
 
 
 @dataclass
@@ -92,9 +49,9 @@ class RowLog:
     """a later timestamp was set by the application, and does not show when the cell was written"""
     applied: dict[Cell, int] = field(default_factory=dict)
     """cells that the target must have, each with the sequence number of its newest edit"""
-    pending: set[Cell] = field(default_factory=set)
+    pending: Set[Cell] = field(default_factory=set)
     """cells of files that are not applied yet"""
-    left_out: set[Cell] = field(default_factory=set)
+    left_out: Set[Cell] = field(default_factory=set)
     """cells of quarantined entries that an operator released by `accept`"""
     unread: list[str] = field(default_factory=list)
     """why some of the log could not be read"""
@@ -115,51 +72,68 @@ class Explanation:
     fingerprint: str
 
 
-def row_sides(source: bytes, target: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int) -> RowSides | None:
-    """Both sides of one row, from its raw cells as cell blocks; None when what is visible is equal."""
-    here, here_seen = _cells(source, rules, at_ms)
-    there, there_seen = _cells(target, rules, at_ms)
-    only_source, only_target = sorted(here_seen - there_seen), sorted(there_seen - here_seen)
-    if not only_source and not only_target:
-        return None
-    asked = question((*only_source, *only_target))
-    return RowSides(
-        frozenset(filter(asked.concerns, here)),
-        frozenset(filter(asked.concerns, there)),
-        tuple(only_source),
-        tuple(only_target),
-        at_ms,
-    )
-
-
-def question(cells: Iterable[Cell]) -> Question:
-    """What may explain that these cells differ."""
-    columns: dict[tuple[bytes, bytes], int] = {}
-    families: dict[bytes, int] = {}
-    for family, qualifier, timestamp, *_ in cells:
-        columns[family, qualifier] = min(timestamp, columns.get((family, qualifier), timestamp))
-        families[family] = min(timestamp, families.get(family, timestamp))
-    return Question(columns, families)
-
-
 def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> Explanation:
-    """Determine the class of a row's difference: the worst of its cells'."""
+    """Determine the class of a row's difference: the worst of its cells'.
+
+    A row with more differing cells than are examined is unexplained, and its exact cells are unknown.
+    """
     kinds: set[DifferenceKind] = set()
     details = []
     hashed = hashlib.sha256()
+    near = _Near(sides, log)
     for side, cells, why in (("source", sides.only_source, _why_missing), ("target", sides.only_target, _why_shown)):
         for cell in cells:
             kind: DifferenceKind = UNEXPLAINED
-            because = "its column has too many edits in the log to examine them"
-            if not log.too_many:
-                kind, because = why(cell, sides, log, rules)
+            if sides.too_many:
+                because = "too many versions and markers may explain it to examine them"
+            elif log.too_many:
+                because = "its column has too many edits in the log to examine them"
+            else:
+                kind, because = why(cell, *near.to(cell), rules)
             kinds.add(kind)
             details.append(f"only the {side} shows {_show(cell)}: {because}")
             hashed.update(repr((side, kind, cell)).encode())
     detail = "; ".join(details[:SHOWN_CELLS])
     if len(details) > SHOWN_CELLS:
         detail += f"; and {len(details) - SHOWN_CELLS} more cells"
+    if sides.differing > len(details):
+        cut = f"{sides.differing} cells differ, too many to examine each: only the first {len(details)} were examined"
+        return Explanation(UNEXPLAINED, f"{cut}: {detail}" if detail else cut, "")
     return Explanation(next(kind for kind in WORST_FIRST if kind in kinds), detail, hashed.hexdigest())
+
+
+class _Near:
+    """The part of a row that can explain one of its cells: the cell's column, and markers of its whole family.
+
+    Without it, the cost of explaining a wide row would grow with the square of its cells.
+    """
+
+    def __init__(self, sides: RowSides, log: RowLog) -> None:
+        self._sides = sides
+        self._log = log
+        known = (sides.source, sides.target, log.applied, log.pending, log.left_out)
+        self._columns = [_by_column(cells) for cells in known]
+
+    def to(self, cell: Cell) -> tuple[RowSides, RowLog]:
+        """What concerns the cell."""
+        family, qualifier, *_ = cell
+        source, target, applied, pending, left_out = (
+            cells.get((family, qualifier), frozenset()) | cells.get((family, None), frozenset())
+            for cells in self._columns
+        )
+        log = replace(
+            self._log, applied={one: self._log.applied[one] for one in applied}, pending=pending, left_out=left_out
+        )
+        return replace(self._sides, source=source, target=target), log
+
+
+def _by_column(cells: Iterable[Cell]) -> dict[tuple[bytes, bytes | None], frozenset[Cell]]:
+    """Cells by family and qualifier; markers of whole families by family and None."""
+    found: dict[tuple[bytes, bytes | None], set[Cell]] = {}
+    for cell in cells:
+        family, qualifier, *_ = cell
+        found.setdefault((family, None if is_family_marker(cell) else qualifier), set()).add(cell)
+    return {column: frozenset(cells) for column, cells in found.items()}
 
 
 def _why_missing(
@@ -268,32 +242,11 @@ def _logged(cell: Cell, log: RowLog) -> str:
     return f"a put with a TTL of {_own_ttl(cell)} ms (sequence number {log.applied[cell]} in the log, expired)"
 
 
-def _cells(block: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int) -> tuple[set[Cell], set[Cell]]:
-    if not block:
-        return set(), set()
-    index = index_cells(np.frombuffer(block, np.uint8))
-    fates = resolve(index, rules, at_ms)
-    cells = list(cells_of(cells_to_arrow(index)))
-    return set(cells), {cell for cell, fate in zip(cells, fates, strict=True) if fate == Fate.VISIBLE}
-
-
-def cells_of(batch: pa.RecordBatch) -> Iterable[Cell]:
-    """The cells of a batch with CELL_SCHEMA's columns."""
-    names = ("family", "qualifier", "timestamp", "type", "value", "tags")
-    for family, qualifier, timestamp, kind, value, tags in zip(
-        *(batch[name].to_pylist() for name in names), strict=True
-    ):
-        yield family, qualifier, timestamp, kind, _short(value), tags
-
-
-def _short(value: bytes) -> bytes:
-    return value if len(value) <= _SHORT_VALUE else hashlib.sha256(value).digest()
-
-
 def _timestamp(cell: Cell) -> int:
     return cell[2]
 
 
 def _show(cell: Cell) -> str:
     family, qualifier, timestamp, kind, *_ = cell
-    return f"{family.decode('latin-1')}:{qualifier.hex() or '(empty)'} at {timestamp}, type {CellType(kind).name}"
+    shown = qualifier[:_SHOWN_BYTES].hex() + ("…" if len(qualifier) > _SHOWN_BYTES else "") or "(empty)"
+    return f"{family.decode('latin-1')}:{shown} at {timestamp}, type {CellType(kind).name}"

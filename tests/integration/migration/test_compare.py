@@ -9,6 +9,7 @@ import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, raw, run_of, spark, unique, visible
 from walferry.embedded.cluster import Cluster
+from walferry.errors import UsageError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
@@ -184,3 +185,20 @@ def test_hundreds_of_unlogged_rows_are_examined_one_by_one_and_can_be_accepted(m
     assert len(accept(moved.ledger, EQUAL, None, "a cache that nobody needs", "tester")) == 450
     again = compare(moved, spark(), EQUAL)
     assert (again.differing_rows, again.undecided, again.shuts_the_gate) == (450, 0, False)
+
+
+def test_a_row_of_which_thousands_of_cells_differ_is_cut_off_and_says_so(moved: Run) -> None:
+    """Hole: every cell of such a row was collected."""
+    wide = put(b"wide", [Cell(b"wide", b"f", b"%05d" % number, b"never logged") for number in range(2_500)])
+    wide.durability = pb.MutationProto.SKIP_WAL
+    narrow = put(b"narrow", [Cell(b"narrow", b"f", b"%05d" % number, b"never logged") for number in range(50)])
+    narrow.durability = pb.MutationProto.SKIP_WAL
+    moved.source.mutate(ROWS, [wide, narrow])
+    moved.source.put(ROWS, [Cell(b"wide", b"f", b"z", b"logged")])
+    compare(moved, spark(), ROWS)
+    differences = {d.row: d for d in moved.ledger.comparisons.differences(None, ROWS)}
+    assert (differences[b"wide"].kind, differences[b"wide"].fingerprint) == (UNEXPLAINED, "")
+    assert differences[b"wide"].detail.startswith("2501 cells differ, too many to examine each: only the first 1000 ")
+    assert differences[b"narrow"].kind == NOT_IN_LOG
+    with pytest.raises(UsageError, match="no row wide"):
+        accept(moved.ledger, ROWS, ["wide"], "a cache", "tester")

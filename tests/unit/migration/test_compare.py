@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.migration import compare
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
+from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
+from walferry.migration.row_sides import Bounds, Packed, RowSides
+from walferry.migration.wal_lookup import RowLogs
+from walferry.run.run import Run
 
 SPARK: SparkSession = None  # type: ignore[assignment]
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
@@ -54,3 +61,36 @@ def test_few_rows_and_too_many_rows_are_not_read_once_more(read_again: list[Rang
     many = [outcome(named(region, SHOWN_ROWS), 15_000) for region in "ab"]
     assert compare._differing(SPARK, [pair("a"), pair("b")], many) == (30_000, named("a", SHOWN_ROWS))
     assert read_again == []
+
+
+def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: it was read once for every 2,000 rows."""
+    lost = (b"f", b"q", 2_000, 4, b"v", b"")
+    sides = RowSides(frozenset({lost}), frozenset(), (lost,), (), 1, False, 9_000)
+    rows = named("a", 5_000)
+    read: list[int] = []
+    asked: list[tuple[int, Bounds]] = []
+
+    def read_again(spark: SparkSession, work: object, items: Sequence[Any], *, what: str) -> list[Any]:
+        read.append(sum(len(item.rows) for item in items))
+        return [(row, None if row == rows[0] else Packed(sides)) for item in items for row in item.rows]
+
+    def look_up(
+        run: Run, spark: SparkSession, table: str, questions: dict[bytes, object], applied: set[str], *rest: Any
+    ) -> RowLogs:
+        asked.append((len(questions), rest[-1]))
+        return RowLogs(RowLog(1_000, 9_000), {})
+
+    monkeypatch.setattr(compare, "fan_out", read_again)
+    monkeypatch.setattr(compare, "look_up", look_up)
+    monkeypatch.setattr(compare, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
+    address = SimpleNamespace(address=lambda: HERE)
+    run: Any = SimpleNamespace(
+        spec=SimpleNamespace(source=address, target=address),
+        source=SimpleNamespace(describe=lambda table: None),
+        pair=lambda table: SimpleNamespace(source=table, target=table),
+    )
+    found = compare.explain(run, SPARK, "t", rows, set(), 9_000)
+    assert read == [2_000, 2_000, 1_000]
+    assert asked == [(4_999, Bounds.of_each(5_000))]
+    assert [(item.row, item.kind) for item in found[:2]] == [(rows[0], IN_FLIGHT), (rows[1], NOT_IN_LOG)]

@@ -15,18 +15,18 @@ from walferry.migration.explain import (
     LEFT_OUT,
     NOT_IN_LOG,
     UNEXPLAINED,
-    Cell,
     Explanation,
     RowLog,
     classify,
-    row_sides,
 )
+from walferry.migration.row_sides import Bounds, Cell, row_sides
 
 SINCE = 1_000
 """the start fence; smaller timestamps came with the snapshot"""
 UNTIL = 900_000
 """when the comparison began"""
 NOW = 1_000_000
+WIDE = Bounds(100, 100_000)
 
 
 def put(timestamp: int, value: bytes = b"v", qualifier: bytes = b"q", ttl: int | None = None) -> Cell:
@@ -53,9 +53,11 @@ def why(
     return found.kind if found else None
 
 
-def explained(source: list[Cell], target: list[Cell], log: RowLog, versions: int = 1) -> Explanation | None:
+def explained(
+    source: list[Cell], target: list[Cell], log: RowLog, versions: int = 1, bounds: Bounds = WIDE
+) -> Explanation | None:
     rules = {b"f": FamilyRules(versions, 0, None)}
-    sides = row_sides(block(source), block(target), rules, NOW)
+    sides = row_sides(block(source), block(target), rules, NOW, bounds)
     return classify(sides, log, rules) if sides else None
 
 
@@ -209,6 +211,64 @@ def test_a_log_that_could_not_be_looked_at_is_named() -> None:
     assert found
     assert found.kind == NOT_IN_LOG
     assert "not all of the log could be read: WAL file rs.7 is gone from the source" in found.detail
+
+
+# ---- rows of which more differs than is examined
+
+
+@pytest.mark.parametrize("bounds", [Bounds(3, 100_000), Bounds(100, 3 * 20)], ids=["cells", "bytes"])
+def test_a_row_with_more_differing_cells_than_are_examined_says_so_and_shuts_the_gate(bounds: Bounds) -> None:
+    """Hole: all cells of such a row were collected. The first three would be in flight, and the last one is lost."""
+    cells = [put(2_000, qualifier=b"%02d" % number) for number in range(10)]
+    found = explained(cells, [], RowLog(SINCE, UNTIL, {cells[9]: 7}, set(cells[:9])), bounds=bounds)
+    assert found
+    assert found.kind == UNEXPLAINED
+    assert found.detail.startswith(
+        "10 cells differ, too many to examine each: only the first 3 were examined: only the"
+    )
+    assert found.fingerprint == "", "nobody can accept cells that are not known"
+
+
+def test_a_row_of_which_not_even_one_cell_is_examined_is_unexplained() -> None:
+    found = explained([put(2_000, qualifier=b"q" * 300)], [], RowLog(SINCE, UNTIL), bounds=Bounds(100, 200))
+    assert found
+    assert (found.kind, found.fingerprint) == (UNEXPLAINED, "")
+    assert found.detail == "1 cells differ, too many to examine each: only the first 0 were examined"
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+def test_a_row_with_more_versions_than_are_kept_is_unexplained(at_source: bool) -> None:
+    versions = [put(3_000 + number) for number in range(5)]
+    sides = ([put(2_000), *versions], versions) if at_source else (versions, [put(2_000), *versions])
+    log = RowLog(SINCE, UNTIL, {put(2_000): 7}, pending={put(2_000), marker(2_000)})
+    found = explained(*sides, log, versions=9)
+    assert found
+    assert found.kind == IN_FLIGHT
+    cut = explained(*sides, log, versions=9, bounds=Bounds(4, 100_000))
+    assert cut
+    assert cut.kind == UNEXPLAINED
+    assert "too many versions and markers" in cut.detail
+    assert cut.fingerprint != "", "which cells differ is known"
+
+
+def test_cells_of_other_columns_need_no_room() -> None:
+    others = [put(3_000, qualifier=b"%02d" % number) for number in range(50)]
+    found = explained([put(2_000), *others], others, RowLog(SINCE, UNTIL), bounds=Bounds(2, 100_000))
+    assert found
+    assert found.kind == NOT_IN_LOG
+
+
+def test_a_marker_of_the_whole_family_explains_cells_of_any_column() -> None:
+    gone = marker(5_000, CellType.DELETE_FAMILY)
+    cells = [put(2_000, qualifier=b"%02d" % number) for number in range(9)]
+    assert why([gone, *cells], cells, pending={gone}) == IN_FLIGHT
+    assert why(cells, [gone, *cells], dict.fromkeys(cells, 8) | {gone: 7}) == HISTORY
+
+
+def test_a_long_qualifier_is_cut_where_it_is_shown() -> None:
+    found = explained([put(5, qualifier=b"q" * 30_000)], [], RowLog(SINCE, UNTIL))
+    assert found
+    assert len(found.detail) < 300
 
 
 # ---- overwritten at the same timestamp by a put that has expired

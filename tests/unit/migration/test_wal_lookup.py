@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
-from walferry.migration import logged as lookups
-from walferry.migration.explain import RowLog, question
-from walferry.migration.logged import logged
+from walferry.migration import wal_lookup
+from walferry.migration.explain import RowLog
+from walferry.migration.row_sides import Bounds, Packed, question
 from walferry.run.run import Run
 from walferry.storage.local import Local
+from walferry.wal.files import WalFile
+from walferry.wal.open import open_wal
 
+SPARK: SparkSession = None  # type: ignore[assignment]
 SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"
 UNTIL = 10**13
-QUESTION = question([(b"f", b"q", 100, CellType.PUT, b"", b"")])
+WIDE = Bounds(100, 100_000)
+QUESTION = Packed(question([(b"f", b"q", 100, CellType.PUT, b"", b"")]))
 
 
 def cell(timestamp: int, value: bytes = b"v", row: bytes = b"row", qualifier: bytes = b"q") -> bytes:
@@ -60,17 +67,22 @@ class Log:
             self.run.ledger.log.set_ranges([WalRange(name(number), 0, size, "t1", cells, cells, 1, 2, "applied")])
             self.applied.add(name(number))
 
-    def look(self, rows: Sequence[bytes] = (b"row",)) -> dict[bytes, RowLog]:
-        return logged(self.run, None, "t1", dict.fromkeys(rows, QUESTION), self.applied, UNTIL)  # type: ignore[arg-type]
+    def look(self, rows: Sequence[bytes] = (b"row",), bounds: Bounds = WIDE) -> dict[bytes, RowLog]:
+        questions = dict.fromkeys(rows, QUESTION)
+        logs = wal_lookup.look_up(self.run, SPARK, "t1", questions, self.applied, UNTIL, bounds)
+        return {row: logs.of(row) for row in rows}
 
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Log]:
-    def here(spark: object, work: Callable[[Any], Iterable[Any]], items: Sequence[Any], *, what: str) -> list[Any]:
-        return [result for item in items for result in work(item)]
+    def finds(spark: SparkSession, lookup: Any) -> list[tuple[int, bytes]]:
+        numbers = [pa.record_batch([pa.array([number])], ["id"]) for number in range(len(lookup.files))]
+        found = [batch for number in numbers for batch in wal_lookup._read(lookup, [number])]
+        results = [batch.to_pylist() for batch in wal_lookup._merge(lookup, found)]
+        return [(item["row"], item["found"]) for items in results for item in items]
 
-    monkeypatch.setattr(lookups, "fan_out", here)
-    monkeypatch.setattr(lookups, "shared_files", lambda address: Local())
+    monkeypatch.setattr(wal_lookup, "_finds", finds)
+    monkeypatch.setattr(wal_lookup, "shared_files", lambda address: Local())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
         yield Log(ledger, tmp_path / "hbase")
 
@@ -124,14 +136,50 @@ def test_a_file_that_is_gone_or_damaged_is_named(wal: Log) -> None:
     ]
 
 
-def test_a_row_with_more_edits_than_are_kept_is_given_up_and_others_are_not(
+def test_an_error_that_may_pass_is_raised_and_not_taken_for_an_empty_log(
     wal: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookups, "KEPT_CELLS", 5)
-    monkeypatch.setattr(lookups, "FILES_AT_ONCE", 1)
-    for number in range(1, 4):
-        edits = [cell(100 + 10 * number + n) for n in range(3)] + [cell(100, row=b"calm")]
+    def not_closed(*arguments: object) -> object:
+        raise TransientError("WAL file is not closed yet")
+
+    wal.write(1, header() + entry([cell(100)]) + TRAILER)
+    monkeypatch.setattr(wal_lookup, "open_wal", not_closed)
+    with pytest.raises(TransientError, match="not closed yet"):
+        wal.look()
+
+
+@pytest.mark.parametrize("bounds", [Bounds(5, 100_000), Bounds(100, 5 * 20)], ids=["cells", "bytes"])
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_row_with_more_edits_than_are_kept_is_given_up_and_others_are_not(
+    wal: Log, bounds: Bounds, files: int
+) -> None:
+    for number in range(1, files + 1):
+        edits = [cell(100 + 10 * number + n) for n in range(9 // files)] + [cell(100, row=b"calm")]
         wal.write(number, header() + entry(edits) + TRAILER)
-    found = wal.look((b"row", b"calm"))
+    found = wal.look((b"row", b"calm"), bounds)
     assert (found[b"row"].too_many, found[b"row"].applied) == (True, {})
     assert (found[b"calm"].too_many, len(found[b"calm"].applied)) == (False, 1)
+
+
+def test_an_edit_that_several_files_hold_counts_once(wal: Log) -> None:
+    for number in range(1, 4):
+        wal.write(number, header() + entry([cell(100), cell(101)], number) + TRAILER)
+    (found,) = wal.look(bounds=Bounds(2, 100_000)).values()
+    assert (found.too_many, set(found.applied.values())) == (False, {3})
+
+
+def test_each_file_is_read_once_for_all_rows(wal: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: the log was read once for every 2,000 rows."""
+    opened: list[str] = []
+
+    def opening(files: Any, root: str, file: WalFile, until: Any) -> Any:
+        opened.append(file.name)
+        return open_wal(files, root, file, until)
+
+    monkeypatch.setattr(wal_lookup, "open_wal", opening)
+    rows = [b"row%d" % number for number in range(5_000)]
+    for number in range(1, 4):
+        wal.write(number, header() + entry([cell(100 + number, row=row) for row in rows]) + TRAILER)
+    found = wal.look(rows)
+    assert sorted(opened) == [name(number) for number in range(1, 4)]
+    assert {len(log.applied) for log in found.values()} == {3}

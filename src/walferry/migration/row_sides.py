@@ -1,0 +1,222 @@
+"""Both sides of a row that differs: which of its cells differ, and which raw cells may explain it.
+
+A row may have millions of cells, and thousands of rows may differ. So only a bounded number of each row's cells is
+kept, and a row of which more would be needed says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, takewhile
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from walferry.formats.cells import CellIndex, CellType, cells_to_arrow, index_cells
+from walferry.formats.resolve import FamilyRules, Fate, resolve
+
+ROW_CELLS = 1_000
+ROW_BYTES = 256 << 10
+"""the most that is kept of one row: of its cells that differ, of the raw cells of either side, and of the log's"""
+TABLE_CELLS = 2_000_000
+TABLE_BYTES = 128 << 20
+"""and of all rows of a table together; each has an equal share"""
+
+_SHORT_VALUE = 32
+_CELL_OVERHEAD = 16  # timestamp, type and lengths
+_CELLS_AT_ONCE = 1_000
+_FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
+
+Cell = tuple[bytes, bytes, int, int, bytes, bytes]
+"""family, qualifier, timestamp, type, value (or its SHA-256 if that is shorter), tags"""
+
+Value = TypeVar("Value")
+
+
+class Packed(Generic[Value]):
+    """A value as compressed bytes: as objects, the cells of all rows would need ten times the memory."""
+
+    def __init__(self, value: Value) -> None:
+        self._data = zlib.compress(pickle.dumps(value), 1)
+
+    def value(self) -> Value:
+        """The value, as a new object."""
+        value: Value = pickle.loads(zlib.decompress(self._data))
+        return value
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is kept of a row."""
+
+    cells: int
+    size: int
+    """bytes"""
+
+    @classmethod
+    def of_each(cls, rows: int) -> Bounds:
+        """What is kept of each of so many rows of a table."""
+        return cls(min(ROW_CELLS, TABLE_CELLS // rows), min(ROW_BYTES, TABLE_BYTES // rows))
+
+    def room(self) -> Room:
+        """All of it, still free."""
+        return Room(self.cells, self.size)
+
+    def all_of(self, cells: Iterable[Cell]) -> frozenset[Cell] | None:
+        """The cells; None if they are more than may be kept."""
+        room = self.room()
+        kept = frozenset(takewhile(room.takes, cells))
+        return None if room.exhausted else kept
+
+
+@dataclass
+class Room:
+    """What is left of a row's bounds."""
+
+    cells: int
+    size: int
+
+    def takes(self, cell: Cell) -> bool:
+        """Whether the cell may be kept; if not, no later one may either."""
+        family, qualifier, _, _, value, tags = cell
+        self.cells -= 1
+        self.size -= len(family) + len(qualifier) + len(value) + len(tags) + _CELL_OVERHEAD
+        return not self.exhausted
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a cell found no room."""
+        return self.cells < 0 or self.size < 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """The cells in which a row differs, to look for an explanation elsewhere.
+
+    What explains a cell (a marker, a newer version or another put) is in its column or family and not older.
+    """
+
+    columns: Mapping[tuple[bytes, bytes], int]
+    """the oldest timestamp that differs, for each family and qualifier"""
+    families: Mapping[bytes, int]
+    """and for each family"""
+
+    def concerns(self, cell: Cell) -> bool:
+        """Whether a cell of the row may explain anything."""
+        family, qualifier, timestamp, *_ = cell
+        if is_family_marker(cell):
+            return timestamp >= self.families.get(family, timestamp + 1)
+        return timestamp >= self.columns.get((family, qualifier), timestamp + 1)
+
+
+@dataclass(frozen=True)
+class RowSides:
+    """A row that differs: the cells that only one side shows, and what both hold that may explain them."""
+
+    source: frozenset[Cell]
+    """the raw cells that the question concerns"""
+    target: frozenset[Cell]
+    only_source: tuple[Cell, ...]
+    only_target: tuple[Cell, ...]
+    differing: int
+    """how many cells only one side shows; if the two above hold fewer, they are the row's first ones"""
+    too_many: bool
+    """more raw cells may explain the difference than are kept: nothing is explained"""
+    at_ms: int
+    """the moment at which both sides were resolved"""
+
+    @property
+    def question(self) -> Question:
+        """What to look for in the log."""
+        return question((*self.only_source, *self.only_target))
+
+
+def row_sides(
+    source: bytes, target: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int, bounds: Bounds
+) -> RowSides | None:
+    """Both sides of one row, from its raw cells as cell blocks; None when what is visible is equal.
+
+    Reads any number of cells; keeps at most `bounds` of those that differ, and of the raw cells of either side. Memory:
+    a small multiple of both blocks.
+    """
+    here, there = (index_cells(np.frombuffer(block, np.uint8)) for block in (source, target))
+    visible = (_cells(cells, resolve(cells, rules, at_ms) == Fate.VISIBLE) for cells in (here, there))
+    only_source: list[Cell] = []
+    only_target: list[Cell] = []
+    room = bounds.room()
+    differing = 0
+    for cell, at_source in _differing(*visible):
+        differing += 1
+        if not room.exhausted and room.takes(cell):
+            (only_source if at_source else only_target).append(cell)
+    if not differing:
+        return None
+    asked = question((*only_source, *only_target))
+    raw = [bounds.all_of(filter(asked.concerns, _cells(cells))) for cells in (here, there)]
+    return RowSides(
+        raw[0] or frozenset(),
+        raw[1] or frozenset(),
+        tuple(sorted(only_source)),
+        tuple(sorted(only_target)),
+        differing,
+        None in raw,
+        at_ms,
+    )
+
+
+def question(cells: Iterable[Cell]) -> Question:
+    """What may explain that these cells differ."""
+    columns: dict[tuple[bytes, bytes], int] = {}
+    families: dict[bytes, int] = {}
+    for family, qualifier, timestamp, *_ in cells:
+        columns[family, qualifier] = min(timestamp, columns.get((family, qualifier), timestamp))
+        families[family] = min(timestamp, families.get(family, timestamp))
+    return Question(columns, families)
+
+
+def cells_of(batch: pa.RecordBatch) -> Iterator[Cell]:
+    """The cells of a batch with CELL_SCHEMA's columns."""
+    names = ("family", "qualifier", "timestamp", "type", "value", "tags")
+    for family, qualifier, timestamp, kind, value, tags in zip(
+        *(batch[name].to_pylist() for name in names), strict=True
+    ):
+        yield family, qualifier, timestamp, kind, _short(value), tags
+
+
+def is_family_marker(cell: Cell) -> bool:
+    """Whether the cell deletes of a whole family."""
+    return cell[3] in _FAMILY_MARKERS
+
+
+def _differing(source: Iterator[Cell], target: Iterator[Cell]) -> Iterator[tuple[Cell, bool]]:
+    """The visible cells that only one side has, in the row's order, each with whether that is the source."""
+    both = heapq.merge(((cell, True) for cell in source), ((cell, False) for cell in target), key=_place)
+    for _, found in groupby(both, _place):
+        cells = list(found)  # of each side one at most: a column shows one cell at a timestamp
+        if len({cell for cell, _ in cells}) == len(cells):
+            yield from cells
+
+
+def _place(item: tuple[Cell, bool]) -> tuple[bytes, bytes, int]:
+    """What HBase sorts a row's visible cells by."""
+    (family, qualifier, timestamp, *_), _ = item
+    return family, qualifier, -timestamp
+
+
+def _cells(index: CellIndex, chosen: npt.NDArray[np.bool_] | None = None) -> Iterator[Cell]:
+    """The (chosen) cells, in their order, few at a time."""
+    for start in range(0, len(index), _CELLS_AT_ONCE):
+        stop = start + _CELLS_AT_ONCE
+        batch = cells_to_arrow(index.part(start, stop))
+        yield from cells_of(batch if chosen is None else batch.filter(pa.array(chosen[start:stop])))
+
+
+def _short(value: bytes) -> bytes:
+    return value if len(value) <= _SHORT_VALUE else hashlib.sha256(value).digest()
