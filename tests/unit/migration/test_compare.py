@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
+from walferry.ledger import ComparedTable
 from walferry.migration import compare
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
@@ -84,13 +85,19 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "fan_out", read_again)
     monkeypatch.setattr(compare, "look_up", look_up)
     monkeypatch.setattr(compare, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
+    monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 9_000, 9_000, 0))
+    monkeypatch.setattr(compare, "applied_files", lambda *_: set())
+    monkeypatch.setattr(compare, "_pairs", lambda *_: [])
+    monkeypatch.setattr(compare, "compare_pairs", lambda *_: [])
+    monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
     address = SimpleNamespace(address=lambda: HERE)
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(source=address, target=address),
         source=SimpleNamespace(describe=lambda table: None),
         pair=lambda table: SimpleNamespace(source=table, target=table),
+        ledger=SimpleNamespace(comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict)),
     )
-    found = compare.explain(run, SPARK, "t", rows, set(), 9_000)
+    found = compare.compare(run, SPARK, "t").differences
     assert read == [2_000, 2_000, 1_000]
     assert asked == [(4_999, Bounds.of_each(5_000))]
     assert [(item.row, item.kind) for item in found[:2]] == [(rows[0], IN_FLIGHT), (rows[1], NOT_IN_LOG)]
