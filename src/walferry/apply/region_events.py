@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -29,9 +30,21 @@ class RegionEvent:
     sequence_number: int
     write_time: int
     files: frozenset[str] = frozenset()
-    """names of store files: for an opening all of the region's, otherwise those added"""
+    """store files (`store_file`): for an opening all of the region's, otherwise those added"""
     replaced: frozenset[str] = frozenset()
-    """names of store files that a compaction removed"""
+    """store files that a compaction removed"""
+    row: bytes = b""
+    """the region's first row; a zero byte for the table's first region (WALEdit.getRowForRegion)"""
+
+
+def store_file(family: bytes, name: str) -> str:
+    """What a store file is known by: "family/name". The family is quoted: it may have blanks."""
+    return f"{quote(family)}/{name}"
+
+
+def family_of(file: str) -> str:
+    """The column family of a `store_file`."""
+    return unquote(file.partition("/")[0])
 
 
 def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterator[RegionEvent]:
@@ -41,7 +54,8 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
         kind = Marker(int(batch.marker[entry]))
         offset = batch.base + int(batch.start[entry])
         try:
-            files, replaced = _store_files(kind, batch.buffer[batch.cells_start[entry] : batch.end[entry]])
+            cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
+            files, replaced = _store_files(kind, cell["value"][0].as_py())
         except DecodeError as error:
             raise DamagedInputError(
                 f"{file} is damaged at byte {offset}: the marker of a {kind.name.lower()} cannot be read: {error}",
@@ -57,27 +71,29 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
             int(batch.write_time[entry]),
             files,
             replaced,
+            cell["row"][0].as_py(),
         )
 
 
-def _store_files(kind: Marker, cell: np.ndarray) -> tuple[frozenset[str], frozenset[str]]:
-    """The store files in a marker's cell: those that the region has or gained, and those that it lost.
+def _store_files(kind: Marker, value: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """The store files in a marker: those that the region has or gained, and those that it lost.
 
     None for a closing: HBase has released the files when it writes that marker (HRegion.doClose).
     """
-    if kind is Marker.REGION_CLOSE:
-        return frozenset(), frozenset()
-    (value,) = cells_to_arrow(index_cells(cell))["value"].to_pylist()
+    added: Iterable[tuple[bytes, Iterable[str]]] = ()
+    removed: Iterable[str] = ()
     if kind is Marker.REGION_OPEN:
         opened = pb.RegionEventDescriptor.FromString(value)
-        return frozenset(name for store in opened.stores for name in store.store_file), frozenset()
-    if kind is Marker.BULK_LOAD:
+        added = ((store.family_name, store.store_file) for store in opened.stores)
+    elif kind is Marker.BULK_LOAD:
         loaded = pb.BulkLoadDescriptor.FromString(value)
-        return frozenset(name for store in loaded.stores for name in store.store_file), frozenset()
-    if kind is Marker.COMPACTION:
+        added = ((store.family_name, store.store_file) for store in loaded.stores)
+    elif kind is Marker.COMPACTION:
         compacted = pb.CompactionDescriptor.FromString(value)
-        return frozenset(compacted.compaction_output), frozenset(compacted.compaction_input)
-    flushed = pb.FlushDescriptor.FromString(value)
-    if flushed.action == pb.FlushDescriptor.COMMIT_FLUSH:
-        return frozenset(name for store in flushed.store_flushes for name in store.flush_output), frozenset()
-    return frozenset(), frozenset()
+        added = [(compacted.family_name, compacted.compaction_output)]
+        removed = (store_file(compacted.family_name, name) for name in compacted.compaction_input)
+    elif kind is Marker.FLUSH:
+        flushed = pb.FlushDescriptor.FromString(value)
+        if flushed.action == pb.FlushDescriptor.COMMIT_FLUSH:
+            added = ((store.family_name, store.flush_output) for store in flushed.store_flushes)
+    return frozenset(store_file(family, name) for family, names in added for name in names), frozenset(removed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from sqlalchemy import Connection, delete, insert, or_, select
+from sqlalchemy import Connection, delete, insert, select
 
 from walferry.ledger.rows import KnownRegion, from_columns, to_columns
 from walferry.ledger.store import Store
@@ -28,9 +28,9 @@ class Regions:
         table = self._store.table("known_regions")
         mine = (table.c.run_id == self._run_id, table.c.table_name.in_(sorted(tables)))
         found = {}
+        named = (table.c.region.in_(names) for names in _cut(sorted(set(regions))))
         with self._store.database.read() as connection:
-            for names in [[], *_cut(sorted(set(regions)))]:
-                wanted = or_(table.c.closed_sequence.is_not(None), table.c.region.in_(names))
+            for wanted in (table.c.closed_sequence.is_not(None), *named):
                 for row in connection.execute(select(table).where(*mine, wanted)).mappings():
                     known = from_columns(KnownRegion, dict(row))
                     found[known.table, known.region] = known

@@ -175,12 +175,14 @@ class KnownRegion:
     table: str = field(metadata={"column": "table_name"})
     region: str
     store_files: frozenset[str]
-    """names of those that it certainly has"""
+    """those that it certainly has, each as "family/name" """
     closed_sequence: int | None = None
     """sequence number of its closing, if that is the last event in the log"""
     closed_file: str = ""
     closed_offset: int = 0
     closed_ms: int = 0
+    replaced_files: frozenset[str] = frozenset()
+    """store files that a compaction removed before the log told that they had been added"""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.region_events import store_file
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
@@ -256,9 +257,11 @@ def _schema_text(descriptor: TableDescriptor) -> str:
 
 
 def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:
-    """The names of the store files of the snapshot's live regions, by encoded name."""
+    """The store files of the snapshot's live regions, by encoded name."""
     return {
-        region_name(region.region_info): {file.name for family in region.family_files for file in family.store_files}
+        region_name(region.region_info): {
+            store_file(family.family_name, file.name) for family in region.family_files for file in family.store_files
+        }
         for region in manifest.region_manifests
         if not region.region_info.split and not region.region_info.offline
     }

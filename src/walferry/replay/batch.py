@@ -15,6 +15,7 @@ from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
 from walferry.clock import now_ms
+from walferry.hbase.descriptors import Region
 from walferry.ledger import KnownRegion, Round
 from walferry.ledger.regions import RegionChanges, RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
@@ -39,6 +40,8 @@ class Batch:
     """everything written before this moment is applied once the batch is"""
     before: dict[str, str] | None
     """fingerprints before the cut; None when the batch does not include all files before the cut"""
+    regions: Mapping[str, Sequence[Region]]
+    """each table's regions as of the cut; at the drain, as of its beginning"""
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,10 @@ def _apply_calm(
     run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
 ) -> _Done:
     """Tables whose regions did not move: one pass over each group's files, whose bytes are sent unchanged."""
-    now = partial(regions_of, run.source)
+    families = partial(lineage.families_of, run.source)
     # Regions that were closed when the last batch ended have not moved since: whether they continued is known now.
-    refusals = lineage.find_breaks(lineage.follow(run.ledger.regions.known(route.tables), []), now)
+    closed = lineage.follow(run.ledger.regions.known(route.tables), [], families)
+    refusals = lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source))
     broken = {refusal.table for refusal in refusals}
     sound = _narrow(route, set(route.tables) - broken)
     reports = _at_first(refusals, [untouched(file, broken) for file in batch.files if broken])
@@ -116,8 +120,8 @@ def _apply_calm(
     done = apply_groups(spark, [GroupTask(sound, tuple(files), regions) for files in groups.values()])
     events = [event for report in done if report.complete for event in report.events]
     before = run.ledger.regions.known(sound.tables, (event.region for event in events))
-    after = lineage.follow(before, events)
-    return _Done(reports + done, lineage.changes(before, after, sound.tables, now))
+    after = lineage.follow(before, events, families)
+    return _Done(reports + done, lineage.changes(before, after, sound.tables, batch.regions))
 
 
 def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:
@@ -133,12 +137,11 @@ def _apply_moved(
     damaged = any(not index.report.complete for index in indexes)
     # What a damaged file hides may change the meaning of the rest: nothing of the batch is applied until its release.
     refusals: list[Refusal] = []
-    now = partial(regions_of, run.source)
     events = [] if damaged else [event for index in indexes for event in index.report.events]
     before = run.ledger.regions.known(route.tables, (event.region for event in events))
-    after = lineage.follow(before, events)
+    after = lineage.follow(before, events, partial(lineage.families_of, run.source))
     if not damaged:
-        refusals = lineage.find_breaks(after, now)
+        refusals = lineage.find_breaks(after, batch.regions, partial(regions_of, run.source))
     waiting = {table: set(held.get(table, ())) for table in route.tables}
     for refusal in (r for index in indexes for r in index.report.refusals if r.kind is not RefusalKind.DAMAGE):
         waiting[refusal.table].add(refusal.region)
@@ -161,7 +164,7 @@ def _apply_moved(
         reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
     names = {file.name for file in batch.files}
     reports = _at_first([refusal for refusal in refusals if refusal.file not in names], reports)
-    told = {} if damaged else lineage.changes(before, after, set(route.tables) - broken, now)
+    told = {} if damaged else lineage.changes(before, after, set(route.tables) - broken, batch.regions)
     return _Done(reports, told)
 
 

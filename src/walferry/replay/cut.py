@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -53,6 +53,8 @@ class Cut:
     """every WAL file listed after the last roll"""
     current: dict[str, int]
     """for each group, the number of the first file after the cut"""
+    regions: dict[str, list[Region]]
+    """each table's regions after the last roll, of which `after` is the fingerprint"""
 
     def below(self) -> list[WalFile]:
         """The sealed files before the cut; dead servers' files that are still being split are left out."""
@@ -74,12 +76,11 @@ class Cut:
         return file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
 
 
-def fingerprint(client: HBaseClient, table: str) -> str:
-    """Digest over the table's regions: encoded name, server with its start code, open sequence number.
+def fingerprint(client: HBaseClient, table: str, regions: Sequence[Region]) -> str:
+    """Digest over a table's regions, as just read: encoded name, server with its start code, open sequence number.
 
     While a region of an enabled table is not open on a live server, returns a value that never matches any other.
     """
-    regions = regions_of(client, table)
     alive = {server.name for server in client.servers()}
     if not all(r.server and r.server.name in alive for r in regions) and client.table_enabled(table):
         return f"in transition {uuid4().hex}"
@@ -102,7 +103,7 @@ def cut_log(run: Run) -> Cut:
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
-    before = {name: fingerprint(run.source, name) for name in names}
+    before = {name: fingerprint(run.source, name, regions_of(run.source, name)) for name in names}
     old = _newest(list_wals(run.source_files, run.source_root))
     for server in run.source.servers():
         run.source.roll_wal(server)
@@ -135,8 +136,9 @@ def cut_log(run: Run) -> Cut:
         time.sleep(0.3)
     # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
     current = {group: file.number for group, file in new.items() if file.server in alive}
-    after = {name: fingerprint(run.source, name) for name in names}
-    return Cut(started_ms, before, after, files, current)
+    regions = {name: regions_of(run.source, name) for name in names}
+    after = {name: fingerprint(run.source, name, regions[name]) for name in names}
+    return Cut(started_ms, before, after, files, current, regions)
 
 
 def quiet_cut(run: Run) -> Cut:

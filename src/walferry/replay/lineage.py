@@ -7,13 +7,15 @@ new history and logs no deletes for what it lost. Its WAL and hbase:meta show it
 - restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
 - dropped and cloned: the regions have their old names and older files, so they open below the sequence number at which
   they closed;
-- restored or cloned with other borders: a region closed and no longer exists, and none that opened took over its files.
-  The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
+- restored or cloned with other borders: a region closed and no longer exists, and none that opened later took over its
+  files. The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
+  They open above the numbers of their parents, and a parent that is restored below those of its daughters.
 
 The manifest of the run's snapshot says which files a region has, and from then on the log does: flushes, compactions
 and bulk loads name the files added and removed, an opening names all. (A closing names none.) The ledger records this
 for each region (`known_regions`), together with the ranges of the log that showed it. A drain and a window have no
-snapshot: they notice only the loss of files that their part of the log has named.
+snapshot: they notice only the loss of files that their part of the log has named. Files of a column family that the
+table no longer has are not missed: a dropped family is a difference of the schemas, which the gates report.
 
 A server that dies writes no closing. It may have installed a compaction's file without a marker, so an opening without
 a preceding closing is not judged by files; a table that is not closed cannot be restored.
@@ -24,12 +26,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from walferry.apply.outcomes import Refusal
-from walferry.apply.region_events import RegionEvent
+from walferry.apply.region_events import RegionEvent, family_of
 from walferry.formats.markers import Marker
+from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import KnownRegion, RunLedger
@@ -46,8 +50,12 @@ CONFIRM_SECONDS = 20.0
 """before 2.0 hbase:meta still shows a region's previous opening while the region is in transition"""
 
 Known = Mapping[RegionKey, KnownRegion]
+Regions = Mapping[str, Sequence[Region]]
+"""each table's regions in hbase:meta; none for one that was dropped"""
 RegionsOf = Callable[[str], Sequence[Region]]
-"""reads hbase:meta: a table's regions, none for one that was dropped"""
+"""reads a table's regions in hbase:meta"""
+FamiliesOf = Callable[[str], Collection[str] | None]
+"""reads a table's column families; None for one that was dropped"""
 
 
 @dataclass(frozen=True)
@@ -58,57 +66,87 @@ class Lineage:
     """for each table that began a new history, the opening that shows it"""
     known: Mapping[RegionKey, KnownRegion]
     """what is known of each region after that part, including whether it is closed"""
-    inherited: frozenset[str]
-    """names of all store files of the regions that opened; for a link (`table=region-file`) also its destination"""
+    opened: Mapping[Hashable, int]
+    """for what a region had when it first opened in this part (`_held`), the sequence number of that opening; where
+    several regions had it, the highest"""
+    first_rows: Mapping[RegionKey, bytes]
+    """of the regions that closed last"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
-        """Whether regions that opened took over a closed one's files: a split passes on no file without a cell.
+        """Whether regions that first opened after a closed one took over its files.
 
-        A reference or link to its file shows it (StoreFileInfo, HFileLink), or a link that it had itself.
+        A reference or link to its file shows it (StoreFileInfo, HFileLink), or a link that it had itself. A split
+        passes on no file without a cell: if there is no other, the lower daughter begins at the same row without any.
+        (So may a region that is created or restored, but it opens at a low number.)
         """
-        return any(
-            not self.inherited.isdisjoint((f"{file}.{region.region}", f"={region.region}-{file}"))
-            or ("=" in file and file in self.inherited)
-            for file in region.store_files
-        )
+        assert region.closed_sequence is not None
+        signs: list[Hashable] = [(region.table, self.first_rows.get((region.table, region.region)))]
+        for file in region.store_files:
+            family, _, name = file.partition("/")
+            signs += [f"{file}.{region.region}", f"{family}/={region.region}-{name}", *([file] if "=" in name else [])]
+        return any(self.opened.get(sign, 0) > region.closed_sequence for sign in signs)
 
 
-def follow(known: Known, events: Iterable[RegionEvent]) -> Lineage:
-    """Follow regions through a part of the log, from what was known before it."""
+def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf) -> Lineage:
+    """Follow regions through a part of the log, from what was known before it.
+
+    `families` is called only if a region opens without a store file that it had.
+    """
     breaks: dict[str, RegionEvent] = {}
     after = dict(known)
-    inherited: set[str] = set()
+    opened: dict[Hashable, int] = {}
+    first_rows: dict[RegionKey, bytes] = {}
+    families = cache(families)
     for key, region in by_region(events).items():
-        names = {name for event in region if event.kind is Marker.REGION_OPEN for name in event.files}
-        inherited |= names | {name[name.rfind("=") :] for name in names if "=" in name}
+        if region[-1].kind is Marker.REGION_CLOSE:
+            first_rows[key] = region[-1].row
+        first = next((event for event in region if event.kind is Marker.REGION_OPEN), None)
+        if first is not None:
+            opened |= {sign: max(first.sequence_number, opened.get(sign, 0)) for sign in _held(first)}
         before = known.get(key, KnownRegion(*key, frozenset()))
-        after[key], broken = _follow_region(before, region)
+        after[key], broken = _follow_region(before, region, families)
         if broken is not None:
             breaks.setdefault(key[0], broken)
-    return Lineage(breaks, after, frozenset(inherited))
+    return Lineage(breaks, after, opened, first_rows)
 
 
-def _follow_region(before: KnownRegion, events: Sequence[RegionEvent]) -> tuple[KnownRegion, RegionEvent | None]:
+def _held(opening: RegionEvent) -> Iterator[Hashable]:
+    """What shows whose successor an opened region is: its store files, and for a link (`table=region-file`) also its
+    destination; without store files its first row.
+    """
+    if not opening.files:
+        yield opening.table, opening.row
+    for file in opening.files:
+        yield file
+        if "=" in file:
+            yield f"{file[: file.index('/')]}/{file[file.rindex('=') :]}"
+
+
+def _follow_region(
+    before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf
+) -> tuple[KnownRegion, RegionEvent | None]:
     """What is known after these events, in the order of their sequence numbers, which rise with every move whatever the
     servers' clocks say; and the opening that shows a new history, if there is one.
     """
     broken: RegionEvent | None = None
-    replaced = frozenset[str]().union(*(event.replaced for event in events))
     # The snapshot is newer than the log's first events: files that they add were not there before them.
     files = before.store_files.difference(*(event.files for event in events))
+    replaced = before.replaced_files
     closing, closed = None, before.closed_sequence is not None
     for event in events:
         if event.kind is Marker.REGION_CLOSE:
             closing, closed = event, True
             continue
         if event.kind is Marker.REGION_OPEN:
-            if _begins_history(event) or (closed and not files - replaced <= event.files):
+            if _begins_history(event) or (closed and _are_missed(files - event.files, event.table, families)):
                 broken = broken or event
-            files = event.files
+            files, replaced = event.files, frozenset()
         else:
-            files |= event.files
+            early = event.replaced - files
+            files = (files | event.files) - replaced - event.replaced
+            replaced = (replaced - event.files) | early
         closing, closed = None, False
-    after = KnownRegion(before.table, before.region, files - replaced)
+    after = KnownRegion(before.table, before.region, files, replaced_files=replaced)
     if closing is not None:
         after = replace(
             after,
@@ -116,6 +154,22 @@ def _follow_region(before: KnownRegion, events: Sequence[RegionEvent]) -> tuple[
             closed_ms=closing.write_time,
         )  # fmt: skip
     return after, broken
+
+
+def _are_missed(lost: Collection[str], table: str, families: FamiliesOf) -> bool:
+    """Whether any of these store files is of a column family that the table still has."""
+    if not lost:
+        return False
+    now = families(table)
+    return now is None or any(family_of(file) in now for file in lost)
+
+
+def families_of(client: HBaseClient, table: str) -> Collection[str] | None:
+    """The table's column families now; None when somebody dropped it (`checks.gates` reports that)."""
+    try:
+        return client.describe(table).families.keys()
+    except TableNotFoundError:
+        return None
 
 
 def created(events: Iterable[RegionEvent]) -> dict[str, RegionEvent]:
@@ -139,10 +193,10 @@ def by_region(events: Iterable[RegionEvent]) -> dict[RegionKey, list[RegionEvent
     return {key: sorted(region, key=lambda event: event.sequence_number) for key, region in regions.items()}
 
 
-def breaks_in_meta(lineage: Lineage, regions: Mapping[str, Sequence[Region]]) -> dict[str, RegionEvent]:
-    """For each table that began a new history, judged by its regions now, the closing after which it did.
+def breaks_in_meta(lineage: Lineage, regions: Regions) -> dict[str, RegionEvent]:
+    """For each table that began a new history, judged by its regions after `lineage`, the closing after which it did.
 
-    `lineage`: up to a quiet cut; `regions`: read after it. A table without regions was dropped: the gates report that.
+    A table without regions was dropped: the gates report that.
     """
     breaks: dict[str, RegionEvent] = {}
     now = {table: {r.encoded: r for r in found} for table, found in regions.items()}
@@ -159,16 +213,18 @@ def breaks_in_meta(lineage: Lineage, regions: Mapping[str, Sequence[Region]]) ->
     return breaks
 
 
-def find_breaks(lineage: Lineage, regions_of: RegionsOf) -> list[Refusal]:
-    """One refusal (of ANY_REGION) for every table that began a new history, by the log or by hbase:meta."""
-    found = dict(lineage.breaks)
+def find_breaks(lineage: Lineage, at_cut: Regions, regions_of: RegionsOf) -> list[Refusal]:
+    """One refusal (of ANY_REGION) for every table that began a new history, by the log or by hbase:meta.
+
+    `lineage`: up to a quiet cut; `at_cut`: the regions as of that cut. Later the log is ahead: a region that was closed
+    then may have opened and been split since, and its daughters' openings are past the cut.
+    """
+    lost = breaks_in_meta(lineage, {t: regions for t, regions in at_cut.items() if t not in lineage.breaks})
     deadline = time.monotonic() + CONFIRM_SECONDS
-    while True:
-        lost = breaks_in_meta(lineage, {table: regions_of(table) for table in _with_closed(lineage) - found.keys()})
-        if not lost or time.monotonic() > deadline:
-            break
+    while lost and time.monotonic() < deadline:
         time.sleep(1.0)
-    return refusals_of(found | lost)
+        lost = breaks_in_meta(lineage, {table: regions_of(table) for table in lost})
+    return refusals_of({**lost, **lineage.breaks})
 
 
 def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
@@ -176,15 +232,13 @@ def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
     return [_refusal(event) for _, event in sorted(breaks.items())]
 
 
-def changes(before: Known, lineage: Lineage, tables: Collection[str], regions_of: RegionsOf | None) -> RegionChanges:
+def changes(before: Known, lineage: Lineage, tables: Collection[str], at_cut: Regions) -> RegionChanges:
     """What to record for the next part of the log, for these tables: a table may be disabled for longer than one part.
 
-    Closed regions that have successors no longer exist and are dropped. `regions_of` None: hbase:meta is ahead of this
-    part of the log, so only regions whose successors have opened are known not to exist.
+    Closed regions that have successors no longer exist and are dropped. `at_cut` as in `find_breaks`; {} if the cut is
+    past this part of the log, so that only regions whose successors have opened are known not to exist.
     """
-    present: dict[str, set[str]] = {}
-    if regions_of is not None:
-        present = {table: {r.encoded for r in regions_of(table)} for table in _with_closed(lineage) & set(tables)}
+    present = {table: {region.encoded for region in regions} for table, regions in at_cut.items()}
     kept: dict[RegionKey, KnownRegion | None] = {}
     for key, known in lineage.known.items():
         table, region = key
@@ -205,10 +259,6 @@ def know_snapshot(ledger: RunLedger, table: str, regions: Mapping[str, Collectio
     ledger.regions.begin([KnownRegion(table, region, frozenset(files)) for region, files in regions.items()])
 
 
-def _with_closed(lineage: Lineage) -> set[str]:
-    return {table for (table, _), known in lineage.known.items() if known.closed_sequence is not None}
-
-
 def _closing(known: KnownRegion, sequence_number: int) -> RegionEvent:
     place = (known.closed_file, known.closed_offset, known.table, known.region, sequence_number, known.closed_ms)
     return RegionEvent(Marker.REGION_CLOSE, *place)
@@ -220,7 +270,7 @@ def _refusal(event: RegionEvent) -> Refusal:
         at = "was created anew"
     message = (
         f"region {event.region} {at}: {event.table} was truncated, dropped and created again, restored from a "
-        "snapshot, or lost a column family, at the source"
+        "snapshot, or a column family was dropped and added again, at the source"
     )
     return Refusal(
         event.file, event.offset, event.offset, event.table, ANY_REGION, event.sequence_number, message, b"",

@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -235,7 +236,7 @@ def _apply_table(
     events = [event for index in indexes if index.report.file in unread for event in index.report.events]
     has_hole = not task.cut_off.keys().isdisjoint(file.name for file in files)
     before = {} if has_hole else run.ledger.regions.known([table], (event.region for event in events))
-    after = lineage.follow(before, [] if has_hole else events)
+    after = lineage.follow(before, [] if has_hole else events, partial(lineage.families_of, run.source))
     breaks = lineage.refusals_of({**after.breaks, **lineage.created(events)})
     refusals: Sequence[Refusal] = _passed_over(breaks, indexes, task, items.values())
     if not refusals:
@@ -257,7 +258,7 @@ def _apply_table(
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
                 _hold_again(run, released, again)
                 return
-    told = lineage.changes(before, after, [table], None)
+    told = lineage.changes(before, after, [table], {})
     _mark_applied(run, table, indexes, {hold.file for hold in still}, told)
     if has_hole:
         run.ledger.regions.forget(table)

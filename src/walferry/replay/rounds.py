@@ -26,6 +26,7 @@ from walferry.replay.cut import (
     cut_until,
     fingerprint,
     record_seen,
+    regions_of,
     see,
 )
 from walferry.replay.quarantine import apply_released
@@ -50,8 +51,8 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     calm = frozenset(table for table, before in fingerprints.items() if before == cut.after.get(table))
     if len(calm) == len(fingerprints) and (first := _first(pending)) != pending:
         # A long backlog is applied in steps, so that a kill costs little; the fingerprints stay until all is applied.
-        return apply_batch(run, spark, route, Batch(first, calm, _covered_ms(run), None), started_ms)
-    batch = Batch(pending, calm, cut.started_ms, cut.before)
+        return apply_batch(run, spark, route, Batch(first, calm, _covered_ms(run), None, cut.regions), started_ms)
+    batch = Batch(pending, calm, cut.started_ms, cut.before, cut.regions)
     return apply_batch(run, spark, route, batch, started_ms)
 
 
@@ -67,10 +68,11 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
             fingerprints = applied_cut(run)
-            now = {table: fingerprint(run.source, table) for table in fingerprints}
+            regions = {table: regions_of(run.source, table) for table in fingerprints}
+            now = {table: fingerprint(run.source, table, regions[table]) for table in fingerprints}
             calm = frozenset(table for table, before in fingerprints.items() if before == now[table])
             fence = fence_facts(run, "end")
-            batch = Batch(_pending(run, below), calm, fence.at_ms, fence.before)
+            batch = Batch(_pending(run, below), calm, fence.at_ms, fence.before, regions)
             done = apply_batch(run, spark, route, batch, started_ms)
         return {"files": done.files, "cells": done.cells, "bytes": done.bytes}
 

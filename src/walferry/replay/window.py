@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying
 from walferry.replay.cut import await_archive, cut_log, record_seen
-from walferry.replay.lineage import created, follow
+from walferry.replay.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
@@ -201,7 +202,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         record_seen(run, files, sealed={file.name for file in files})
         indexes = index_files(spark, route, plan.files)
         beside = index_files(spark, route, files[len(plan.files) :])
-        _require_one_history([*indexes, *beside], plan)
+        _require_one_history([*indexes, *beside], plan, partial(families_of, run.source))
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
             route = replace(route, writer_kind=WriterKind.RPC)
@@ -249,7 +250,7 @@ def require_targets(run: Run) -> None:
         raise UsageError("; ".join(faults))
 
 
-def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None:
+def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, families: FamiliesOf) -> None:
     """Raise WalferryError when a table began a new history within the times read, and had edits before (R11)."""
     start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
     events = [event for index in indexes for event in index.report.events]
@@ -259,7 +260,7 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan) -> None
     if all(index.report.complete for index in indexes):
         # Only the window's own times are read without a hole; what was compacted away may be in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
-        found += follow({}, [*inside, *compacted]).breaks.values()
+        found += follow({}, [*inside, *compacted], families).breaks.values()
     last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
     for index in indexes:
         for tally in index.report.tallies:

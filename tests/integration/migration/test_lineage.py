@@ -12,7 +12,7 @@ from integration.migration.moves import unique
 from walferry.checks import gates
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell
+from walferry.hbase.mutate import Cell, delete_family
 from walferry.refusals import RefusalKind
 from walferry.replay import lineage, quarantine
 from walferry.replay.follower import replay
@@ -172,16 +172,46 @@ def test_a_restore_is_noticed_where_all_that_was_lost_had_been_flushed_in_earlie
     at_source.delete_snapshot(snapshot)
 
 
-def test_a_restore_right_after_the_copy_is_noticed_by_the_files_of_the_runs_own_snapshot(
+def test_right_after_the_copy_a_dropped_family_is_no_new_history_and_a_restore_is_noticed_by_the_snapshots_files(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
     table = make_table()
+    at_source.put(table, [Cell(b"a", family, b"q", b"old", 1) for family in (b"f", b"g")])
+    snapshot = unique("kept")
+    at_source.snapshot(snapshot, table)
+    at_source.put(table, [Cell(b"a", family, b"q", b"lost", 2) for family in (b"f", b"g")])
+    at_source.flush_table(table)
+    run = start_run(table)
+    without = at_source.describe(table)
+    kept = [family for family in without.schema.column_families if family.name != b"g"]
+    del without.schema.column_families[:]
+    without.schema.column_families.extend(kept)
+    at_source.modify_table(without)
+    replay(run, spark, until=lambda: True)
+    assert run.ledger.quarantine.items() == []
+    assert gates.schema_differences(run) == [f"family g of {table} is only at the target"]
+    restore(at_source, snapshot, table)
+    replay(run, spark, until=lambda: True)
+    assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]
+    at_source.delete_snapshot(snapshot)
+
+
+def test_a_restore_to_before_a_split_whose_daughter_holds_the_parents_file_by_a_link_is_noticed(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 2)
+    table = make_table(())
     at_source.put(table, [Cell(b"a", b"f", b"q", b"old", 1)])
     snapshot = unique("kept")
     at_source.snapshot(snapshot, table)
-    at_source.put(table, [Cell(b"a", b"f", b"q", b"lost", 2)])
-    at_source.flush_table(table)
+    (parent,) = at_source.regions(table)
+    at_source.split_region(parent, b"m")
     run = start_run(table)
+    lower = at_source.regions(table)[0].encoded
+    (link,) = run.ledger.regions.known([table], [lower])[table, lower].store_files
+    assert f"={parent.encoded}-" in link
+    at_source.put(table, [Cell(b"a", b"f", b"q", b"lost", 2)])
     restore(at_source, snapshot, table)
     replay(run, spark, until=lambda: True)
     assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]
@@ -205,7 +235,7 @@ def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_n
         for region in at_source.regions(table):
             for family in (b"f", b"g"):
                 folder = f"{run.source_root}/data/default/{table}/{region.encoded}/{family.decode()}"
-                found |= {file.name for file in run.source_files.list(folder)}
+                found |= {f"{family.decode()}/{file.name}" for file in run.source_files.list(folder)}
         return found
 
     def compact() -> None:
@@ -255,15 +285,31 @@ def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_n
     assert there == here
 
 
-def test_the_split_of_an_empty_region_is_no_new_history(
+def test_the_splits_of_a_region_without_a_file_and_of_one_whose_file_has_no_cell_are_no_new_history(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
-    table = make_table(())
+    table = make_table((b"m",))
     run = start_run(table)
-    at_source.split_region(at_source.regions(table)[0], b"m")
-    at_source.put(table, [Cell(row, b"f", b"q", b"v", 1) for row in (b"a", b"z")])
+    at_source.put(table, [Cell(b"p", b"f", b"q", b"deleted", 1)])
+    at_source.mutate(table, [delete_family(b"p", b"f", 1)])
+    at_source.flush_table(table)
+    replay(run, spark, until=lambda: True)
+    lower, upper = at_source.regions(table)
+
+    def of_upper() -> frozenset[str]:
+        return run.ledger.regions.known([table], [upper.encoded])[table, upper.encoded].store_files
+
+    flushed = of_upper()
+    at_source.compact_table(table, major=True)
+    deadline = time.monotonic() + 60
+    while of_upper() == flushed and time.monotonic() < deadline:
+        replay(run, spark, until=lambda: True)
+    assert of_upper(), "one file without a cell"
+    at_source.split_region(lower, b"f")
+    at_source.split_region(upper, b"s")
+    at_source.put(table, [Cell(row, b"f", b"q", b"v", 2) for row in (b"a", b"h", b"n", b"z")])
     replay(run, spark, until=lambda: True)
     assert run.ledger.quarantine.items() == []
     here, there = sides(run)
-    assert len(here) == 2
+    assert len(here) == 4
     assert there == here

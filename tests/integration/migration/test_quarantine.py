@@ -152,7 +152,7 @@ def test_a_bulk_load_holds_its_region_until_the_source_is_read_again(
     known = run.ledger.regions.known([table], [home.encoded])[table, home.encoded]
     folder = f"{run.source_root}/data/default/{table}/{home.encoded}/f"
     assert known.store_files
-    assert known.store_files <= {file.name for file in run.source_files.list(folder)}
+    assert known.store_files <= {f"f/{file.name}" for file in run.source_files.list(folder)}
     with pytest.raises(UsageError, match="nothing to try again"):
         quarantine.release(run, item.quarantine_id, "retry", "the obvious first attempt")
     here, there = sides(run)

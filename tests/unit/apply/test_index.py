@@ -37,18 +37,21 @@ def test_openings_and_flushes_of_a_real_log_name_their_store_files() -> None:
     ]  # fmt: skip
     begun, ended = events[2:4]
     assert begun.files == frozenset()
-    assert ended.files == {"7ed991023d7a462992adb1fc5f8ca76e", "8e6bb673e12140179aca3c8a086704c2"}
+    assert ended.files == {"f/7ed991023d7a462992adb1fc5f8ca76e", "g/8e6bb673e12140179aca3c8a086704c2"}
+    assert {event.row for event in events} == {b"\0", b"@"}
 
 
 def test_a_compaction_names_what_it_made_and_what_it_took_out(tmp_path: Path) -> None:
     message = pb.CompactionDescriptor(
-        table_name=b"t1", encoded_region_name=b"r", family_name=b"f", store_home_dir="f",
+        table_name=b"t1", encoded_region_name=b"r", family_name=b"my f", store_home_dir="my f",
         compaction_input=["f1", "f2"], compaction_output=["f3"],
     )  # fmt: skip
     cells = [marker(b"HBASE::COMPACTION", message.SerializeToString())]
     (tmp_path / "log").write_bytes(header() + entry(cells, 5) + TRAILER)
     (event,) = indexed(tmp_path / "log", "t1").report.events
-    assert (event.kind, sorted(event.files), sorted(event.replaced)) == (Marker.COMPACTION, ["f3"], ["f1", "f2"])
+    assert event.kind is Marker.COMPACTION
+    assert event.files == {"my%20f/f3"}
+    assert event.replaced == {"my%20f/f1", "my%20f/f2"}
 
 
 @pytest.mark.parametrize("qualifier", [b"HBASE::FLUSH", b"HBASE::REGION_EVENT::REGION_OPEN"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import RefusalKind
 from walferry.replay import batch, lineage
 from walferry.replay.batch import Batch, apply_batch
+from walferry.replay.cut import regions_of
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
 
@@ -76,12 +77,13 @@ def run(tmp_path: Path, source: Source) -> Iterator[Run]:
         yield run
 
 
-def calm(run: Run, number: int) -> None:
-    """Apply a file during which no region moved."""
+def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = None) -> None:
+    """Apply a file during which no region moved. `at_cut`: the regions then, where they are not those of now."""
     name = f"{GROUP}.{number}"
     run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, f"/{name}", 100, sealed=True)])
     file = WalFile(name, GROUP, "rs,1,2", number, f"/{name}", Place.ARCHIVED, 100)
-    apply_batch(run, SPARK, ROUTE, Batch([file], frozenset({TABLE, OTHER}), 0, {}), 0)
+    regions = {table: regions_of(run.source, table) for table in (TABLE, OTHER)} if at_cut is None else at_cut
+    apply_batch(run, SPARK, ROUTE, Batch([file], frozenset({TABLE, OTHER}), 0, {}, regions), 0)
 
 
 def event(kind: Marker, number: int, *files: str, file: int = 10) -> RegionEvent:
@@ -89,16 +91,16 @@ def event(kind: Marker, number: int, *files: str, file: int = 10) -> RegionEvent
 
 
 def test_what_is_flushed_in_a_calm_batch_is_known_afterwards(run: Run, told: list[RegionEvent]) -> None:
-    told.append(event(Marker.FLUSH, 20, "f1"))
+    told.append(event(Marker.FLUSH, 20, "f/f1"))
     calm(run, 10)
-    assert run.ledger.regions.known([TABLE], [A]) == {(TABLE, A): KnownRegion(TABLE, A, frozenset({"f1"}))}
+    assert run.ledger.regions.known([TABLE], [A]) == {(TABLE, A): KnownRegion(TABLE, A, frozenset({"f/f1"}))}
     assert {r.state for r in run.ledger.log.ranges()} == {"applied"}
 
 
 def test_a_disabled_table_that_was_restored_with_other_borders_stops_although_no_batch_saw_it_open(
     run: Run, told: list[RegionEvent], source: Source
 ) -> None:
-    told += [event(Marker.FLUSH, 20, "f1"), event(Marker.REGION_CLOSE, 21)]
+    told += [event(Marker.FLUSH, 20, "f/f1"), event(Marker.REGION_CLOSE, 21)]
     calm(run, 10)
     source.now[TABLE] = [B]
     calm(run, 11)
@@ -108,3 +110,17 @@ def test_a_disabled_table_that_was_restored_with_other_borders_stops_although_no
     assert ranges["11", TABLE] == ("sealed", 0), "nothing of it is applied"
     assert ranges["11", OTHER] == ("applied", 2)
     assert run.ledger.regions.known([TABLE])[TABLE, A].closed_sequence == 21
+
+
+def test_a_batch_goes_by_the_regions_of_its_cut_although_they_were_split_or_restored_since(
+    run: Run, told: list[RegionEvent], source: Source
+) -> None:
+    told += [event(Marker.FLUSH, 20, "f/f1"), event(Marker.REGION_CLOSE, 21)]
+    at_cut = {table: regions_of(run.source, table) for table in (TABLE, OTHER)}
+    source.now[TABLE] = [B]
+    calm(run, 10, at_cut)
+    calm(run, 11, at_cut)
+    assert run.ledger.quarantine.items() == []
+    assert run.ledger.regions.known([TABLE])[TABLE, A].closed_sequence == 21, "a later cut tells what became of it"
+    calm(run, 12)
+    assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]

@@ -38,7 +38,7 @@ def wal(group: str, number: int, place: Place) -> WalFile:
 def cut_of(*files: WalFile, before: str = "still", after: str = "still", at_ms: int = 1) -> Cut:
     """A cut whose newest live file of each group is behind it."""
     current = {file.group: file.number for file in files if file.place is Place.LIVE}
-    return Cut(at_ms, {TABLE: before}, {TABLE: after}, list(files), current)
+    return Cut(at_ms, {TABLE: before}, {TABLE: after}, list(files), current, {TABLE: []})
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_round_in_which_regions_moved_waits_for_the_logs_of_a_server_that_died
 def test_what_a_dead_server_wrote_is_in_front_of_the_cut_once_it_is_archived() -> None:
     splitting, archived = wal("dying", 6, Place.SPLITTING), wal("gone", 5, Place.ARCHIVED)
     sealed, current = wal("rs", 7, Place.LIVE), wal("rs", 8, Place.LIVE)
-    made = Cut(1, {}, {}, [splitting, archived, sealed, current], {"rs": 8})
+    made = Cut(1, {}, {}, [splitting, archived, sealed, current], {"rs": 8}, {})
     assert made.below() == [archived, sealed]
 
 
@@ -263,9 +263,6 @@ class Meta:
     alive: list[Server]
     enabled: bool = True
 
-    def regions(self, table: str) -> list[Region]:
-        return self.regions_now
-
     def servers(self) -> list[Server]:
         return self.alive
 
@@ -279,7 +276,7 @@ def on(server: Server | None, open_sequence: int = 9) -> list[Region]:
 
 def prints(meta: Meta) -> tuple[str, str]:
     client = cast(HBaseClient, meta)
-    return fingerprint(client, TABLE), fingerprint(client, TABLE)
+    return fingerprint(client, TABLE, meta.regions_now), fingerprint(client, TABLE, meta.regions_now)
 
 
 def test_regions_that_stay_have_one_fingerprint_and_reopened_ones_another() -> None:
@@ -303,6 +300,6 @@ def test_files_of_a_server_that_just_died_are_neither_sealed_nor_below_a_cut() -
     """Its znode is gone and the master has not renamed its folder yet: the files are to be split."""
     dying, alive, old = wal("dying", 5, Place.LIVE), wal("rs", 7, Place.LIVE), wal("rs", 6, Place.LIVE)
     archived = wal("gone", 3, Place.ARCHIVED)
-    cut = Cut(1, {TABLE: "still"}, {TABLE: "still"}, [dying, alive, old, archived], {"rs": 7})
+    cut = Cut(1, {TABLE: "still"}, {TABLE: "still"}, [dying, alive, old, archived], {"rs": 7}, {TABLE: []})
     assert cut.below() == [old, archived]
     assert cut.splitting() == [dying]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from sqlalchemy.event import listen
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.region_events import RegionEvent
@@ -17,7 +18,7 @@ from walferry.ledger import KnownRegion, Ledger, WalRange
 from walferry.ledger.regions import RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import lineage
-from walferry.replay.lineage import changes, find_breaks, follow, know_snapshot
+from walferry.replay.lineage import FamiliesOf, changes, find_breaks, follow, know_snapshot
 from walferry.run.run import Run
 
 TABLE = "shop:orders"
@@ -30,12 +31,21 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
 
 
-def event(kind: Marker, region: str, number: int, *files: str, replaced: Sequence[str] = ()) -> RegionEvent:
-    return RegionEvent(kind, "file", number, TABLE, region, number, number, frozenset(files), frozenset(replaced))
+def stores(*names: str) -> frozenset[str]:
+    """Store files, of the family f where none is named."""
+    return frozenset(name if "/" in name else f"f/{name}" for name in names)
 
 
-def opened(region: str, number: int, *files: str) -> RegionEvent:
-    return event(Marker.REGION_OPEN, region, number, *files)
+def event(
+    kind: Marker, region: str, number: int, *files: str, replaced: Sequence[str] = (), row: bytes = b""
+) -> RegionEvent:
+    """`row`: the region's first one, another for each region unless it is named."""
+    begin = row or region[:1].encode()
+    return RegionEvent(kind, "file", number, TABLE, region, number, number, stores(*files), stores(*replaced), begin)
+
+
+def opened(region: str, number: int, *files: str, row: bytes = b"") -> RegionEvent:
+    return event(Marker.REGION_OPEN, region, number, *files, row=row)
 
 
 def flushed(region: str, number: int, *files: str) -> RegionEvent:
@@ -60,15 +70,21 @@ def now(**open_sequences: int) -> list[Region]:
 
 def known(**files: str) -> dict[RegionKey, KnownRegion]:
     """What earlier batches told of open regions; their files with blanks in between."""
-    return {(TABLE, r * 32): KnownRegion(TABLE, r * 32, frozenset(names.split())) for r, names in files.items()}
+    return {(TABLE, r * 32): KnownRegion(TABLE, r * 32, stores(*names.split())) for r, names in files.items()}
+
+
+def of_two(table: str) -> list[str]:
+    """The table's column families now."""
+    return ["f", "g"]
 
 
 def broken(
     events: Sequence[RegionEvent],
     regions: Sequence[Region] = (),
     before: Mapping[RegionKey, KnownRegion] = {},
+    families: FamiliesOf = of_two,
 ) -> bool:
-    found = find_breaks(follow(before, events), lambda table: regions)
+    found = find_breaks(follow(before, events, families), {TABLE: regions}, lambda table: regions)
     assert all((f.table, f.region, f.kind) == (TABLE, ANY_REGION, RefusalKind.LINEAGE) for f in found)
     return bool(found)
 
@@ -167,12 +183,53 @@ def test_restored_with_other_borders_what_earlier_batches_told_of_is_without_an_
     assert not broken([closed(A, 30), opened(B, 34, "orders=x-f1")], now(b=33), known(a="orders=x-f1")), "a link's link"
 
 
+@pytest.mark.parametrize("link", [f"orders={A}-f1", "orders=x-f1"], ids=["to its own file", "of a clone"])
+def test_a_region_that_is_restored_to_before_its_split_is_no_successor_of_a_daughter_with_the_same_link(
+    link: str,
+) -> None:
+    before = known(b=f"{link} f2", c="")
+    merged = [closed(B, 20), closed(C, 15)]
+    assert broken([*merged, opened(A, 14, link)], now(a=13), before)
+    assert broken([opened(B, 17, link, "f2"), *merged, opened(A, 14, link)], now(a=13)), "its own opening is none"
+    moved = [opened(A, 14, link), closed(A, 30), opened(A, 32, link)]
+    assert broken([*merged, *moved], now(a=31), before), "nor is where a restored one moved to"
+    assert not broken([closed(B, 20), opened(A, 22, link)], now(a=21, c=13), before), "what opens above it is"
+
+
+def test_what_a_dropped_column_family_had_is_not_missed() -> None:
+    again = [closed(A, 30), opened(A, 32, "f/f1")]
+    before = known(a="f/f1 my%20family/f2")
+    assert not broken(again, now(a=31), before, lambda table: ["f"])
+    assert broken(again, now(a=31), before, lambda table: ["f", "my family"]), "dropped and added again"
+    assert broken([closed(A, 30), opened(A, 32)], now(a=31), before, lambda table: ["f"]), "f lost its file too"
+    assert broken(again, now(a=31), before, lambda table: None), "the whole table was dropped"
+    whole = [closed(A, 30), opened(A, 32, "f/f1", "my%20family/f2")]
+    assert not broken(whole, now(a=31), before, lambda table: pytest.fail("asked though nothing is missed"))
+
+
+def test_a_region_that_was_closed_at_the_cut_may_have_been_split_since() -> None:
+    disabled = follow(known(a="f1"), [closed(A, 30)], of_two)
+    split, cut = now(b=34, c=34), {TABLE: now(a=0)}
+    assert find_breaks(disabled, cut, lambda table: split) == []
+    assert changes({}, disabled, [TABLE], cut)[TABLE, A] is not None, "the next round follows it"
+    assert find_breaks(disabled, {TABLE: split}, lambda table: split), "none of them had opened by the cut"
+
+
+def test_a_region_whose_files_are_all_without_a_cell_is_followed_by_the_one_that_begins_at_its_first_row() -> None:
+    before = known(a="f1")
+    split = [event(Marker.REGION_CLOSE, A, 20, row=b"k"), opened(C, 22, row=b"m")]
+    assert not broken([*split, opened(B, 22, row=b"k")], now(b=21, c=21), before)
+    assert broken([*split, opened(B, 14, row=b"k")], now(b=13, c=21), before), "a parent that was restored"
+    assert broken([*split, opened(B, 22, "f0", row=b"k")], now(b=21, c=21), before), "it has a history of its own"
+    assert broken([*split, opened(B, 22, row=b"j")], now(b=21, c=21), before), "another empty region that moved"
+
+
 def batch(run: Run, events: Sequence[RegionEvent], regions: Sequence[Region]) -> bool:
     """Whether a batch of events shows a break; if not, it is recorded as batches are."""
     before = run.ledger.regions.known([TABLE], [one.region for one in events])
     found = broken(events, regions, before)
     if not found:
-        run.ledger.log.set_ranges([], changes(before, follow(before, events), [TABLE], lambda table: regions))
+        run.ledger.log.set_ranges([], changes(before, follow(before, events, of_two), [TABLE], {TABLE: regions}))
     return found
 
 
@@ -183,7 +240,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_what_was_flushed_in_calm_batches_is_missed_when_a_restored_table_opens(run: Run) -> None:
-    know_snapshot(run.ledger, TABLE, {A: ["f1"], B: ["f1"]})
+    know_snapshot(run.ledger, TABLE, {A: stores("f1"), B: stores("f1")})
     assert not batch(run, [flushed(A, 11, "f2")], now(a=1, b=1))
     assert not batch(run, [flushed(A, 19, "f3")], now(a=1, b=1))
     assert not batch(run, [compacted(A, 21, "f4", "f1", "f2")], now(a=1, b=1))
@@ -192,21 +249,42 @@ def test_what_was_flushed_in_calm_batches_is_missed_when_a_restored_table_opens(
     assert batch(run, [closed(A, 40), opened(A, 42, "t=x-f1")], now(a=41, b=31))
 
 
+@pytest.mark.parametrize("adds", [Marker.FLUSH, Marker.BULK_LOAD])
+def test_a_compaction_may_be_logged_before_the_flush_or_bulk_load_that_made_its_file(run: Run, adds: Marker) -> None:
+    know_snapshot(run.ledger, TABLE, {A: stores("f1")})
+    assert not batch(run, [compacted(A, 20, "f3", "f1", "f2")], now(a=1))
+    assert not batch(run, [event(adds, A, 21, "f2")], now(a=1))
+    assert run.ledger.regions.known([TABLE], [A])[TABLE, A] == KnownRegion(TABLE, A, stores("f3"))
+    assert not batch(run, [closed(A, 30), opened(A, 32, "f3")], now(a=31))
+    both = [compacted(A, 40, "f5", "f3", "f4"), event(adds, A, 41, "f4")]
+    assert not batch(run, [*both, closed(A, 50), opened(A, 52, "f5")], now(a=51))
+    assert batch(run, [event(adds, A, 60, "f6"), closed(A, 61), opened(A, 63, "f5")], now(a=62))
+
+
+def test_all_closed_regions_are_read_once_however_many_others_are_asked_for(run: Run) -> None:
+    known_now = [KnownRegion(TABLE, f"{number:032x}", stores("f1")) for number in range(1_200)]
+    run.ledger.regions.begin([*known_now, KnownRegion(TABLE, A, stores("f2"), 7, "file", 1, 2)])
+    statements: list[str] = []
+    engine = run.ledger._store.database._engine
+    listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    found = run.ledger.regions.known([TABLE], [region.region for region in known_now])
+    assert len(found) == 1_201
+    assert len([one for one in statements if "closed_sequence IS NOT NULL" in one]) == 1
+
+
 def test_a_table_that_is_restored_right_after_the_copy_lacks_files_of_the_runs_snapshot(run: Run) -> None:
-    know_snapshot(run.ledger, TABLE, {A: ["f1", "f2"]})
+    know_snapshot(run.ledger, TABLE, {A: stores("f1", "f2")})
     assert batch(run, [closed(A, 30), opened(A, 32, "f1")], now(a=31))
 
 
 def test_what_a_batch_tells_of_regions_is_kept_with_its_ranges_or_not_at_all(run: Run) -> None:
-    told = follow({}, [flushed(A, 11, "f1"), closed(A, 12)])
+    told = follow({}, [flushed(A, 11, "f1"), closed(A, 12)], of_two)
     seen = WalRange("never seen", 0, 1, TABLE, 1, 1, 1, 1, "applied")
     with pytest.raises(WalferryError, match="never saw"):
-        run.ledger.log.set_ranges([seen], changes({}, told, [TABLE], None))
+        run.ledger.log.set_ranges([seen], changes({}, told, [TABLE], {}))
     assert run.ledger.regions.known([TABLE], [A]) == {}
-    run.ledger.log.set_ranges([], changes({}, told, [TABLE], None))
-    assert run.ledger.regions.known([TABLE]) == {
-        (TABLE, A): KnownRegion(TABLE, A, frozenset({"f1"}), 12, "file", 12, 12)
-    }
+    run.ledger.log.set_ranges([], changes({}, told, [TABLE], {}))
+    assert run.ledger.regions.known([TABLE]) == {(TABLE, A): KnownRegion(TABLE, A, stores("f1"), 12, "file", 12, 12)}
     run.ledger.regions.forget(TABLE)
     assert run.ledger.regions.known([TABLE], [A]) == {}
 

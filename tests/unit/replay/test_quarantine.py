@@ -171,13 +171,13 @@ def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Ru
     assert _unread(run, TABLE) == {FILE}
     assert run.ledger.log.last_edit_ms() is None
 
-    flushed = RegionEvent(Marker.FLUSH, FILE, 60, TABLE, "r9", 20, 1_500, frozenset({"f1"}))
-    told = changes({}, follow({}, [flushed]), [TABLE], None)
+    flushed = RegionEvent(Marker.FLUSH, FILE, 60, TABLE, "r9", 20, 1_500, frozenset({"f/f1"}))
+    told = changes({}, follow({}, [flushed], lambda table: ["f"]), [TABLE], {})
     _mark_applied(run, TABLE, [index(flushed)], {FILE}, told)
     (still,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert (still.state, still.entries, still.cells) == ("sealed", 2, 3), "another item holds it"
     assert _unread(run, TABLE) == set(), "what it tells of regions is not taken in twice"
-    assert run.ledger.regions.known([TABLE], ["r9"])[TABLE, "r9"].store_files == {"f1"}
+    assert run.ledger.regions.known([TABLE], ["r9"])[TABLE, "r9"].store_files == {"f/f1"}
 
     _mark_applied(run, TABLE, [index()], set(), {})
     (done,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
