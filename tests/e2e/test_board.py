@@ -180,7 +180,7 @@ def test_a_gap_stands_out_and_names_its_file(page: Page, environment: Environmen
     assert gap.evaluate(height) > page.locator("#lanes-rows .block.applied").first.evaluate(height)
     name = str(gap.get_attribute("aria-label"))
     assert "rs3.old.example,16020" in name
-    expect(page.locator("#alarms")).to_contain_text("Gap in the log: missing")
+    expect(page.locator("#alarms")).to_contain_text("Gap in the log, rs3.old.example")
     expect(page.locator("#gaps-rows")).to_contain_text("missing: the file is gone from the source")
     expect(page.locator("#phases-rows tr[data-key=replay]")).to_contain_text("failed")
     page.evaluate("document.querySelector('#coverage').scrollIntoView()")

@@ -46,7 +46,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "all is applied up to the end fence", longest)
     if not rounds:
         return Lag(None, "the first replay round has not ended yet", longest)
-    return Lag(round((now - rounds[-1].covered_ms) / 1000, 1), "", longest)
+    seconds = round((now - rounds[-1].covered_ms) / 1000, 1)
+    return Lag(seconds, "", max(longest or 0.0, seconds))
 
 
 def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:

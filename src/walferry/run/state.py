@@ -262,9 +262,13 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
     if not waiting:
         cause = "the rows that are not in the log are accepted; the last check has not been repeated"
         return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
-    rows = "1 row waits" if len(waiting) == 1 else f"{len(waiting)} rows wait"
+    rows, wait = (
+        ("1 row", "is not in the log and waits")
+        if len(waiting) == 1
+        else (f"{len(waiting)} rows", "are not in the log and wait")
+    )
     return State(
-        "waiting for a decision", f"{rows} in {', '.join(tables)} that are not in the log",
+        "waiting for a decision", f"{rows} of {', '.join(tables)} {wait} for a decision",
         f"find out who writes them; {' and '.join(accept_command(run, table) for table in tables)}, then {again}",
         label(check), since, "decision", "an operator, in the shell", error=check.error,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, filled
-from walferry.clock import now_ms
+from walferry import clock
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.run.heartbeat import NOTE
@@ -33,7 +33,8 @@ def test_the_summary_adds_up_the_regions_of_a_table(book: Ledger) -> None:
     assert facts["unexplained"] == 1
 
 
-def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger) -> None:
+def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now_ms", lambda: 5_100)  # just after the round
     facts = summary(book.of("move-1"))
     assert (facts["rounds"], facts["edits_applied"], facts["log_bytes"]) == (1, 7, 1_000)
     assert facts["longest_lag_seconds"] == 5.0
@@ -62,7 +63,7 @@ def test_the_write_stop_counts_from_the_operators_word_and_tells_of_the_last_edi
     """Not from the moment at which the answer was recorded, nor from the end fence."""
     ledger = book.of("move-1")
     assert "writes have not been stopped" in render(summary(ledger))
-    word = now_ms() - 98_000
+    word = clock.now_ms() - 98_000
     ledger.log.see_files([SeenFile(f"{GROUP}.11", GROUP, "rs,1,2", 11, "/11", 400, sealed=True)])
     edit = WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 1, 1, word - 5_000, word - 2_000, "applied")
     ledger.log.set_ranges([edit])

@@ -139,11 +139,13 @@ def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides
     state = brought_to(run, "waiting for a decision")
     assert (state.colour, state.waits_for, state.whom) == ("amber", "decision", "an operator, in the shell")
     assert "`walferry accept move --table shop:orders --all --reason …`" in state.next_step
-    assert "1 row waits in shop:orders" in state.cause
+    assert "1 row of shop:orders is not in the log and waits for a decision" in state.cause
     facts = status(run)
     assert (facts["waits_for"], facts["whom"]) == ("decision", "an operator, in the shell")
     run.comparisons.record(compared(TABLE), [RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "aa", {})], [])
-    assert "1 row waits in shop:orders" in state_of(run).cause, "a verify by hand changes nothing for the gate"
+    assert "1 row of shop:orders is not in the log and waits for a decision" in state_of(run).cause, (
+        "a verify by hand changes nothing for the gate"
+    )
     run.comparisons.accept([NOT_IN_LOG], "a cache", "kim")
     state = state_of(run)
     assert (state.name, state.next_step) == ("waiting for a decision", "`walferry resume move`")
@@ -400,8 +402,13 @@ def test_no_end_is_promised_while_a_person_decides(run: RunLedger) -> None:
     assert status(run)["eta_seconds"] is None
 
 
-def test_the_longest_lag_is_the_one_just_before_a_round_ended(run: RunLedger) -> None:
+@pytest.mark.usefixtures("still")
+def test_the_longest_lag_is_the_one_just_before_a_round_ended_or_that_of_now(run: RunLedger) -> None:
     assert lag_of(run).longest is None
-    run.rounds.record(Round(1, 0, 10_000, 1, 1, 1, 1, 3_000, 0))
-    run.rounds.record(Round(2, 10_000, 40_000, 1, 1, 1, 1, 2_000, 0))
+    start = clock.now_ms() - 40_000
+    run.rounds.record(Round(1, start, start + 10_000, 1, 1, 1, 1, 3_000, 0))
+    run.rounds.record(Round(2, start + 10_000, start + 40_000, 1, 1, 1, 1, 2_000, 0))
     assert lag_of(run).longest == 33.0  # 40 - (10 - 3)
+    assert lag_of(run).seconds == 2.0
+    run.rounds.record(Round(3, start - 90_000, start - 80_000, 1, 1, 1, 1, 0, 0))
+    assert lag_of(run).longest == lag_of(run).seconds == 120.0

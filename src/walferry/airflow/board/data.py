@@ -192,14 +192,16 @@ def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], fact
     if lost:
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
-        alarms.append({"kind": "gap", "text": f"Gap in the log: {lost[0].gap.reason}; {files[0]}{more}"})
+        alarms.append({"kind": "gap", "text": f"Gap in the log, {files[0]}{more}: {lost[0].gap.reason}"})
     for key, text in (
         ("unexplained", "{} rows differ without an explanation"),
-        ("undecided", "{} rows are not in the log and wait for a decision: `walferry accept`"),
         ("uncompared", "{} cells expired while they were compared: compare again"),
     ):
         if facts[key]:
             alarms.append({"kind": "failed", "text": text.format(facts[key])})
+    if facts["undecided"] and head["state"] != "waiting for a decision":
+        rows = "1 row is" if facts["undecided"] == 1 else f"{facts['undecided']} rows are"
+        alarms.append({"kind": "held", "text": f"{rows} not in the log; what becomes of that has to be decided"})
     if held and head["state"] != "held":
         items = "item waits" if len(held) == 1 else "items wait"
         alarms.append(
@@ -354,7 +356,7 @@ def _difference(item: Difference, decided: Mapping[Decision, AcceptedDifference]
     if facts["accepted_by"]:
         facts["kind"] += f", accepted by {facts['accepted_by']}: {_short(facts['reason'])}"
     elif needs_decision(item, decided):
-        facts["kind"] += ", waits for `walferry accept`"
+        facts["kind"] += ", waits for a decision"
     return facts | {"detail": _short(item.detail)}
 
 
