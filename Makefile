@@ -1,9 +1,9 @@
 # `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
-# the unit tests reach), WORKERS=2 (integration beside end to end: 16 GiB), WALFERRY_CACHE (jars).
+# the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 16), WALFERRY_CACHE (jars).
 PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
-WORKERS ?= 0
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.8

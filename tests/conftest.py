@@ -19,8 +19,14 @@ from walferry.hbase import admin
 
 TESTS = Path(__file__).parent
 LAYERS = ("unit", "integration", "e2e")
-ALONE = {"integration/ledger/test_postgresql.py", "integration/spark/test_session.py", "integration/test_wheel.py"}
-"""files that use none of the servers here"""
+ALONE = {
+    "integration/hbase/test_too_big.py",
+    "integration/ledger/test_postgresql.py",
+    "integration/migration/test_bad_input.py",
+    "integration/spark/test_session.py",
+    "integration/test_wheel.py",
+}
+"""files that boot servers of their own, or need none: the worker that is free first takes them"""
 PORT_RANGES = 4
 SETTLE_SECONDS = 4
 QUICK = {
@@ -59,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
     """`--dist loadscope`: one worker has the integration tests, another the end-to-end tests, each with clusters of its
-    own; files that start what they need by themselves go to whoever is free."""
+    own; those in ALONE go to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].removeprefix("tests/")

@@ -61,7 +61,7 @@ class Traffic:
         dice = random.Random(7)
         try:
             connection = connect(self._address)
-            while not self._stop.wait(0.05):
+            while not self._stop.wait(0.2):  # more would only take time from those that are tested
                 for name in self._tables:
                     with connection.table(name).batch() as batch:
                         for _ in range(30):
