@@ -22,8 +22,8 @@ from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
-from walferry.formats.codecs import WalHeader, why_unreadable
 from walferry.formats.proto import hbase_pb2
+from walferry.formats.wal_codecs import WalHeader, why_unreadable
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"

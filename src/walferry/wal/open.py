@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError, UnreadableInputError
-from walferry.formats.codecs import WalHeader
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import Ending, EntryBatch, WalReader
+from walferry.formats.wal_codecs import WalHeader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 
