@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
-from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writers import writer_to
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import gather, index_cells
 from walferry.formats.markers import Marker
@@ -117,7 +118,8 @@ class _Lanes:
         self._error: BaseException | None = None
         self._queues: list[queue.Queue[_Request | None]] = [queue.Queue(maxsize=2) for _ in range(LANES)]
         self._threads = [
-            threading.Thread(target=self._run, args=(lane, self._route.writer()), daemon=True) for lane in self._queues
+            threading.Thread(target=self._run, args=(lane, writer_to(self._route)), daemon=True)
+            for lane in self._queues
         ]
 
     def __enter__(self) -> _Lanes:

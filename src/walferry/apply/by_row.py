@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 from walferry.apply.index import FileIndex, index_file
 from walferry.apply.outcomes import Refusal
 from walferry.apply.route import Route
-from walferry.apply.writer import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writers import writer_to
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import CellType, binary_column, gather, index_cells
 from walferry.formats.markers import Marker
@@ -309,7 +310,7 @@ def _send_rows(task: RowTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     refusals: list[Refusal] = []
     outcome: RowsApplied | WalferryError
     try:
-        writer = route.writer()
+        writer = writer_to(route)
         for batch in batches:
             if batch.num_rows and batch["table"][0].as_py() is None:
                 raise pickle.loads(batch["cell"][0].as_py())

@@ -95,7 +95,7 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
     """Markers of data that the log does not hold, or of an unknown kind."""
     wanted = set(tables)
     found = []
-    for i in np.flatnonzero((batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)):
+    for i in np.flatnonzero(batch.holds_data & (batch.marker != Marker.NONE)):
         table = batch.tables[batch.table[i]].decode()
         if table not in wanted:
             continue

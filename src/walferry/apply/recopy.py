@@ -8,7 +8,8 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.apply.route import Route
-from walferry.apply.writer import CellRun
+from walferry.apply.writer_protocol import CellRun
+from walferry.apply.writers import writer_to
 from walferry.formats.cells import index_cells
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
@@ -20,7 +21,7 @@ def recopy_rows(spark: SparkSession, route: Route, table: str, ranges: Sequence[
 
 
 def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
-    writer = route.writer()
+    writer = writer_to(route)
     sent = 0
     for block in shared_client(route.source).scan_raw(table, start, stop):
         borders = np.append(index_cells(np.frombuffer(block, np.uint8)).position, len(block))

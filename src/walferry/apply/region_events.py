@@ -11,11 +11,9 @@ from google.protobuf.message import DecodeError
 
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import cells_to_arrow, index_cells
-from walferry.formats.markers import Marker
+from walferry.formats.markers import REGION_EVENTS, Marker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch
-
-_KINDS = (Marker.REGION_OPEN, Marker.REGION_CLOSE, Marker.FLUSH, Marker.COMPACTION, Marker.BULK_LOAD)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def family_of(file: str) -> str:
 
 def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterator[RegionEvent]:
     """The events among the selected entries. Raises DamagedInputError for a marker that cannot be read."""
-    kinds = np.isin(batch.marker, [int(kind) for kind in _KINDS])
+    kinds = np.isin(batch.marker, [int(kind) for kind in REGION_EVENTS])
     for entry in np.flatnonzero(selected & kinds).tolist():
         kind = Marker(int(batch.marker[entry]))
         offset = batch.base + int(batch.start[entry])

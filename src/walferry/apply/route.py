@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from pyspark import TaskContext
-
-from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.thrift_writer import ThriftWriter
-from walferry.apply.writer import Limits, Writer
-from walferry.formats.proto import hbase_pb2 as pb
+from walferry.apply.writer_protocol import Limits
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
-from walferry.spark.clients import shared_client, shared_files
+from walferry.spark.clients import shared_files
 from walferry.wal.files import WalFile
 from walferry.wal.open import Wal, open_wal
 
@@ -36,30 +30,6 @@ class Route:
     limits: Limits = field(default_factory=Limits)
     writer_kind: WriterKind = WriterKind.RPC
 
-    def writer(self) -> Writer:
-        """A writer to the target. A task that Spark repeats first waits until its predecessor's requests have ended."""
-        task = TaskContext.get()
-        if task is not None and task.attemptNumber() > 0:
-            time.sleep(self.limits.request_seconds + self.limits.settle_seconds)
-        return WRITERS[self.writer_kind](self)
-
     def open(self, file: WalFile) -> Wal:
         """A file of the source, to be read to its true end."""
         return open_wal(shared_files(self.source), self.root, file)
-
-
-def _rpc_writer(route: Route) -> Writer:
-    least, most = route.source_id
-    source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
-    return RpcWriter(shared_client(route.target), source_id, route.guard, route.limits)
-
-
-def _thrift_writer(route: Route) -> Writer:
-    return ThriftWriter(route.target, route.guard, route.limits)
-
-
-WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {
-    WriterKind.RPC: _rpc_writer,
-    WriterKind.THRIFT: _thrift_writer,
-}
-"""the writer of each kind"""

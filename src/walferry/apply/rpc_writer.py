@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from walferry.apply.writer import CellRun, Limits, RefusedError
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from walferry.apply.writer import Limits
+from walferry.apply.writer_protocol import Limits
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.hbase.writer_kind import WriterKind

@@ -17,7 +17,7 @@ import numpy as np
 from happybase import Connection
 from thriftpy2.thrift import TException
 
-from walferry.apply.writer import CellRun, Limits, RefusedError
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.address import ClusterAddress

@@ -1,7 +1,7 @@
 """Markers: entries that record what HBase did, not what a client wrote (WALEdit, cells of family METAFAMILY).
 
-A new kind of marker gets a number in `Marker` and its qualifier in `marker_of`. Appliers decide by `Marker`;
-UNKNOWN is never silently skipped.
+A new kind of marker gets a number in `Marker`, its qualifier in `marker_of`, and a place in REGION_EVENTS,
+DATA_ELSEWHERE or WITHOUT_DATA, by which all readers decide. UNKNOWN is never silently skipped.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class Marker(IntEnum):
     BULK_LOAD = MARKER_BULK_LOAD
     REPLICATION = MARKER_REPLICATION
     UNKNOWN = MARKER_UNKNOWN
+
+
+REGION_EVENTS = frozenset({Marker.REGION_OPEN, Marker.REGION_CLOSE, Marker.FLUSH, Marker.COMPACTION, Marker.BULK_LOAD})
+"""what happened to a region and its store files; `apply.region_events` reads them"""
+DATA_ELSEWHERE = frozenset({Marker.BULK_LOAD, Marker.UNKNOWN})
+"""of data that the log does not hold, or may not: they are quarantined, and count as edits"""
+WITHOUT_DATA = frozenset({Marker.REPLICATION})
+"""passed over"""
 
 
 @njit(cache=True, nogil=True)

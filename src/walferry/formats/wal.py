@@ -22,8 +22,9 @@ from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
+from walferry.formats.markers import DATA_ELSEWHERE, Marker
 from walferry.formats.proto import hbase_pb2
-from walferry.formats.wal_codecs import WalHeader, why_unreadable
+from walferry.formats.wal_compression_encryption import WalHeader, why_unreadable
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
@@ -74,6 +75,13 @@ class EntryBatch:
     def cells_start(self) -> Int64s:
         """Where an entry's cells begin; `buffer[cells_start:end]` is a valid RPC cell block."""
         return self.key_end
+
+    @property
+    def holds_data(self) -> npt.NDArray[np.bool_]:
+        """For each entry, whether it changes its table, or may: edits, and markers of data that is elsewhere."""
+        edits = (self.marker == Marker.NONE) & (self.cell_count > 0)
+        found: npt.NDArray[np.bool_] = edits | np.isin(self.marker, [int(kind) for kind in DATA_ELSEWHERE])
+        return found
 
     def take(self, which: npt.NDArray[np.intp]) -> EntryBatch:
         """The entries with these numbers, over the same buffer."""

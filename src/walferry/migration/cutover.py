@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from walferry.errors import GapError, GateShutError, UsageError
-from walferry.formats.markers import Marker
-from walferry.formats.wal import EntryBatch
 from walferry.replay.protect import made
 from walferry.run.facts import WriteStopFacts
 from walferry.run.run import Run
@@ -85,17 +83,11 @@ def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
     found = []
     with suppress(GapError):  # deleted: an empty one of a server that died at once
         for batch in open_wal(run.source_files, run.source_root, file, Until.NOW):
-            for i in np.flatnonzero(_is_data(batch)):
+            for i in np.flatnonzero(batch.holds_data):
                 table = batch.tables[batch.table[i]]
                 if table in tables:
                     found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
     return found
-
-
-def _is_data(batch: EntryBatch) -> Any:
-    """Which entries change a table, or may: edits, markers of bulk loads and of unknown kinds."""
-    edits = (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-    return edits | (batch.marker == Marker.BULK_LOAD) | (batch.marker == Marker.UNKNOWN)
 
 
 def require_silence(run: Run) -> None:

@@ -20,7 +20,7 @@ from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, TableTally, damage
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
-from walferry.apply.writer import RefusedError
+from walferry.apply.writer_protocol import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange

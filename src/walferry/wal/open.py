@@ -15,7 +15,7 @@ from walferry.errors import DamagedInputError, GapError, TransientError, Unfinis
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import Ending, EntryBatch, WalReader
-from walferry.formats.wal_codecs import WalHeader
+from walferry.formats.wal_compression_encryption import WalHeader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 

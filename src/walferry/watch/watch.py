@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from walferry.errors import GapError, WalferryError
-from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.ledger import WalFile as KnownFile
@@ -140,9 +139,8 @@ def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
     try:
         for batch in open_wal(file_system(cluster), cluster.address().root_path, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
-            for marker, cells, table in zip(batch.marker, batch.cell_count, batch.table, strict=True):
-                if user[table] and (marker in (Marker.BULK_LOAD, Marker.UNKNOWN) or (marker == Marker.NONE and cells)):
-                    return True
+            if any(user[table] for table in batch.table[batch.holds_data]):
+                return True
     except GapError:
         return False  # it no longer exists
     except WalferryError:

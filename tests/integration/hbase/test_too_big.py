@@ -12,7 +12,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.by_group import requests
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
-from walferry.apply.writer import CellRun, Limits, RefusedError
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.embedded.cluster import Cluster
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb

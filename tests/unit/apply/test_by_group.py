@@ -7,14 +7,16 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
+from walferry.apply import by_group
 from walferry.apply.by_group import LANES, GroupTask, _Lanes, _Request, lanes_of, requests
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
-from walferry.apply.writer import Limits
+from walferry.apply.writer_protocol import Limits
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
@@ -77,13 +79,16 @@ def test_a_region_keeps_its_lane_from_file_to_file() -> None:
     assert set(lanes(regions).values()) <= set(range(LANES))
 
 
-def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_those_are_met() -> None:
+def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_those_are_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The reader runs ahead of the lanes: it may meet a marker in a later file first."""
 
     def refused(file: str, start: int) -> Refusal:
         return Refusal(file, start, start + 1, "t1", REGION.decode(), 1, "refused", b"")
 
-    route = SimpleNamespace(writer=lambda: None, tables=TABLES)
+    monkeypatch.setattr(by_group, "writer_to", lambda _: None)
+    route = SimpleNamespace(tables=TABLES)
     lanes = _Lanes(GroupTask(cast(Route, route), ()))
     batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
     second = int(batch.start[1])

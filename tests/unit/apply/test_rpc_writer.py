@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer import CellRun, Limits, RefusedError
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb

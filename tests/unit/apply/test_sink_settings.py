@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from walferry.apply.sink_settings import CHUNK, MOST_ASKED, TIMEOUT, SinkSettings, limits_of, sink_settings
-from walferry.apply.writer import Limits
+from walferry.apply.writer_protocol import Limits
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.writer_kind import WriterKind
 

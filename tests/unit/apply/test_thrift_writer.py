@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.apply.thrift_writer import MAX_CELLS, calls
-from walferry.apply.writer import RefusedError
+from walferry.apply.writer_protocol import RefusedError
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
 
 Edit = tuple[bytes, bytes, int, CellType, bytes]

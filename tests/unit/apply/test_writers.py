@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from walferry.apply.route import WRITERS
+from walferry.apply.writers import WRITERS
 from walferry.hbase.writer_kind import WriterKind
 from walferry.run.spec import Spec
 

@@ -1,6 +1,8 @@
 """How the entries of a WAL are encoded, as its header says: plain, compressed or encrypted.
 
-Only plain ones are read; the others are refused by name. Dictionary decompression and decryption belong here.
+Only plain ones are read; the others are refused by name. Dictionary decompression and decryption belong here. Their
+state would have to survive `WalReader.resume`, which reads a file on without its header, and `_wal_kernels` scans the
+bytes as they stand in the file.
 """
 
 from __future__ import annotations

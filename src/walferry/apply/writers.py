@@ -1,0 +1,43 @@
+"""The writers that there are: a new one gets its kind in `WriterKind` and a line in `WRITERS`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from pyspark import TaskContext
+
+from walferry.apply.route import Route
+from walferry.apply.rpc_writer import RpcWriter
+from walferry.apply.thrift_writer import ThriftWriter
+from walferry.apply.writer_protocol import Writer
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.writer_kind import WriterKind
+from walferry.spark.clients import shared_client
+
+
+def writer_to(route: Route) -> Writer:
+    """A writer to the route's target. A task that Spark repeats first waits until its predecessor's requests have
+    ended.
+    """
+    task = TaskContext.get()
+    if task is not None and task.attemptNumber() > 0:
+        time.sleep(route.limits.request_seconds + route.limits.settle_seconds)
+    return WRITERS[route.writer_kind](route)
+
+
+def _rpc_writer(route: Route) -> Writer:
+    least, most = route.source_id
+    source_id = pb.UUID(least_sig_bits=least, most_sig_bits=most)
+    return RpcWriter(shared_client(route.target), source_id, route.guard, route.limits)
+
+
+def _thrift_writer(route: Route) -> Writer:
+    return ThriftWriter(route.target, route.guard, route.limits)
+
+
+WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {
+    WriterKind.RPC: _rpc_writer,
+    WriterKind.THRIFT: _thrift_writer,
+}
+"""the writer of each kind"""
