@@ -38,6 +38,11 @@ class TransientError(WalferryError):
     """May pass by itself: a server restarts, a region moves, a connection breaks."""
 
 
+def is_transient(error: BaseException) -> bool:
+    """Whether another attempt may succeed. An error that is not walferry's own (a bug, a kill) may also pass."""
+    return isinstance(error, TransientError) or not isinstance(error, WalferryError)
+
+
 class UsageError(WalferryError):
     """The user's input cannot be used as it is: a spec, a parameter, a connection."""
 

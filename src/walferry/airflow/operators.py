@@ -24,7 +24,7 @@ import walferry
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.airflow.spark_submit import SparkHook
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import TransientError, UsageError, WalferryError, is_transient
 from walferry.ledger.rows import RunKind
 from walferry.process import opened, quiet_libraries, reports_folder
 from walferry.run.run import Run
@@ -44,9 +44,9 @@ def final_errors() -> Iterator[None]:
     quiet_libraries()
     try:
         yield
-    except TransientError:
-        raise
     except WalferryError as error:
+        if is_transient(error):
+            raise
         raise AirflowFailException(str(error)) from None
 
 
@@ -105,7 +105,7 @@ class WalferrySparkOperator(BaseOperator):
     `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page), `queue`, `namespace`.
     The operator's `conf` overrides the connection's.
 
-    The app ends when this task's process does. An error that the app recorded as final is not retried.
+    The app ends when this task's process does. An error that this app recorded as final is not retried.
     """
 
     template_fields: Sequence[str] = ("run", "phase", "table", "conf")
@@ -146,6 +146,7 @@ class WalferrySparkOperator(BaseOperator):
             if not run.is_due(self.phase, table):
                 log.info("%s: already done", f"{self.phase} {table}".strip())
                 return
+            attempts = _attempts(run, self.phase, table)
         self._hook = SparkHook(self.conn_id)
         with final_errors():
             command = self.command(self._hook, table)
@@ -153,7 +154,7 @@ class WalferrySparkOperator(BaseOperator):
         code, error = self._hook.run(command, self._show_page)
         if code:
             with step(self.run) as run:
-                self._raise_recorded(run, table)
+                self._raise_recorded(run, table, attempts + 1)
                 run.ledger.require_running()
             raise AirflowException(error or f"spark-submit ended with exit code {code}; its output is above")
 
@@ -167,13 +168,14 @@ class WalferrySparkOperator(BaseOperator):
         self.spark_page = page
         get_current_context()["ti"].xcom_push(key=SparkLink().xcom_key, value=page)
 
-    def _raise_recorded(self, run: Run, table: str) -> None:
-        for phase in run.ledger.phases.all():
-            if (phase.phase, phase.subject, phase.state) == (self.phase, table, "failed"):
-                kind, _, message = phase.error.partition(": ")
-                if not is_transient(kind):
-                    raise AirflowFailException(message) from None
-                raise AirflowException(message) from None
+    def _raise_recorded(self, run: Run, table: str, attempt: int) -> None:
+        """Raise what this attempt recorded. Without a record of its own (it was killed, or never started the phase),
+        it says nothing: what an older attempt failed with may have passed."""
+        phase = run.ledger.phases.find(self.phase, table)
+        if phase is None or (phase.state, phase.attempts) != ("failed", attempt):
+            return
+        _, _, message = phase.error.partition(": ")
+        raise (AirflowException if phase.transient else AirflowFailException)(message) from None
 
 
 class HBaseSnapshotOperator(BaseOperator):
@@ -354,16 +356,11 @@ def _tables(run_id: str) -> list[str]:
         return [pair.source for pair in run.tables]
 
 
+def _attempts(run: Run, phase: str, table: str) -> int:
+    """How often a phase was started so far."""
+    known = run.ledger.phases.find(phase, table)
+    return known.attempts if known else 0
+
+
 def _docs() -> Path:
     return reports_folder() / "data_docs"
-
-
-def is_transient(class_name: str) -> bool:
-    """Whether the error class that a phase recorded is transient; unknown ones (a bug, a kill) count as transient."""
-    kinds: list[type[WalferryError]] = [WalferryError]
-    while kinds:
-        kind = kinds.pop()
-        if kind.__name__ == class_name:
-            return issubclass(kind, TransientError)
-        kinds += kind.__subclasses__()
-    return True

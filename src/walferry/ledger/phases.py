@@ -23,10 +23,8 @@ class Phases:
 
     def facts(self, phase: str, subject: str = "") -> dict[str, Any] | None:
         """The facts of the phase if it is done, otherwise None."""
-        for known in self.all():
-            if (known.phase, known.subject, known.state) == (phase, subject, "done"):
-                return known.facts
-        return None
+        known = self.find(phase, subject)
+        return known.facts if known is not None and known.state == "done" else None
 
     def start(self, phase: str, subject: str = "") -> int:
         """Start a phase, or start it again. Returns the attempt's number. Raises UsageError when the run has ended."""
@@ -45,14 +43,23 @@ class Phases:
                 run=self._run_id, phase=phase, subject=subject,
             )  # fmt: skip
 
-    def fail(self, phase: str, error: str, subject: str = "", attempt: int | None = None) -> None:
-        """Record that this attempt failed. Nothing changes if another attempt has been started, or was done, since."""
-        self._set(phase, subject, "failed", error=error, attempt=attempt)
+    def fail(
+        self, phase: str, error: str, subject: str = "", attempt: int | None = None, *, transient: bool = False
+    ) -> None:
+        """Record that this attempt failed; `transient`: another one may succeed.
+
+        Nothing changes if another attempt has been started, or was done, since.
+        """
+        self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 
     def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
         """Have a phase done again, since what it was based on has changed. A phase that is not done stays as it is."""
         if self.facts(phase, subject) is not None:
-            self._set(phase, subject, "failed", error=reason)
+            self._set(phase, subject, "failed", error=reason, transient=True)
+
+    def find(self, phase: str, subject: str = "") -> PhaseRecord | None:
+        """A phase as it is now; None before its first attempt."""
+        return next((known for known in self.all() if (known.phase, known.subject) == (phase, subject)), None)
 
     def all(self) -> list[PhaseRecord]:
         """All phases in the order in which they were last started."""
@@ -68,6 +75,7 @@ class Phases:
         state: PhaseState,
         facts: Mapping[str, Any] | None = None,
         error: str = "",
+        transient: bool = False,
         attempt: int | None = None,
     ) -> int:
         phases = self._store.table("phases")
@@ -88,6 +96,7 @@ class Phases:
                 finished_ms=None if starting else at,
                 facts=dict(facts or {}),
                 error=error,
+                transient=transient,
             )
             if known:
                 connection.execute(update(phases).where(*key).values(to_columns(after)))

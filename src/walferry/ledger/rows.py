@@ -64,6 +64,8 @@ class PhaseRecord:
     finished_ms: int | None
     facts: dict[str, Any]
     error: str
+    transient: bool = False
+    """of a failed one: another attempt may succeed"""
 
 
 @dataclass(frozen=True)

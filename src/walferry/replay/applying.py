@@ -10,7 +10,7 @@ from functools import partial
 
 from walferry.apply.route import Route
 from walferry.apply.sink_settings import limits_of, sink_settings
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import is_transient
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
 from walferry.replay.durability import give_back, make_durable
@@ -56,8 +56,7 @@ def applying(run: Run) -> Iterator[Route]:
             make_durable(run)
             yield route
         except BaseException as error:
-            ends = isinstance(error, WalferryError) and not isinstance(error, TransientError)
-            _give_back_at_end(run, leases, ends)
+            _give_back_at_end(run, leases, not is_transient(error))
             raise
         _give_back_at_end(run, leases, True)
         for table, held in leases.items():

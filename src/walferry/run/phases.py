@@ -29,7 +29,7 @@ class Phase:
     waits_for: Waits | None = None
     """the answer that it waits for"""
     repeats: bool = False
-    """it is done each time that somebody asks for it"""
+    """it is never over: it is done each time that somebody asks for it"""
 
 
 _UP_TO_SNAPSHOT = (

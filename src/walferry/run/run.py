@@ -9,7 +9,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import UsageError, WalferryError, is_transient
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.run.fences import fences_of
@@ -105,40 +105,34 @@ class Run:
         return self.spec.target.address().root_path
 
     def is_due(self, phase: str, subject: str = "") -> bool:
-        """Whether a phase is still to be done, asked before something costly is started for it.
+        """Whether a phase is still to be done, as one that repeats always is.
 
         Raises PhaseNotReadyError when it may not start yet, and UsageError when the run has ended without it.
         """
-        if self.ledger.phases.facts(phase, subject) is not None and not phase_of(self.record.kind, phase).repeats:
+        if not phase_of(self.record.kind, phase).repeats and self.ledger.phases.facts(phase, subject) is not None:
             return False
         self.ledger.require_running()
         self.require_needs(phase, subject)
         return True
 
     def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
-        """Do a phase unless the ledger says that it is done. Returns its facts either way; a failure is recorded and
-        raised.
+        """Do a phase if it is due (`is_due`). Returns its facts either way; a failure is recorded and raised.
 
         `work` must be idempotent: a killed task leaves the phase started, and the next task starts it from the
-        beginning. Raises PhaseNotReadyError as `require_needs` does.
+        beginning. Raises what `is_due` does.
         """
-        facts = self.ledger.phases.facts(phase, subject)
-        if facts is not None:
-            log.info("%s: already done", f"{phase} {subject}".strip())
-            return facts
-        return self.attempt(phase, work, subject)
-
-    def attempt(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
-        """Do a phase, even if it is done. Its facts or its failure are recorded; the failure is raised."""
-        self.require_needs(phase, subject)
         label = f"{phase} {subject}".strip()
+        if not self.is_due(phase, subject):
+            log.info("%s: already done", label)
+            return self.done(phase, subject)
         attempt = self.ledger.phases.start(phase, subject)
         log.info("%s: started", label)
         try:
             with beating(self.ledger, label, self.actor):
                 facts = work()
         except BaseException as error:
-            self.ledger.phases.fail(phase, f"{type(error).__name__}: {error}", subject, attempt)
+            text = f"{type(error).__name__}: {error}"
+            self.ledger.phases.fail(phase, text, subject, attempt, transient=is_transient(error))
             raise
         self.ledger.phases.finish(phase, facts, subject, attempt)
         log.info("%s: done", label)

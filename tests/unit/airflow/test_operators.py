@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import pytest
@@ -233,16 +233,50 @@ def test_the_apps_page_is_told_once_its_id_is_read(
     assert app_page("http://rm:8088", "yarn", "application_1_2") == "http://rm:8088/cluster/app/application_1_2"
 
 
-def test_an_error_that_the_app_recorded_as_final_is_not_retried(
-    spark_home: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+Attempt = Literal["final", "transient", "killed"]
+
+
+def record(ledger: Ledger, run: str, attempts: Sequence[Attempt]) -> None:
+    """Let the ledger have these attempts at the replay, with errors of classes that this process has not loaded."""
+    for outcome in attempts:
+        number = ledger.of(run).phases.start("replay")
+        if outcome != "killed":
+            error = f"ErrorOfTheApp: {outcome} error of attempt {number}"
+            ledger.of(run).phases.fail("replay", error, "", number, transient=outcome == "transient")
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "final", "message"),
+    [
+        ([], ["final"], True, "final error of attempt 1"),
+        ([], ["transient"], False, "transient error of attempt 1"),
+        (["transient"], ["final"], True, "final error of attempt 2"),
+        # Nothing is recorded of the attempt of this task: an older one's error, or another process's, is not its own.
+        (["final"], [], False, "the disk is full"),
+        (["final"], ["killed"], False, "the disk is full"),
+        (["final"], ["killed", "final"], False, "the disk is full"),
+    ],
+)
+def test_a_task_fails_for_good_only_by_what_the_attempt_of_its_own_app_recorded(
+    before: Sequence[Attempt],
+    meanwhile: Sequence[Attempt],
+    final: bool,
+    message: str,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spark_connection(monkeypatch, "local[1]")
-    run = open_run(ledger)
-    done(ledger, run, "check_copy")
-    attempt = ledger.of(run).phases.start("replay")
-    ledger.of(run).phases.fail("replay", "GapError: a file is gone", "", attempt)
-    with pytest.raises(AirflowFailException, match=r"^a file is gone$"):
-        spark_task(run=run).execute({})
+    operator = due_task(ledger)
+    record(ledger, operator.run, before)
+
+    def submit(hook: SparkHook, command: object, show: object) -> tuple[int, str]:
+        record(ledger, operator.run, meanwhile)
+        return 1, "the disk is full"
+
+    monkeypatch.setattr(SparkHook, "run", submit)
+    with pytest.raises(AirflowException, match=f"^{message}$") as failed:
+        operator.execute({})
+    assert isinstance(failed.value, AirflowFailException) == final
 
 
 def test_no_app_is_submitted_for_a_phase_that_is_done_or_may_not_start_or_whose_run_has_ended(
@@ -267,7 +301,7 @@ def test_what_airflow_does_is_signed_as_that_in_the_audit_trail(
     spark_connection(monkeypatch, "local[1]")
     run_id = open_run(ledger)
     with step(run_id) as run:
-        run.attempt("plan", dict)
+        run.once("plan", dict)
     assert {line.actor for line in ledger.of(run_id).audit_trail()[1:]} == {"airflow"}
     assert command(spark_task()).endswith(" --actor airflow")
 

@@ -53,7 +53,7 @@ def test_the_kind_and_region_of_older_items_are_known_from_their_reason(tmp_path
 
 
 def test_a_ledger_of_before_is_brought_up_to_date(tmp_path: Path) -> None:
-    """Its comparisons stay the newest, its differences get the names of today."""
+    """Its comparisons stay the newest, its differences get the names of today; its failures may be tried again."""
     with closing(sqlite3.connect(tmp_path / "old.db")) as old:
         for name in ("0001_ledger.sql", "0001_ledger.sqlite.sql", "0002_run_kinds.sql"):
             old.executescript((sql_directory() / name).read_text())
@@ -62,6 +62,8 @@ def test_a_ledger_of_before_is_brought_up_to_date(tmp_path: Path) -> None:
             "runs VALUES ('m-1', 'm', 'o', '{\"tables\": [\"t1\"]}', 'running', 0, '', 1, NULL, 'migration')",
             "comparisons VALUES ('m-1', 4, 't1', 'r1', '', '', 1, 2, 'aa', 1, 2, 'aa', '{}')",
             "differences VALUES ('m-1', 4, 't1', '00', 'not in the log', 'd')",
+            "phases VALUES ('m-1', 'copy', 't1', 'failed', 1, 1, 2, '{}', 'SomeError: no')",
+            "phases VALUES ('m-1', 'plan', '', 'done', 1, 1, 2, '{}', '')",
         ):
             old.execute(f"INSERT INTO {values}")
         old.commit()
@@ -70,3 +72,6 @@ def test_a_ledger_of_before_is_brought_up_to_date(tmp_path: Path) -> None:
         assert kept.ranges()[0].equal
         assert [item.kind for item in kept.differences()] == ["not-in-log"]
         assert kept.record(compared("t1"), [], []).attempt == 5
+        assert {phase.phase: phase.transient for phase in ledger.of("m-1").phases.all()} == {
+            "copy": True, "plan": False,
+        }  # fmt: skip

@@ -31,6 +31,22 @@ class TestPhases:
             ("failed", "late edits")
         ]
 
+    def test_whether_another_attempt_may_succeed_is_kept_with_the_failure_only(
+        self, ledger: Ledger, run: RunRecord
+    ) -> None:
+        phases = ledger.of(run.run_id).phases
+        for transient in (True, False):
+            phases.start("copy", TABLE)
+            phases.fail("copy", "no space", TABLE, transient=transient)
+            found = phases.find("copy", TABLE)
+            assert found is not None
+            assert (found.state, found.transient) == ("failed", transient)
+        phases.start("copy", TABLE)
+        phases.fail("copy", "no space", TABLE, transient=True)
+        phases.start("copy", TABLE)
+        assert [phase.transient for phase in phases.all()] == [False]
+        assert phases.find("copy") is None
+
     def test_each_step_of_a_phase_is_in_the_audit_trail(self, ledger: Ledger, run: RunRecord) -> None:
         ledger.of(run.run_id).phases.start("copy")
         ledger.of(run.run_id).phases.fail("copy", "no space")

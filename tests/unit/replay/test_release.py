@@ -76,7 +76,7 @@ def test_a_peer_of_a_process_that_was_killed_beside_an_abort_goes_with_the_next_
         raise KeyboardInterrupt
 
     source.after_add = killed
-    run.ledger.phases.fail = lambda *_: None  # type: ignore[method-assign]
+    run.ledger.phases.fail = lambda *_, **__: None  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         protect.protect(run)
     assert source.there == {run.peer}

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from walferry.errors import WalferryError
+from walferry.errors import GapError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.run.phases import Phase, phase_of, phases_of, steps
@@ -62,6 +62,40 @@ def test_a_phase_that_did_not_come_to_its_end_is_done_anew(run: Run, end: type[B
     assert run.once("plan", counted([])) == {"time": 1}
 
 
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (TransientError("busy"), True),
+        (GapError("gone"), False),
+        (ZeroDivisionError(), True),
+        (KeyboardInterrupt(), True),
+    ],
+    ids=["may pass", "final", "a bug", "interrupted"],
+)
+def test_a_failure_is_recorded_with_whether_another_attempt_may_succeed(
+    run: Run, error: BaseException, transient: bool
+) -> None:
+    def failing() -> dict[str, Any]:
+        raise error
+
+    with pytest.raises(type(error)):
+        run.once("plan", failing)
+    failed = run.ledger.phases.find("plan")
+    assert failed is not None
+    assert (failed.state, failed.transient) == ("failed", transient)
+
+
+def test_a_phase_that_repeats_is_done_each_time_and_is_always_due(tmp_path: Path) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("drain", "test", SPEC, "test", "drain").run_id)
+        finished(run, "protect", "fence")
+        done: list[int] = []
+        for time in (1, 2):
+            assert run.is_due("drain_sealed")
+            assert run.once("drain_sealed", counted(done)) == {"time": time}
+        assert not run.is_due("fence")
+
+
 def test_a_phase_that_was_killed_in_its_midst_is_done_anew(run: Run) -> None:
     run.ledger.phases.start("plan")  # and nothing more was written
     assert run.once("plan", counted([])) == {"time": 1}
@@ -73,9 +107,8 @@ def test_no_phase_starts_before_those_that_it_needs_are_done_in_the_ledger(run: 
     """Whatever Airflow says: marking `check_drain` as success there must not lead to `release`."""
     done: list[int] = []
     subject = TABLE if phase.by_table else ""
-    for start in (run.once, run.attempt):
-        with pytest.raises(PhaseNotReadyError, match=f"{phase.needs[0]}.* not done in the ledger"):
-            start(phase.name, counted(done), subject)
+    with pytest.raises(PhaseNotReadyError, match=f"{phase.needs[0]}.* not done in the ledger"):
+        run.once(phase.name, counted(done), subject)
     assert done == []
     finished(run, *phase.needs)
     assert run.once(phase.name, counted(done), subject) == {"time": 1}
@@ -109,7 +142,7 @@ def test_what_a_superseded_attempt_found_is_not_recorded(run: Run) -> None:
 
     def overtaken() -> dict[str, Any]:
         with pytest.raises(ZeroDivisionError):
-            run.attempt("plan", failing)
+            run.once("plan", failing)
         return {"from": "the older attempt"}
 
     def failing() -> dict[str, Any]:
