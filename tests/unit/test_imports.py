@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": {"errors"},
     "storage": {"errors"},
     "ledger": {"errors", "clock", "refusals"},
-    "hbase": {"errors", "formats"},
+    "hbase": {"errors", "clock", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
     "spark": GROUND - {"ledger"},
@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """For each room, and each module beside the rooms: what of walferry it may import."""
 WHAT = {
     "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
-    "clock": "the clock for recorded times",
+    "clock": "the clocks: one for recorded times, one for deadlines",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
     "messages, numba kernels. No I/O, no clock",

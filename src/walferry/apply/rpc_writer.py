@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
+from walferry.clock import steady_s
 from walferry.errors import TransientError
 from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
@@ -26,6 +27,7 @@ from walferry.hbase.errors import (
     RemoteError,
     RequestTooBigError,
 )
+from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,10 @@ _SWALLOWED = (b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER")
 
 @dataclass
 class RpcWriter:
-    """Sends requests one after the other; `guard` is called before each and raises when the lease is lost."""
+    """Sends requests one after the other; `guard` is called before each and raises when the lease is lost.
+
+    A request and its answer take at most `limits.request_seconds`, counted from before its guard.
+    """
 
     client: HBaseClient
     source_id: pb.UUID
@@ -68,10 +73,11 @@ class RpcWriter:
     def _send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         entries = [(self._key(run), run.cells) for run in runs]
         for attempt in range(1, self.limits.attempts + 1):
+            server = self._server()
+            asked = steady_s()  # before the guard: a process that is suspended in between sends nothing long after it
             self.guard({run.table for run in runs})
             try:
-                server = random.choice(self.client.servers())  # any region server takes any table's entries
-                self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds)
+                self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds, since=asked)
                 return
             except (AccessDeniedError, ReadOnlyTableError, RequestTooBigError):
                 raise
@@ -86,6 +92,13 @@ class RpcWriter:
                 log.warning("attempt %d of %d failed: %s; retrying in %.1f s",
                             attempt, self.limits.attempts, error, pause)  # fmt: skip
                 time.sleep(pause)
+
+    def _server(self) -> Server:
+        """Any region server takes any table's entries."""
+        servers = self.client.servers()
+        if not servers:
+            raise TransientError(f"no region server is up at {self.client.address.zookeeper}; start one")
+        return random.choice(servers)
 
     def _key(self, run: CellRun) -> bytes:
         key = pb.WALKey(

@@ -14,19 +14,22 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from happybase import Connection
+from happybase import Batch, Connection
 from thriftpy2.thrift import TException
 
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
-from walferry.errors import TransientError, UsageError
+from walferry.clock import steady_s
+from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.errors import AccessDeniedError
+from walferry.hbase.errors import AccessDeniedError, ConnectionFailedError
 from walferry.hbase.thrift import connect
 
 log = logging.getLogger(__name__)
 
 MAX_CELLS = 1_000
+FRESH_SECONDS = 5.0
+"""at most between asking the guard and sending"""
 _EXPRESSIBLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
 _FINAL = ("NoSuchColumnFamily", "TableNotFound", "DoNotRetry", "IllegalArgument", "FailedSanityCheck")
 """in the text of a Thrift error, which carries no class: retrying will not help"""
@@ -96,20 +99,15 @@ class ThriftWriter:
 
     def _call(self, table: str, call: Call) -> None:
         for attempt in range(1, self.limits.attempts + 1):
-            self.guard({table})
             try:
-                self._connection = self._connection or connect(self.target)
-                batch = self._connection.table(table).batch(timestamp=call.timestamp)
-                for row, column, value in call.cells:
-                    if call.is_put:
-                        batch.put(row, {column: value})
-                    else:
-                        batch.delete(row, [column])
+                batch = self._batch(table, call)
+                asked = steady_s()
+                self.guard({table})  # what it raises is not caught below
+                if steady_s() - asked > FRESH_SECONDS:
+                    raise TimeoutError("this process was suspended, or ZooKeeper slow: the lease is checked again")
                 batch.send()
                 return
-            except UsageError:
-                raise
-            except (TException, OSError, TransientError) as error:
+            except (TException, OSError, ConnectionFailedError) as error:
                 self._forget()
                 text = str(getattr(error, "message", None) or error)
                 if "AccessDenied" in text:
@@ -123,6 +121,17 @@ class ThriftWriter:
                 log.warning("attempt %d of %d failed: %s; retrying in %.0f s",
                             attempt, self.limits.attempts, _line(text), self.limits.settle_seconds)  # fmt: skip
                 time.sleep(self.limits.settle_seconds)
+
+    def _batch(self, table: str, call: Call) -> Batch:
+        """The call, ready to be sent over an open connection."""
+        self._connection = self._connection or connect(self.target)
+        batch = self._connection.table(table).batch(timestamp=call.timestamp)
+        for row, column, value in call.cells:
+            if call.is_put:
+                batch.put(row, {column: value})
+            else:
+                batch.delete(row, [column])
+        return batch
 
     def _forget(self) -> None:
         connection, self._connection = self._connection, None

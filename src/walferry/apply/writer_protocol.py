@@ -63,8 +63,8 @@ class RefusedError(WalferryError):
 class Writer(Protocol):
     """Sends cells to the target in order, one request at a time.
 
-    Implementations call the route's guard before each request, and refuse what they cannot express: nothing is
-    downgraded.
+    Implementations call the route's guard right before each request, and send none if it was asked too long ago: this
+    process may have been suspended meanwhile. They refuse what they cannot express: nothing is downgraded.
     """
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:

@@ -17,13 +17,14 @@ def replicate(
     cells: Buffer | Sequence[Buffer],
     *,
     timeout_s: float = 60,
+    since: float | None = None,
 ) -> None:
     """Apply WAL entries; returns when the target has them all in its own log.
 
     `entries` are (WALKey message, number of cells); `cells` are their cells one after the other, each
     int32 length + KeyValue with tags, exactly as in an uncompressed WAL. Any region server accepts any table's
     entries (the key's table name decides). Timestamps, types and tags are kept. Order is kept within a request of at
-    most 5,000 mutations (ReplicationSink).
+    most 5,000 mutations (ReplicationSink). `timeout_s` counts from `since`, as in `RpcConnection.call`.
 
     One attempt, no retries. After an error it is unknown which entries were applied, after a RequestTimeoutError also
     whether more will be; repeating them all, in order, is safe. The target refuses METAFAMILY cells: send no markers.
@@ -41,4 +42,5 @@ def replicate(
         cells,
         codec=CODEC_WITH_TAGS,
         timeout_s=timeout_s,
+        since=since,
     )

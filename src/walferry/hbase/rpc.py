@@ -16,13 +16,13 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Authenticate, Simple
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, remote_error
@@ -73,22 +73,25 @@ class RpcConnection:
         cell_block: Buffer | Sequence[Buffer] = b"",
         *,
         timeout_s: float = 60,
+        since: float | None = None,
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
 
-        `timeout_s` bounds the whole call and is sent to the server, which drops a call that waited longer in its
-        queue. Raises `walferry.hbase.errors`.
+        `timeout_s` bounds the whole call, counted from `since` (of `clock.steady_s`; default: now). Past it nothing is
+        sent, however long this process was suspended. What is left of it is sent to the server, which drops a call that
+        waited longer in its queue. Raises `walferry.hbase.errors`.
         """
         blocks = [cell_block] if isinstance(cell_block, (bytes, bytearray, memoryview)) else cell_block
-        deadline = time.monotonic() + timeout_s
+        deadline = (steady_s() if since is None else since) + timeout_s
         with self._lock:
             sent = False
             try:
                 sock = self._connected(deadline)
                 self._call_id = (self._call_id + 1) & 0x7FFFFFFF
-                frame = encode_request(self._call_id, method, request, blocks, int(timeout_s * 1000))
-                sent = True
+                frame = encode_request(self._call_id, method, request, blocks, _milliseconds(_left(deadline)))
                 _limit(sock, deadline)
+                _drop_unsent_after(sock, deadline)
+                sent = True
                 try:
                     sock.sendall(frame)
                 except ConnectionError as broken:
@@ -101,11 +104,14 @@ class RpcConnection:
                 return answer
             except TimeoutError as error:
                 self.close()
-                raise RequestTimeoutError(
+                what = (
                     f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
-                    "whether the call was carried out is unknown; restart the server if it hangs",
-                    **self._facts(method, sent),
-                ) from error
+                    "whether the call was carried out is unknown; restart the server if it hangs"
+                    if sent
+                    else f"{self.service}.{method} could not be sent to {self.server} within {timeout_s:g} s: "
+                    "this process was held up"
+                )
+                raise RequestTimeoutError(what, **self._facts(method, sent)) from error
             except (OSError, DecodeError) as error:
                 self.close()
                 never = "" if self._answered else "; is that the RPC port of an HBase server?"
@@ -139,7 +145,7 @@ class RpcConnection:
 
     def _connect(self, deadline: float) -> socket.socket:
         host, _, port = self.server.rpartition(":")
-        timeout = max(0.001, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
+        timeout = min(CONNECT_TIMEOUT_S, _left(deadline))
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout)
         except TimeoutError as error:
@@ -215,6 +221,7 @@ class ConnectionPool:
         *,
         codec: str | None = None,
         timeout_s: float = 60,
+        since: float | None = None,
     ) -> tuple[M, bytes]:
         """`RpcConnection.call` on an idle or a new connection. Without a `codec` there are no cell blocks."""
         key = (server, service, codec)
@@ -222,7 +229,7 @@ class ConnectionPool:
             idle = self._idle[key]
             connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)
         try:
-            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s)
+            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s, since=since)
         finally:
             with self._lock:
                 self._idle[key].append(connection)
@@ -289,7 +296,26 @@ def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
 
 
 def _limit(sock: socket.socket, deadline: float) -> None:
-    left = deadline - time.monotonic()
+    sock.settimeout(_left(deadline))
+
+
+def _drop_unsent_after(sock: socket.socket, deadline: float) -> None:
+    """Let the kernel forget at the deadline what the server has not taken, even after this process has ended.
+
+    Without this it goes on sending for minutes, and a request that nobody waits for any more may still arrive.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _milliseconds(_left(deadline)))
+
+
+def _left(deadline: float) -> float:
+    """Seconds until the deadline. Raises TimeoutError past it."""
+    left = deadline - steady_s()
     if left <= 0:
         raise TimeoutError
-    sock.settimeout(left)
+    return left
+
+
+def _milliseconds(seconds: float) -> int:
+    """At least 1: to a server, 0 means no time-out."""
+    return max(1, int(seconds * 1000))

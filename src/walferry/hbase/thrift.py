@@ -5,15 +5,16 @@ from __future__ import annotations
 import happybase
 from thriftpy2.transport import TTransportException
 
-from walferry.errors import TransientError, UsageError
+from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
+from walferry.hbase.errors import ConnectionFailedError
 
 TIMEOUT_SECONDS = 60.0
 
 
 def connect(address: ClusterAddress) -> happybase.Connection:
-    """An open connection. Raises UsageError when the address names no Thrift server, TransientError when
-    the server does not answer."""
+    """An open connection. Raises UsageError when the address names no Thrift server, ConnectionFailedError
+    when the server does not answer."""
     if address.thrift is None:
         raise UsageError(f"the address of the cluster at {address.zookeeper} names no Thrift server")
     host, _, port = address.thrift.rpartition(":")
@@ -21,4 +22,4 @@ def connect(address: ClusterAddress) -> happybase.Connection:
         return happybase.Connection(host, int(port), timeout=int(TIMEOUT_SECONDS * 1000))
     except (TTransportException, OSError) as error:
         message = f"HBase's Thrift server at {address.thrift} does not answer: {error}"
-        raise TransientError(message, thrift=address.thrift) from error
+        raise ConnectionFailedError(message, thrift=address.thrift, sent=False) from error

@@ -100,10 +100,10 @@ def hold(
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
-    `request_seconds` is the longest that a request of this holder can be under way. Waits at most `wait_seconds` for
-    another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of a table's lease recorded
-    elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its count. `tell` is called with
-    what is being waited for, and for how many seconds at most.
+    `request_seconds` is the longest that a request of this holder can be under way, counted from its check. Waits at
+    most `wait_seconds` for another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of
+    a table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its
+    count. `tell` is called with what is being waited for, and for how many seconds at most.
     """
     with ExitStack() as stack:
         leases: dict[str, HeldLease] = {}
@@ -179,8 +179,9 @@ def _acquire(
 def _evicted(zk: KazooClient, table: str) -> bool:
     """End the lease of a killed process of this machine, instead of waiting until its session ends.
 
-    The process sends nothing more; its executors, which may be elsewhere, check the lease before each request. Requests
-    under way are waited for, as after any holder that vanished.
+    The process sends nothing more; its executors, which may be elsewhere, check the lease before each request, and none
+    goes out long after its check (`apply.writer_protocol.Writer`). Requests under way are waited for, as after any
+    holder that vanished.
     """
     path = _path(table)
     try:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +22,7 @@ from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import (
     AccessDeniedError,
@@ -38,7 +47,7 @@ class Target:
     def servers(self) -> list[str]:
         return ["rs"]
 
-    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float) -> None:
+    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
         self.log.append(f"sent {bytes(cells)!r}")
         outcome = self.outcomes.pop(0)
         if outcome is not None:
@@ -68,6 +77,104 @@ def test_nothing_is_sent_once_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LeaseLostError):
         send(target, monkeypatch, lease_ends_after=1)
     assert target.log.count("sent b'cells'") == 1
+
+
+def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_counts_from_before_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a slow look-up, or a process that is suspended, would lie between the answer and the sending."""
+    now, log = 100.0, list[str]()
+
+    class Slow(Target):
+        def servers(self) -> list[str]:
+            nonlocal now
+            now += 50
+            log.append("located")
+            return ["rs"]
+
+        def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
+            log.append(f"sent with {timeout_s:g} s since {since:g}")
+            super().replicate(server, entries, cells, timeout_s=timeout_s, since=since)
+
+    def guard(tables: Collection[str]) -> None:
+        nonlocal now
+        now += 2
+        log.append("asked")
+
+    monkeypatch.setattr("walferry.apply.rpc_writer.steady_s", lambda: now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    target = Slow([TransientError("busy"), None])
+    RpcWriter(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, LIMITS).send([RUN], b"c")
+    assert log == [
+        "located", "asked", "sent with 3 s since 150",
+        "located", "asked", "sent with 3 s since 202",
+    ]  # fmt: skip
+
+
+def test_a_target_without_a_region_server_is_an_error_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(Target):
+        address = ClusterAddress("zk:2181")
+
+        def servers(self) -> list[str]:
+            return []
+
+    with pytest.raises(TransientError, match="no region server is up at zk:2181"):
+        send(Empty([]), monkeypatch)
+
+
+SUSPENDED = """
+import os, signal, sys
+from types import SimpleNamespace
+
+from walferry.apply.rpc_writer import RpcWriter
+from walferry.apply.writer_protocol import CellRun, Limits
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.replicate import replicate
+from walferry.hbase.rpc import ConnectionPool
+
+client = SimpleNamespace(pool=ConnectionPool("alice"), servers=lambda: [sys.argv[1]])
+client.replicate = lambda *args, **keys: replicate(client, *args, **keys)
+asked = []
+
+def guard(tables):
+    asked.append(tables)
+    if len(asked) > 1:
+        sys.exit(77)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+limits = Limits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
+writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, limits)
+writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], b"cells")
+"""
+
+
+@pytest.mark.parametrize(("seconds", "sent"), [(10, True), (0.4, False)], ids=["shorter", "longer"])
+def test_a_process_that_was_suspended_after_its_guard_for_longer_than_a_request_may_take_sends_nothing(
+    seconds: float, sent: bool
+) -> None:
+    """Somebody else may have taken the lease meanwhile, and waits no longer than such a request can take."""
+    received = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                peer, _ = listening.accept()
+                with peer:
+                    while b"ReplicateWALEntry" not in received and (data := peer.recv(1 << 16)):
+                        received.extend(data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with subprocess.Popen([sys.executable, "-c", SUSPENDED, address, str(seconds)]) as process:
+            while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.02)
+            time.sleep(0 if sent else 2 * seconds)
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.wait(timeout=30) == 77, "it asks again before it sends again"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    assert (b"ReplicateWALEntry" in received) == sent
 
 
 def test_after_an_unknown_outcome_it_waits_until_the_server_has_ended_the_request(
@@ -115,7 +222,7 @@ class Small:
     def servers(self) -> list[str]:
         return ["rs"]
 
-    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float) -> None:
+    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
         if len(cells) > self.most_bytes:
             self.refused += 1
             raise self.error("no request of that size")

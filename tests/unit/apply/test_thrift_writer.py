@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walferry.apply.thrift_writer import MAX_CELLS, calls
-from walferry.apply.writer_protocol import RefusedError
+from walferry.apply import thrift_writer
+from walferry.apply.thrift_writer import FRESH_SECONDS, MAX_CELLS, ThriftWriter, calls
+from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
+from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
+from walferry.hbase.address import ClusterAddress
+from walferry.replay.lease import LeaseLostError
 
 Edit = tuple[bytes, bytes, int, CellType, bytes]
 """row, qualifier, timestamp, type, value; all in family f"""
@@ -65,3 +71,68 @@ def test_calls_hold_every_edit_once_in_order_and_never_mix_what_one_call_cannot_
     for call in made:
         columns = [(row, column) for row, column, _ in call.cells]
         assert len(columns) == len(set(columns)) <= MAX_CELLS
+
+
+class Server:
+    """A Thrift server as happybase's connection shows it; the log tells what was asked of it."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def connect(self, address: ClusterAddress) -> Any:
+        self._log.append("connected")
+        return self
+
+    def table(self, name: str) -> Server:
+        return self
+
+    def batch(self, timestamp: int) -> Server:
+        return self
+
+    def put(self, row: bytes, cells: dict[bytes, bytes]) -> None:
+        self._log.append(f"put {row!r}")
+
+    def send(self) -> None:
+        self._log.append("sent")
+
+    def close(self) -> None:
+        self._log.append("closed")
+
+
+def send(monkeypatch: pytest.MonkeyPatch, answers: Sequence[float | Exception]) -> list[str]:
+    """Send one cell; the guard answers each time after so many seconds, or by an error. Returns what happened."""
+    log: list[str] = []
+    now, coming = 100.0, iter(answers)
+
+    def guard(tables: Collection[str]) -> None:
+        nonlocal now
+        log.append("asked")
+        answer = next(coming)
+        if isinstance(answer, Exception):
+            raise answer
+        now += answer
+
+    monkeypatch.setattr(thrift_writer, "connect", Server(log).connect)
+    monkeypatch.setattr(thrift_writer, "steady_s", lambda: now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: log.append("waited"))
+    writer = ThriftWriter(ClusterAddress("zk", thrift="there:9090"), guard, Limits(attempts=3))
+    cell = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
+    try:
+        writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], cell)
+    except TransientError as error:
+        log.append(type(error).__name__)
+    return log
+
+
+def test_the_lease_is_asked_for_when_all_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert send(monkeypatch, [0.1]) == ["connected", "put b'r'", "asked", "sent"]
+
+
+def test_a_process_that_was_suspended_after_its_guard_asks_again_before_it_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = ["connected", "put b'r'", "asked"]
+    late, lost = FRESH_SECONDS + 1, LeaseLostError("another run applies", table="ns:t", number=1)
+    assert send(monkeypatch, [late, 0.1]) == [*begun, "closed", "waited", *begun, "sent"]
+    assert send(monkeypatch, [late, lost]) == [*begun, "closed", "waited", *begun, "LeaseLostError"]
+    assert send(monkeypatch, [lost]) == [*begun, "LeaseLostError"]

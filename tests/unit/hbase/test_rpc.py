@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, TableNotFoundError
 from walferry.hbase.rpc import ConnectionPool, RpcConnection, decode_delimited, encode_request
@@ -202,6 +203,48 @@ def test_a_late_answer_is_never_taken_for_the_next_calls() -> None:
         connection.close()
     assert answer.cluster_status.hbase_version.version == "call 2"
     assert len(connections) == 2
+
+
+def test_past_its_deadline_a_request_is_not_sent_and_the_server_is_told_what_is_left() -> None:
+    requests: list[bytes] = []
+
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        while request := read_request(peer):
+            requests.append(request)
+            peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", f"08{len(requests):02}", 1)))
+
+    with server(serve) as address, closing(RpcConnection(address, "MasterService")) as connection:
+
+        def ask(seconds_ago: float) -> None:
+            since = steady_s() - seconds_ago
+            connection.call("X", VERSION, pb.GetClusterStatusResponse, timeout_s=60, since=since)
+
+        ask(20)
+        with pytest.raises(RequestTimeoutError) as raised:
+            ask(60)
+        assert raised.value.sent is False
+    (request,) = requests
+    header, _ = decode_delimited(memoryview(request), 4, pb.RequestHeader)
+    assert 35_000 < header.timeout <= 40_000
+
+
+def test_what_a_server_has_not_taken_at_the_deadline_is_never_delivered() -> None:
+    """The kernel would go on sending for minutes, even for a process that has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection = RpcConnection(f"127.0.0.1:{listening.getsockname()[1]}", "AdminService")
+        with pytest.raises(RequestTimeoutError) as raised:
+            connection.call("X", VERSION, pb.GetClusterStatusResponse, bytes(200_000), timeout_s=0.4)
+        assert raised.value.sent is True
+        peer, _ = listening.accept()
+        with peer:
+            time.sleep(1)
+            got = 0
+            with suppress(ConnectionResetError):
+                while data := peer.recv(1 << 16):
+                    got += len(data)
+    assert got < 200_000
 
 
 def test_a_closed_port_tells_that_nothing_was_sent() -> None:
