@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import filled
-from walferry.cli import ask, main
+from walferry.cli import ask, main, runs
 from walferry.errors import GapError
 from walferry.ledger import Ledger
+from walferry.run.heartbeat import NOTE, this_process
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
 UNREACHABLE = "{zookeeper: '127.0.0.1:1', webhdfs: 'http://127.0.0.1:1', rootdir: 'hdfs://127.0.0.1:1/hbase'}"
@@ -178,6 +179,28 @@ def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(t
     assert state() == "paused"
     assert walferry(tmp_path, "resume", "move", "--dry-run").stdout.startswith("would resume move-1 (paused now")
     assert state() == "paused"
+
+
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "not paused"])
+@pytest.mark.parametrize("killed", [True, False], ids=["killed", "alive"])
+def test_resume_continues_a_run_here_unless_its_process_is_alive(
+    paused: bool, killed: bool, tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of a killed process stays until its ZooKeeper session ends: it does not show who is alive."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    process = this_process() | ({"pid": ended.pid} if killed else {})
+    with Ledger.open(f"sqlite:///{ledger}", actor="tester") as book:
+        book.set_paused("move-1", paused, "tester")
+        book.of("move-1").notes.keep(NOTE, process, "")
+    continued: list[str] = []
+    monkeypatch.setattr(runs, "_go", lambda book, run_id, *_: continued.append(run_id))
+    answer = walferry(tmp_path, "resume", "move", "--yes")
+    assert answer.returncode == 0, answer.stderr
+    assert continued == (["move-1"] if killed else [])
+    assert answer.stdout == ("" if killed else "move-1 continues in the process that runs it\n")
+    with Ledger.open(f"sqlite:///{ledger}") as book:
+        assert not book.run("move-1").paused
 
 
 def test_what_an_abort_would_remove_is_told_as_json_too(tmp_path: Path, ledger: Path) -> None:

@@ -156,11 +156,10 @@ def resume(
         if dry_run:
             print(f"would resume {run.run_id} ({state_of(book.of(run.run_id)).name} now, owner {run.owner})")
             return
-        was_paused = run.paused
         book.set_paused(run.run_id, False, owner())
         if run.owner.startswith("airflow"):
             print(f"{run.run_id} continues in Airflow ({run.owner})")
-        elif was_paused and _at_work(book, run.run_id):
+        elif _at_work(book, run.run_id):
             print(f"{run.run_id} continues in the process that runs it")
         else:
             book.adopt_run(run.run_id, owner(), owner())
@@ -168,12 +167,10 @@ def resume(
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:
-    """Whether a process holds the lease on the run's first target table now."""
-    from walferry.replay import lease
-    from walferry.run.run import Run
+    """Whether a process works on the run. Its lease does not show that: it outlives a killed process for a while."""
+    from walferry.run.heartbeat import alive
 
-    with Run(book, run_id) as run:
-        return lease.holder_of(run.target.zk, run.tables[0].target) is not None
+    return bool(alive(book.of(run_id)))
 
 
 def abort(

@@ -11,7 +11,6 @@ import os
 import time
 from typing import Any
 
-from walferry.clock import now_ms
 from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.durability import restore
@@ -211,7 +210,7 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
 
 def _phases_at_work(run: Run) -> list[str]:
     """The phases on which a live process works. One that is only recorded as running may have been killed."""
-    signs = alive(run.ledger, now_ms())
+    signs = alive(run.ledger)
     begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
     return [name for name in begun if name in signs]
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from walferry import clock
 from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
 
@@ -55,13 +56,13 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
             log.debug("the heartbeat was not removed: %s", error)
 
 
-def alive(ledger: RunLedger, now_ms: int) -> set[str]:
+def alive(ledger: RunLedger) -> set[str]:
     """Labels of what live processes are working on; "" is a whole command.
 
     Their last heartbeat is younger than `SILENT_SECONDS`, and a process of this machine must still exist: after a
     kill -9 it counts as dead at once.
     """
-    signs = ledger.notes.named(NOTE)
+    signs, now_ms = ledger.notes.named(NOTE), clock.now_ms()
     return {
         label for label, (facts, at_ms) in signs.items()
         if now_ms - at_ms < SILENT_SECONDS * 1000 and not gone(facts)

@@ -189,7 +189,7 @@ def state_of(ledger: RunLedger) -> State:
         return _ended(run, phases)
     if run.kind == "watch":
         return _state("following", "the source's WAL files are recorded as they change", None, run)
-    signs = alive(ledger, clock.now_ms())
+    signs = alive(ledger)
     live = [p for p in phases if p.state == "running" and label(p) in signs]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
     return (

@@ -1,0 +1,104 @@
+"""Two processes that work on one run never replay at the same time (R8)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from unit.migration.filled_ledger import SPEC
+from unit.replay.test_durability import Source, Target
+from walferry.apply.writer_protocol import Limits
+from walferry.ledger import Ledger
+from walferry.replay import applying, follower
+from walferry.run.phases import phases_of
+from walferry.run.run import Run, RunEndedError
+
+PATIENCE = 20.0
+
+
+@contextmanager
+def process(ledger_url: str, run_id: str, target: Target) -> Iterator[Run]:
+    """The run as a process of its own sees it: with its own connection to the ledger and its own ZooKeeper session."""
+    own = Target()
+    own.zookeeper, own.zk = target.zookeeper, target.zookeeper.session()
+    with Ledger.open(ledger_url, actor="test") as ledger:
+        run = Run(ledger, run_id)
+        run.__dict__.update(target=own, source=Source())
+        yield run
+
+
+def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once_the_first_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, pause = f"sqlite:///{tmp_path / 'ledger.db'}", threading.Event().wait
+    monkeypatch.setattr(time, "sleep", lambda seconds: pause(min(seconds, 0.02)))
+    monkeypatch.setattr(applying, "limits_of", lambda *_: Limits(request_seconds=0.1, settle_seconds=0))
+    replaying: list[str] = []
+    rounds: list[str] = []
+    together: list[str] = []
+    both_begun, last_rounds = threading.Event(), threading.Event()
+
+    def run_round(run: Run, *_: object) -> None:
+        name = threading.current_thread().name
+        replaying.append(name)
+        rounds.append(name)
+        if rounds.count("second") == 2:
+            last_rounds.set()
+        both_begun.wait(PATIENCE)
+        pause(0.3)  # for the other one, should nothing hold it back
+        if len(replaying) > 1:
+            together.append(name)
+        replaying.remove(name)
+
+    monkeypatch.setattr(follower, "run_round", run_round)
+    ended: dict[str, BaseException | None] = {}
+
+    def follow() -> None:
+        with process(url, run_id, target) as run:
+            try:
+                follower.follow(run, cast(SparkSession, None))
+                ended[threading.current_thread().name] = None
+            except RunEndedError as error:
+                ended[threading.current_thread().name] = error
+
+    target = Target()
+    with Ledger.open(url, actor="test") as ledger:
+        run_id = ledger.open_run("move", "test", SPEC, "test").run_id
+        phases = ledger.of(run_id).phases
+        for phase in phases_of("migration")[:7]:
+            for subject in ("shop:orders",) if phase.by_table else ("",):
+                phases.start(phase.name, subject)
+                phases.finish(phase.name, {}, subject)
+        threads = [threading.Thread(target=follow, name=name) for name in ("first", "second")]
+        threads[0].start()
+        until(lambda: bool(rounds))
+        threads[1].start()
+        until(lambda: [p.attempts for p in phases.all() if p.phase == "replay"] == [2])
+        both_begun.set()
+        assert last_rounds.wait(PATIENCE)
+        phases.start("write_stop")
+        phases.finish("write_stop", {})
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert phases.facts("replay") == {}
+    assert together == []
+    assert rounds[0] == "first"
+    assert "first" not in rounds[rounds.index("second") :]
+    assert ended["second"] is None
+    assert "taken over by a newer attempt" in str(ended["first"])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it."""
+    for _ in range(int(PATIENCE / 0.02)):
+        if condition():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it did not come")
