@@ -19,7 +19,7 @@ from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.replay.lineage import missing_tables
-from walferry.run.lag import caught_up
+from walferry.run.lag import caught_up, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.run import Run
 from walferry.run.state import accept_command
@@ -37,7 +37,7 @@ def before_cutover(run: Run) -> None:
     if run.ledger.record.paused:
         reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
     if not caught_up(run.ledger):
-        reasons.append(f"the lag is above {run.spec.max_lag} s")
+        reasons.append(f"the lag is above {max_lag(run.ledger)} s")
     _require_open(reasons)
 
 

@@ -3,7 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
-from walferry.ledger.ledger import Ledger, RunLedger, source_tables, user_name
+from walferry.ledger.ledger import Ledger, RunLedger, source_tables, target_tables, user_name
 from walferry.ledger.rows import (
     AcceptedDifference,
     AuditHead,
@@ -53,5 +53,6 @@ __all__ = [
     "WalFile",
     "WalRange",
     "source_tables",
+    "target_tables",
     "user_name",
 ]

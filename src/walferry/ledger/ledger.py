@@ -325,8 +325,16 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
 
 def source_tables(spec: Mapping[str, Any]) -> list[str]:
     """The spec's source tables as the WAL names them, without the namespace `default`."""
-    names = [table["source"] if isinstance(table, Mapping) else str(table) for table in spec.get("tables", ())]
-    return sorted({name.removeprefix("default:") for name in names})
+    return list(target_tables(spec))
+
+
+def target_tables(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The target table of each source table, by name; both without the namespace `default`."""
+    pairs = {}
+    for table in spec.get("tables", ()):
+        source, target = (table["source"], table.get("target")) if isinstance(table, Mapping) else (str(table), None)
+        pairs[source.removeprefix("default:")] = (target or source).removeprefix("default:")
+    return dict(sorted(pairs.items()))
 
 
 def user_name() -> str:

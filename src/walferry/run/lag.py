@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from walferry import clock
 from walferry.ledger import Round, RunLedger
 from walferry.run.phases import phases_of
-
-DEFAULT_MAX_LAG = 30
+from walferry.run.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
 
 def max_lag(ledger: RunLedger) -> int:
     """The largest lag at which the run's spec allows a cutover, in seconds."""
-    return int(ledger.record.spec.get("max_lag") or DEFAULT_MAX_LAG)
+    return int(ledger.record.spec.get("max_lag", Spec.model_fields["max_lag"].default))
 
 
 def caught_up(ledger: RunLedger) -> bool:

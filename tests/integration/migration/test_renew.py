@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
-from walferry.replay.drain import prepare_drain
+from walferry.replay.cut import start_fence
 from walferry.replay.follower import replay
-from walferry.replay.protect import queued_files, renew
+from walferry.replay.protect import protect, queued_files, renew
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -27,7 +27,8 @@ def draining(source: Cluster, target: Cluster, tmp_path: Path) -> Iterator[Run]:
     with run_of(make_spec(source, target, [table]), tmp_path, "drain") as run:
         for client in (run.source, run.target):
             client.create_table(table, {"f": {}})
-        prepare_drain(run)
+        protect(run)
+        start_fence(run)
         yield run
 
 

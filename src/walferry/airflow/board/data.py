@@ -26,6 +26,8 @@ from walferry.ledger import (
     Round,
     RunRecord,
     WalFile,
+    source_tables,
+    target_tables,
 )
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES, to_json
@@ -34,7 +36,7 @@ from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
-from walferry.run.lag import ages
+from walferry.run.lag import ages, max_lag
 from walferry.run.phases import phases_of, subjects
 from walferry.run.state import PhaseShown, phase_shown
 from walferry.run.status import status
@@ -94,8 +96,8 @@ def _head(ledger: Ledger, run: RunRecord) -> Facts:
     return status(ledger.of(run.run_id)) | {
         "name": run.name,
         "owner": run.owner,
-        "tables": len(_pairs(run)),
-        "max_lag": run.spec.get("max_lag"),
+        "tables": len(source_tables(run.spec)),
+        "max_lag": max_lag(ledger.of(run.run_id)),
         "outcome": run.outcome,
         "created_ms": run.created_ms,
         "ended_ms": run.ended_ms,
@@ -119,7 +121,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
     rounds = ledger.of(run.run_id).rounds.all()
-    signs = alive(ledger.of(run.run_id), now_ms())
+    signs = alive(ledger.of(run.run_id))
     total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
     return {
         "now_ms": now_ms(),
@@ -131,7 +133,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], facts),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
-        "lanes": draw_lanes(ledger, run.run_id, files, holes, len(_pairs(run)), pages.lanes),
+        "lanes": draw_lanes(ledger, run.run_id, files, holes, head["tables"], pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
         "charts": series(rounds),
@@ -207,7 +209,7 @@ def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], fact
         alarms.append(
             {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
         )
-    if head["lag_seconds"] and head["max_lag"] and head["lag_seconds"] > head["max_lag"]:
+    if head["lag_seconds"] and head["lag_seconds"] > head["max_lag"]:
         text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
         alarms.append({"kind": "note", "text": text})
     alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in facts["read_only"]]
@@ -225,7 +227,7 @@ def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[
     known = {(phase.phase, phase.subject): phase for phase in phases}
     rows = []
     for phase in phases_of(run.kind):
-        whole = subjects(phase, [source for source, _ in _pairs(run)])
+        whole = subjects(phase, source_tables(run.spec))
         begun = [known[phase.name, subject] for subject in whole if (phase.name, subject) in known]
         counts = Counter(phase_shown(one, run, signs) for one in begun)
         ended = [one.finished_ms for one in begun if one.finished_ms]
@@ -270,7 +272,7 @@ def _tables(
             "log": {state: log[source][state] for state in RANGE_STATES},
             "compared": facts["tables"].get(source),
         }
-        for source, target in _pairs(run)
+        for source, target in target_tables(run.spec).items()
     ]
 
     def troubles(row: Facts) -> tuple[bool, bool]:
@@ -278,16 +280,6 @@ def _tables(
         return not row["errors"], compared is None or compared["equal_regions"] == compared["regions"]
 
     return sorted(rows, key=troubles)
-
-
-def _pairs(run: RunRecord) -> list[tuple[str, str]]:
-    """Source and target names as in the log and the ledger (without `default:`)."""
-    pairs = []
-    for table in run.spec.get("tables", ()):
-        source, target = (table["source"], table.get("target")) if isinstance(table, dict) else (str(table), None)
-        source = source.removeprefix("default:")
-        pairs.append((source, (target or source).removeprefix("default:")))
-    return pairs
 
 
 # ------------------------------------------------------------------ lag and rate

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import WalferryNotifier
-from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.airflow.operators import WalferrySparkOperator, do_phase, final_errors, step
 from walferry.airflow.sensors import CLEANER_TTL_SECONDS, wal_asset
 
 SOURCE = "hbase_source"
@@ -44,7 +44,7 @@ def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
 @task
 def prepare() -> str:
     """Find the run, or open it: check the tables, keep the WALs, set the start fence."""
-    from walferry.replay.drain import DRAINER, prepare_drain
+    from walferry.replay.drain import DRAINER, check_targets
     from walferry.run.start import start_run
 
     context = get_current_context()
@@ -52,7 +52,9 @@ def prepare() -> str:
     with final_errors():
         run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER, "drain")
     with step(run_id) as run:
-        prepare_drain(run)
+        check_targets(run)
+        for phase in ("protect", "fence"):
+            do_phase(run, phase)
     return run_id
 
 
