@@ -53,7 +53,10 @@ class _Done:
 
 
 def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
-    """Apply a batch and record it as a round; what is held or refused is in quarantine."""
+    """Apply a batch and record it as a round; what is held or refused is in quarantine.
+
+    Raises LeaseLostError, and records nothing, if the leases were lost meanwhile.
+    """
     held = held_regions(run)
     stopped = {table for table, regions in held.items() if ANY_REGION in regions}
     reports = [untouched(file, stopped) for file in batch.files if stopped]
@@ -68,6 +71,7 @@ def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, start
         done = _apply_calm(run, spark, _narrow(route, calm), batch, held)
         reports += done.reports
         regions |= done.regions
+    route.guard(list(route.tables.values()))  # a process that was suspended must not undo what its successor recorded
     record(run, reports, regions)
     if batch.before is not None:
         keep_applied_cut(run, batch.before)

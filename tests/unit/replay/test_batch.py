@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from walferry.refusals import RefusalKind
 from walferry.replay import batch, lineage
 from walferry.replay.batch import Batch, apply_batch
 from walferry.replay.cut import regions_of
+from walferry.replay.lease import LeaseLostError
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
 
@@ -77,13 +79,13 @@ def run(tmp_path: Path, source: Source) -> Iterator[Run]:
         yield run
 
 
-def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = None) -> None:
+def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = None, *, route: Route = ROUTE) -> None:
     """Apply a file during which no region moved. `at_cut`: the regions then, where they are not those of now."""
     name = f"{GROUP}.{number}"
     run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, f"/{name}", 100, sealed=True)])
     file = WalFile(name, GROUP, "rs,1,2", number, f"/{name}", Place.ARCHIVED, 100)
     regions = {table: regions_of(run.source, table) for table in (TABLE, OTHER)} if at_cut is None else at_cut
-    apply_batch(run, SPARK, ROUTE, Batch([file], frozenset({TABLE, OTHER}), 0, {}, regions), 0)
+    apply_batch(run, SPARK, route, Batch([file], frozenset({TABLE, OTHER}), 0, {}, regions), 0)
 
 
 def event(kind: Marker, number: int, *files: str, file: int = 10) -> RegionEvent:
@@ -95,6 +97,22 @@ def test_what_is_flushed_in_a_calm_batch_is_known_afterwards(run: Run, told: lis
     calm(run, 10)
     assert run.ledger.regions.known([TABLE], [A]) == {(TABLE, A): KnownRegion(TABLE, A, frozenset({"f/f1"}))}
     assert {r.state for r in run.ledger.log.ranges()} == {"applied"}
+
+
+def test_a_process_that_lost_its_leases_while_it_applied_a_batch_records_nothing(
+    run: Run, told: list[RegionEvent]
+) -> None:
+    """Its executors may have finished while it was suspended, and its successor may be further by now."""
+
+    def lost(tables: Collection[str]) -> None:
+        raise LeaseLostError("another run applies to it", table=next(iter(tables)), number=1)
+
+    told.append(event(Marker.FLUSH, 20, "f1"))
+    with pytest.raises(LeaseLostError):
+        calm(run, 10, route=replace(ROUTE, guard=lost))
+    assert run.ledger.log.ranges() == []
+    assert run.ledger.regions.known([TABLE]) == {}
+    assert run.ledger.rounds.all() == []
 
 
 def test_a_disabled_table_that_was_restored_with_other_borders_stops_although_no_batch_saw_it_open(
