@@ -196,26 +196,29 @@ def test_right_after_the_copy_a_dropped_family_is_no_new_history_and_a_restore_i
     at_source.delete_snapshot(snapshot)
 
 
-def test_a_restore_to_before_a_split_whose_daughter_holds_the_parents_file_by_a_link_is_noticed(
+def test_a_restore_to_before_the_split_of_a_region_whose_daughter_got_its_link_is_noticed(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 2)
-    table = make_table(())
-    at_source.put(table, [Cell(b"a", b"f", b"q", b"old", 1)])
-    snapshot = unique("kept")
-    at_source.snapshot(snapshot, table)
-    (parent,) = at_source.regions(table)
-    at_source.split_region(parent, b"m")
+    origin = make_table(())
+    at_source.put(origin, [Cell(b"a", b"f", b"q", b"old", 1)])
+    first, kept, table = unique("first"), unique("kept"), f"{origin}c"
+    at_source.snapshot(first, origin)
+    at_source.clone_snapshot(first, table)
+    at_source.snapshot(kept, table)
+    at_source.split_region(at_source.regions(table)[0], b"m")
     run = start_run(table)
     lower = at_source.regions(table)[0].encoded
     (link,) = run.ledger.regions.known([table], [lower])[table, lower].store_files
-    assert f"={parent.encoded}-" in link
+    assert link.startswith(f"f/{origin}=")
+    assert "." not in link
     at_source.put(table, [Cell(b"a", b"f", b"q", b"lost", 2)])
-    restore(at_source, snapshot, table)
+    restore(at_source, kept, table)
     replay(run, spark, until=lambda: True)
     assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]
-    at_source.delete_snapshot(snapshot)
+    for snapshot in (first, kept):
+        at_source.delete_snapshot(snapshot)
 
 
 def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_no_new_history(
