@@ -27,14 +27,18 @@ from walferry.errors import WalferryError
 
 STOP_GRACE_S = 10.0
 LOWEST_PORT, HIGHEST_PORT = 20_000, 32_000  # below the range of ephemeral ports
+_given: set[int] = set()
+"""ports that this process has given out: their servers may not listen yet"""
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports of 127.0.0.1 that are free at the moment."""
+    """`count` different TCP ports of 127.0.0.1 that are free at the moment; none is given out twice."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
-        for port in random.sample(range(LOWEST_PORT, HIGHEST_PORT), 2000):
+        left = [port for port in range(LOWEST_PORT, HIGHEST_PORT) if port not in _given]
+        for port in random.sample(left, min(len(left), 2000)):
             if len(ports) == count:
+                _given.update(ports)
                 return ports
             listener = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):

@@ -54,6 +54,14 @@ def test_free_ports_are_different_and_can_be_bound() -> None:
             listener.bind(("127.0.0.1", port))
 
 
+def test_no_port_is_given_out_twice_though_nobody_listens_on_it_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source and target are laid out one after the other, and boot later."""
+    monkeypatch.setattr(processes, "_given", set())
+    monkeypatch.setattr(processes, "HIGHEST_PORT", processes.LOWEST_PORT + 60)
+    given = [port for _ in range(4) for port in processes.free_ports(7)]
+    assert len(set(given)) == 28
+
+
 def test_a_server_is_stopped_with_its_children_even_if_it_ignores_sigterm(tmp_path: Path) -> None:
     server = start(tmp_path, PARENT)
     child = int(server.await_line(r"child \d+", soon()).split()[1])
