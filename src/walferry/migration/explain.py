@@ -80,7 +80,7 @@ def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -
     kinds: set[DifferenceKind] = set()
     details = []
     hashed = hashlib.sha256()
-    near = _Near(sides, log)
+    near = _Near(sides, log, rules)
     for side, cells, why in (("source", sides.only_source, _why_missing), ("target", sides.only_target, _why_shown)):
         for cell in cells:
             kind: DifferenceKind = UNEXPLAINED
@@ -108,15 +108,22 @@ class _Near:
     Without it, the cost of explaining a wide row would grow with the square of its cells.
     """
 
-    def __init__(self, sides: RowSides, log: RowLog) -> None:
+    def __init__(self, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> None:
         self._sides = sides
         self._log = log
+        self._rules = rules
+        self._last: tuple[tuple[bytes, bytes], tuple[RowSides, RowLog, Set[Cell]]] | None = None
         known = (sides.source, sides.target, log.applied, log.pending, log.left_out)
         self._columns = [_by_column(cells) for cells in known]
 
-    def to(self, cell: Cell) -> tuple[RowSides, RowLog]:
-        """What concerns the cell."""
-        family, qualifier, *_ = cell
+    def to(self, cell: Cell) -> tuple[RowSides, RowLog, Set[Cell]]:
+        """What concerns the cell, and the lost puts of its column."""
+        column = cell[:2]
+        if self._last is None or self._last[0] != column:  # a column's cells come one after the other
+            self._last = column, self._of(*column)
+        return self._last[1]
+
+    def _of(self, family: bytes, qualifier: bytes) -> tuple[RowSides, RowLog, Set[Cell]]:
         source, target, applied, pending, left_out = (
             cells.get((family, qualifier), frozenset()) | cells.get((family, None), frozenset())
             for cells in self._columns
@@ -124,7 +131,8 @@ class _Near:
         log = replace(
             self._log, applied={one: self._log.applied[one] for one in applied}, pending=pending, left_out=left_out
         )
-        return replace(self._sides, source=source, target=target), log
+        sides = replace(self._sides, source=source, target=target)
+        return sides, log, _lost(sides, log, self._rules)
 
 
 def _by_column(cells: Iterable[Cell]) -> dict[tuple[bytes, bytes | None], frozenset[Cell]]:
@@ -137,15 +145,17 @@ def _by_column(cells: Iterable[Cell]) -> dict[tuple[bytes, bytes | None], frozen
 
 
 def _why_missing(
-    cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]
+    cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell], rules: Mapping[bytes, FamilyRules]
 ) -> tuple[DifferenceKind, str]:
     """Why the target does not show a cell that the source shows."""
     known = sides.source | log.applied.keys()
-    if cell in log.pending:
+    markers = _markers_over(cell, sides.target)
+    if any(_timestamp(marker) >= log.since_ms for marker in markers - known - log.pending - log.left_out):
+        return UNEXPLAINED, "a marker that the source never had hides it"
+    if cell in log.pending - lost:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
         return LEFT_OUT, "its entry was released from quarantine by accept"
-    markers = _markers_over(cell, sides.target)
     if markers & known:
         return HISTORY, "a marker from the source hides it, which the source has since dropped"
     if _displaced(cell, sides.target & known, rules):
@@ -158,23 +168,17 @@ def _why_missing(
 
 
 def _why_shown(
-    cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]
+    cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell], rules: Mapping[bytes, FamilyRules]
 ) -> tuple[DifferenceKind, str]:
     """Why the target still shows a cell that the source does not show."""
     if cell not in sides.source and cell not in log.applied and _timestamp(cell) >= log.since_ms:
         return UNEXPLAINED, "the source never had it"
+    if missing := _what_it_lacks(cell, sides, log, lost):
+        return min(missing, key=lambda found: WORST_FIRST.index(found[0]))
     if _hidden_by(cell, log.pending, rules):
         return IN_FLIGHT, "what hides it is in a WAL file that is not applied yet"
     if _hidden_by(cell, log.left_out - log.applied.keys(), rules):
         return LEFT_OUT, "what hides it was released from quarantine by accept"
-    for marker in _markers_over(cell, sides.source | log.applied.keys()) - sides.target:
-        if marker in log.applied:
-            if log.applied.get(cell, -1) < log.applied[marker]:
-                return UNEXPLAINED, "a marker that hides it is in the log but not at the target"
-        elif log.stamped_since_the_fence(marker):
-            return NOT_IN_LOG, _not_logged("the marker that hides it", log)
-        else:
-            return UNEXPLAINED, "a marker that hides it is not at the target"
     if _displaced(cell, sides.source | log.applied.keys(), rules):
         return HISTORY, "displaced by newer versions before those were deleted"
     if _markers_over(cell, log.applied.keys()):
@@ -182,6 +186,48 @@ def _why_shown(
     if over := _expired_overwrites(cell, log, sides.at_ms):
         return EXPIRED_OVERWRITE, f"at the source it was overwritten by {_logged(over[0], log)}"
     return UNEXPLAINED, "no explanation"
+
+
+def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) -> list[tuple[DifferenceKind, str]]:
+    """A class for each edit that the target must have over a cell that it shows, and has not; in the edits' order.
+
+    One lost edit is enough: nothing that is pending or was left out makes up for it.
+    """
+    found: list[tuple[DifferenceKind, str]] = []
+    written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
+    for marker in sorted(_markers_over(cell, sides.source | log.applied.keys()) - sides.target):
+        if marker in log.applied:
+            if written <= log.applied[marker]:  # of one entry: a marker hides its puts too
+                found.append((UNEXPLAINED, "a marker that hides it is in the log but not at the target"))
+        elif marker in log.pending or marker in log.left_out:
+            continue
+        elif log.stamped_since_the_fence(marker):
+            found.append((NOT_IN_LOG, _not_logged("the marker that hides it", log)))
+        else:
+            found.append((UNEXPLAINED, "a marker that hides it is not at the target"))
+    timestamp = _timestamp(cell)
+    if any(put[2] > timestamp or (put[2] == timestamp and log.applied[put] > written) for put in lost):
+        found.append((UNEXPLAINED, "a newer put is in the log but not at the target"))
+    return found
+
+
+def _lost(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> frozenset[Cell]:
+    """The puts of a column that were applied and are not at the target, though no edit is known that took them away."""
+    there = log.applied.keys() | sides.target
+    markers = [cell for cell in there if cell[3] != CellType.PUT]
+    puts: dict[int, list[Cell]] = {}
+    for cell in log.applied:
+        if cell[3] == CellType.PUT:
+            puts.setdefault(_timestamp(cell), []).append(cell)
+    early = log.pending & sides.target
+    lost = set()
+    for alike in puts.values():
+        for put in alike:
+            over = [other for other in _overwrites(put, alike) if log.applied[other] >= log.applied[put]]
+            taken = put in sides.target or over or _overwrites(put, early) or _markers_over(put, markers)
+            if not (taken or _has_expired(put, sides.at_ms) or _displaced(put, there, rules)):
+                lost.add(put)
+    return frozenset(lost)
 
 
 def _not_logged(what: str, log: RowLog) -> str:
@@ -221,13 +267,20 @@ def _overwrites(cell: Cell, cells: Collection[Cell]) -> list[Cell]:
 
 
 def _expired_overwrites(cell: Cell, log: RowLog, at_ms: int) -> list[Cell]:
-    """Applied edits, later in the log, that overwrote this cell with one whose own TTL has passed."""
+    """Applied edits that overwrote this cell with one whose own TTL has passed, in the log's order."""
     written = log.applied.get(cell, -1)  # with the snapshot, if no log holds it
-    return [
+    found = [
         other
         for other in _overwrites(cell, log.applied.keys())
-        if log.applied[other] > written and (ttl := _own_ttl(other)) is not None and _timestamp(other) + ttl < at_ms
+        if log.applied[other] > written and _has_expired(other, at_ms)
     ]
+    return sorted(found, key=lambda other: (log.applied[other], other))
+
+
+def _has_expired(cell: Cell, at_ms: int) -> bool:
+    """Whether the cell's own TTL has passed."""
+    ttl = _own_ttl(cell)
+    return ttl is not None and _timestamp(cell) + ttl < at_ms
 
 
 def _own_ttl(cell: Cell) -> int | None:
