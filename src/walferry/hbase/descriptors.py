@@ -142,7 +142,8 @@ class Region:
     """Rows from `start` (included) to `end` (excluded; b"" = no bound) of a table, and who serves them.
 
     `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while
-    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens.
+    nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens. `may_lag`: hbase:meta
+    has no state of the region (before 2.0), so both are of its previous opening while it is in transition.
     """
 
     name: bytes
@@ -153,6 +154,7 @@ class Region:
     server: Server | None
     region_id: int
     open_sequence: int = 0
+    may_lag: bool = False
 
     def holds(self, row: bytes) -> bool:
         """Whether the row is in this region."""

@@ -117,4 +117,5 @@ def _region(row: pb.Result) -> Region | None:
         server=server,
         region_id=info.region_id,
         open_sequence=int.from_bytes(columns.get(b"seqnumDuringOpen", b""), "big"),
+        may_lag=b"state" not in columns,
     )

@@ -125,7 +125,9 @@ def _apply_calm(
     events = [event for report in done if report.complete for event in report.events]
     before = run.ledger.regions.known(sound.tables, (event.region for event in events))
     after = lineage.follow(before, events, families)
-    return _Done(reports + done, lineage.changes(before, after, sound.tables, batch.regions))
+    # Too late for the edits of these files, but nothing of such a table is applied from here on.
+    reports += _at_first(lineage.refusals_of(after.breaks), done)
+    return _Done(reports, lineage.changes(before, after, set(sound.tables) - after.breaks.keys(), batch.regions))
 
 
 def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:

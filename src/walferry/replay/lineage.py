@@ -6,7 +6,8 @@ new history and logs no deletes for what it lost. Its WAL and hbase:meta show it
 - created, truncated: a region opens that has no history of sequence numbers;
 - restored: a region closes and opens again, with its name and its numbers, but without a store file that it had;
 - dropped and cloned: the regions have their old names and older files, so they open below the sequence number at which
-  they closed;
+  they closed. In the order of these numbers such an opening comes before the closing, after which the region closes
+  again or gains a file without having opened; one that continues logs nothing between its closing and its opening;
 - restored or cloned with other borders: a region closed and no longer exists, and none that opened later took over its
   files. The successors of a split or merge name them: `file.region` for a reference, `table=region-file` for a link.
   They open above the numbers of their parents, and a parent that is restored below those of its daughters.
@@ -15,7 +16,8 @@ The manifest of the run's snapshot says which files a region has, and from then 
 and bulk loads name the files added and removed, an opening names all. (A closing names none.) The ledger records this
 for each region (`known_regions`), together with the ranges of the log that showed it. A drain and a window have no
 snapshot: they notice only the loss of files that their part of the log has named. Files of a column family that the
-table no longer has are not missed: a dropped family is a difference of the schemas, which the gates report.
+table does not have are not missed: a dropped family is a difference of the schemas, which the gates report. They remain
+known, for a family that is added again without them has begun anew.
 
 A server that dies writes no closing. It may have installed a compaction's file without a marker, so an opening without
 a preceding closing is not judged by files; a table that is not closed cannot be restored.
@@ -47,7 +49,7 @@ FIRST_SEQUENCE = 3
 """sequence number of the first opening of a newly created region; the daughters of an empty region that was split at
 once begin at 6, after their parent's opening and closing"""
 CONFIRM_SECONDS = 20.0
-"""before 2.0 hbase:meta still shows a region's previous opening while the region is in transition"""
+"""how long hbase:meta is asked again where it may lag (`Region.may_lag`), or where a region is missing"""
 
 Known = Mapping[RegionKey, KnownRegion]
 Regions = Mapping[str, Sequence[Region]]
@@ -63,7 +65,7 @@ class Lineage:
     """What a part of the log shows about regions."""
 
     breaks: Mapping[str, RegionEvent]
-    """for each table that began a new history, the opening that shows it"""
+    """for each table that began a new history, the event that shows it"""
     known: Mapping[RegionKey, KnownRegion]
     """what is known of each region after that part, including whether it is closed"""
     opened: Mapping[Hashable, int]
@@ -71,6 +73,7 @@ class Lineage:
     several regions had it, the highest"""
     first_rows: Mapping[RegionKey, bytes]
     """of the regions that closed last"""
+    families: FamiliesOf
 
     def is_succeeded(self, region: KnownRegion) -> bool:
         """Whether regions that first opened after a closed one took over its files.
@@ -87,10 +90,11 @@ class Lineage:
         return any(self.opened.get(sign, 0) > region.closed_sequence for sign in signs)
 
 
-def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf) -> Lineage:
+def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf, *, has_holes: bool = False) -> Lineage:
     """Follow regions through a part of the log, from what was known before it.
 
-    `families` is called only if a region opens without a store file that it had.
+    `families` is called only if a region opens without a store file that it had, or is gone. `has_holes`: openings may
+    be missing from `events`, so that what a closed region logs shows nothing.
     """
     breaks: dict[str, RegionEvent] = {}
     after = dict(known)
@@ -104,10 +108,10 @@ def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf) ->
         if first is not None:
             opened |= {sign: max(first.sequence_number, opened.get(sign, 0)) for sign in _held(first)}
         before = known.get(key, KnownRegion(*key, frozenset()))
-        after[key], broken = _follow_region(before, region, families)
+        after[key], broken = _follow_region(before, region, families, has_holes)
         if broken is not None:
             breaks.setdefault(key[0], broken)
-    return Lineage(breaks, after, opened, first_rows)
+    return Lineage(breaks, after, opened, first_rows, families)
 
 
 def _held(opening: RegionEvent) -> Iterator[Hashable]:
@@ -123,29 +127,32 @@ def _held(opening: RegionEvent) -> Iterator[Hashable]:
 
 
 def _follow_region(
-    before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf
+    before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf, has_holes: bool
 ) -> tuple[KnownRegion, RegionEvent | None]:
     """What is known after these events, in the order of their sequence numbers, which rise with every move whatever the
-    servers' clocks say; and the opening that shows a new history, if there is one.
+    servers' clocks say; and the event that shows a new history, if there is one.
     """
     broken: RegionEvent | None = None
     # The snapshot is newer than the log's first events: files that they add were not there before them.
     files = before.store_files.difference(*(event.files for event in events))
     replaced = before.replaced_files
-    closing, closed = None, before.closed_sequence is not None
+    closing, closed_at = None, before.closed_sequence
     for event in events:
-        if event.kind is Marker.REGION_CLOSE:
-            closing, closed = event, True
-            continue
         if event.kind is Marker.REGION_OPEN:
-            if _begins_history(event) or (closed and _are_missed(files - event.files, event.table, families)):
-                broken = broken or event
-            files, replaced = event.files, frozenset()
+            lost = files - event.files
+            missed = _of_present_families(lost, event.table, families)
+            breaks = closed_at is not None and (event.sequence_number <= closed_at or bool(missed))
+            breaks = breaks or _begins_history(event)
+            files, replaced = event.files | (lost - missed), frozenset()
         else:
+            breaks = closed_at is not None and not has_holes and _needs_opening(event, closed_at, files)
             early = event.replaced - files
             files = (files | event.files) - replaced - event.replaced
             replaced = (replaced - event.files) | early
-        closing, closed = None, False
+        if breaks:
+            broken = broken or event
+        closing = event if event.kind is Marker.REGION_CLOSE else None
+        closed_at = None if closing is None else closing.sequence_number
     after = KnownRegion(before.table, before.region, files, replaced_files=replaced)
     if closing is not None:
         after = replace(
@@ -156,12 +163,20 @@ def _follow_region(
     return after, broken
 
 
-def _are_missed(lost: Collection[str], table: str, families: FamiliesOf) -> bool:
-    """Whether any of these store files is of a column family that the table still has."""
-    if not lost:
-        return False
-    now = families(table)
-    return now is None or any(family_of(file) in now for file in lost)
+def _needs_opening(event: RegionEvent, closed_at: int, files: Collection[str]) -> bool:
+    """Whether a region that closed at this number and had these files must have opened before it logged the event.
+
+    A server that dies may leave markers above its successor's closing, but of files that the successor opened with; and
+    a server that loses a log's datanodes may write an entry into the next log again.
+    """
+    later = event.sequence_number > closed_at
+    return later and (event.kind is Marker.REGION_CLOSE or not event.files.issubset(files))
+
+
+def _of_present_families(files: Collection[str], table: str, families: FamiliesOf) -> frozenset[str]:
+    """Those of these store files whose column family the table has now; all if the table was dropped."""
+    now = families(table) if files else None
+    return frozenset(file for file in files if now is None or family_of(file) in now)
 
 
 def families_of(client: HBaseClient, table: str) -> Collection[str] | None:
@@ -193,12 +208,14 @@ def by_region(events: Iterable[RegionEvent]) -> dict[RegionKey, list[RegionEvent
     return {key: sorted(region, key=lambda event: event.sequence_number) for key, region in regions.items()}
 
 
-def breaks_in_meta(lineage: Lineage, regions: Regions) -> dict[str, RegionEvent]:
-    """For each table that began a new history, judged by its regions after `lineage`, the closing after which it did.
+def _breaks_in_meta(lineage: Lineage, regions: Regions) -> tuple[dict[str, RegionEvent], dict[str, RegionEvent]]:
+    """For each table that began a new history, judged by its regions after `lineage`, the closing after which it did;
+    and the same for other tables that may have begun one.
 
     A table without regions was dropped: the gates report that.
     """
-    breaks: dict[str, RegionEvent] = {}
+    proven: dict[str, RegionEvent] = {}
+    likely: dict[str, RegionEvent] = {}
     now = {table: {r.encoded: r for r in found} for table, found in regions.items()}
     for (table, region), known in lineage.known.items():
         if known.closed_sequence is None or not now.get(table):
@@ -207,24 +224,28 @@ def breaks_in_meta(lineage: Lineage, regions: Regions) -> dict[str, RegionEvent]
         if opened is not None:
             broken = opened.server is not None and opened.open_sequence <= known.closed_sequence
         else:
-            broken = bool(known.store_files) and not lineage.is_succeeded(known)
+            lost = frozenset() if lineage.is_succeeded(known) else known.store_files
+            broken = bool(_of_present_families(lost, table, lineage.families))
         if broken:
+            breaks = likely if opened is None or opened.may_lag else proven
             breaks.setdefault(table, _closing(known, known.closed_sequence))
-    return breaks
+    return proven, {table: closing for table, closing in likely.items() if table not in proven}
 
 
 def find_breaks(lineage: Lineage, at_cut: Regions, regions_of: RegionsOf) -> list[Refusal]:
     """One refusal (of ANY_REGION) for every table that began a new history, by the log or by hbase:meta.
 
     `lineage`: up to a quiet cut; `at_cut`: the regions as of that cut. Later the log is ahead: a region that was closed
-    then may have opened and been split since, and its daughters' openings are past the cut.
+    then may have opened and been split since, and its daughters' openings are past the cut. So one that was open then
+    below its closing proves a break, wherever it is now; only what is likely is asked for again.
     """
-    lost = breaks_in_meta(lineage, {t: regions for t, regions in at_cut.items() if t not in lineage.breaks})
+    proven, likely = _breaks_in_meta(lineage, {t: regions for t, regions in at_cut.items() if t not in lineage.breaks})
     deadline = time.monotonic() + CONFIRM_SECONDS
-    while lost and time.monotonic() < deadline:
+    while likely and time.monotonic() < deadline:
         time.sleep(1.0)
-        lost = breaks_in_meta(lineage, {table: regions_of(table) for table in lost})
-    return refusals_of({**lost, **lineage.breaks})
+        more, likely = _breaks_in_meta(lineage, {table: regions_of(table) for table in likely})
+        proven |= more
+    return refusals_of({**likely, **proven, **lineage.breaks})
 
 
 def refusals_of(breaks: Mapping[str, RegionEvent]) -> list[Refusal]:
@@ -265,9 +286,11 @@ def _closing(known: KnownRegion, sequence_number: int) -> RegionEvent:
 
 
 def _refusal(event: RegionEvent) -> Refusal:
-    at = "opened without what it held before" if event.kind is Marker.REGION_OPEN else "closed and did not continue"
-    if _begins_history(event):
-        at = "was created anew"
+    at = "was written to after its closing without having opened"
+    if event.kind is Marker.REGION_CLOSE:
+        at = "closed and did not continue"
+    elif event.kind is Marker.REGION_OPEN:
+        at = "was created anew" if _begins_history(event) else "opened without what it held before"
     message = (
         f"region {event.region} {at}: {event.table} was truncated, dropped and created again, restored from a "
         "snapshot, or a column family was dropped and added again, at the source"

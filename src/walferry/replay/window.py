@@ -260,7 +260,7 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, familie
     if all(index.report.complete for index in indexes):
         # Only the window's own times are read without a hole; what was compacted away may be in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
-        found += follow({}, [*inside, *compacted], families).breaks.values()
+        found += follow({}, [*inside, *compacted], families, has_holes=True).breaks.values()
     last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
     for index in indexes:
         for tally in index.report.tallies:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
-from walferry.refusals import RefusalKind
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch, lineage
 from walferry.replay.batch import Batch, apply_batch
 from walferry.replay.cut import regions_of
@@ -43,6 +44,9 @@ class Source:
 
     def regions(self, table: str) -> list[Region]:
         return [Region(b"", name, table, b"", b"", Server("rs", 1, 2), 1, 50) for name in self.now[table]]
+
+    def describe(self, table: str) -> SimpleNamespace:
+        return SimpleNamespace(families={"f": None})
 
     def close(self) -> None:
         """Nothing is open."""
@@ -128,6 +132,21 @@ def test_a_disabled_table_that_was_restored_with_other_borders_stops_although_no
     assert ranges["11", TABLE] == ("sealed", 0), "nothing of it is applied"
     assert ranges["11", OTHER] == ("applied", 2)
     assert run.ledger.regions.known([TABLE])[TABLE, A].closed_sequence == 21
+
+
+def test_a_break_that_only_the_events_of_a_calm_batch_show_holds_the_table_although_its_edits_are_applied(
+    run: Run, told: list[RegionEvent]
+) -> None:
+    told += [event(Marker.REGION_CLOSE, 21), event(Marker.FLUSH, 25, "f/f1")]
+    calm(run, 10)
+    calm(run, 11)
+    (item,) = run.ledger.quarantine.items("held")
+    assert (item.table, item.region, item.kind) == (TABLE, ANY_REGION, RefusalKind.LINEAGE)
+    assert (item.file, item.start) == (f"{GROUP}.10", 25)
+    ranges = {(r.file[-2:], r.table): (r.state, r.entries) for r in run.ledger.log.ranges()}
+    assert ranges["11", TABLE] == ("sealed", 0), "nothing after it is applied"
+    assert ranges["10", OTHER] == ranges["11", OTHER] == ("applied", 2)
+    assert run.ledger.regions.known([TABLE], [A]) == {}
 
 
 def test_a_batch_goes_by_the_regions_of_its_cut_although_they_were_split_or_restored_since(

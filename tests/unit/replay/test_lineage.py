@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,36 @@ def test_a_region_that_opened_below_its_closing_is_of_a_clone_under_the_same_nam
     assert not broken([closed(A, 20), opened(A, 22)], now(a=21))
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        [flushed(A, 25, "f9")],
+        [compacted(A, 25, "f9", f"orders={A}-f1")],
+        [event(Marker.BULK_LOAD, A, 25, "b_SeqId_25_")],
+        [closed(A, 31), opened(A, 33, f"orders={A}-f1")],
+        [flushed(A, 25, "f9"), closed(A, 31), opened(A, 33, f"orders={A}-f1", "f9")],
+    ],
+    ids=["flushed", "compacted", "loaded", "moved", "flushed and moved"],
+)
+def test_what_a_clone_logs_above_the_old_closing_shows_that_it_opened_below_it(later: Sequence[RegionEvent]) -> None:
+    events = [closed(A, 20), opened(A, 11, f"orders={A}-f1"), *later]
+    assert broken(events, now(a=10), known(a="f1 f2"))
+    assert follow(known(a="f1 f2"), events, of_two, has_holes=True).breaks == {}, "the opening may have been elsewhere"
+
+
+def test_a_clone_that_opens_in_the_batch_after_the_closing_opens_below_it_whatever_files_it_has() -> None:
+    before = {(TABLE, A): KnownRegion(TABLE, A, stores("f1"), 20, "file", 20, 20)}
+    assert broken([opened(A, 11, "f1")], now(a=10), before)
+    assert not broken([opened(A, 22, "f1")], now(a=21), before)
+
+
+def test_what_is_logged_twice_or_was_left_by_a_dead_server_needs_no_opening() -> None:
+    twice = [flushed(A, 19, "f2"), closed(A, 20), closed(A, 20), opened(A, 22, "f1", "f2")]
+    assert not broken(twice, now(a=21), known(a="f1"))
+    left = [opened(A, 32, "f3"), closed(A, 33), compacted(A, 34, "f3", "f1", "f2"), opened(A, 36, "f3")]
+    assert not broken(left, now(a=35), known(a="f1 f2"))
+
+
 def test_a_region_that_is_still_closed_tells_nothing_yet() -> None:
     assert not broken([flushed(A, 19, "f2"), closed(A, 20)], now(a=0))
     assert not broken([flushed(A, 19, "f2"), closed(A, 20)]), "a table that was dropped is the gate's"
@@ -205,6 +236,33 @@ def test_what_a_dropped_column_family_had_is_not_missed() -> None:
     assert broken(again, now(a=31), before, lambda table: None), "the whole table was dropped"
     whole = [closed(A, 30), opened(A, 32, "f/f1", "my%20family/f2")]
     assert not broken(whole, now(a=31), before, lambda table: pytest.fail("asked though nothing is missed"))
+
+
+def test_what_a_dropped_column_family_had_is_missed_once_it_is_added_again() -> None:
+    dropped = follow(known(a="f/f1 g/f2"), [closed(A, 30), opened(A, 32, "f/f1")], lambda table: ["f"])
+    assert dropped.breaks == {}
+    added = [closed(A, 40), opened(A, 42, "f/f1")]
+    assert broken(added, now(a=41), dropped.known)
+    assert not broken(added, now(a=41), dropped.known, lambda table: ["f"]), "another move"
+
+
+def test_a_region_that_had_nothing_but_a_dropped_family_needs_no_heir() -> None:
+    before = known(a="g/f2")
+    merged = [closed(A, 30), opened(B, 34, "f/f1")]
+    assert not broken(merged, now(b=33), before, lambda table: ["f"])
+    assert broken(merged, now(b=33), before)
+
+
+def test_a_region_that_opened_below_its_closing_may_be_anywhere_when_it_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 60)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    told = follow(known(a="f1"), [closed(A, 20)], of_two)
+    at_cut = now(a=10)
+    assert find_breaks(told, {TABLE: at_cut}, lambda table: now(a=32)), "the clone was moved since"
+    of_old = [replace(region, may_lag=True) for region in at_cut]
+    assert find_breaks(told, {TABLE: of_old}, lambda table: now(a=21)) == [], "1.x showed the opening before"
 
 
 def test_a_region_that_was_closed_at_the_cut_may_have_been_split_since() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from walferry.errors import UsageError
+from walferry.apply.index import FileIndex
+from walferry.apply.outcomes import FileReport, TableTally
+from walferry.apply.region_events import RegionEvent
+from walferry.errors import UsageError, WalferryError
+from walferry.formats.markers import Marker
 from walferry.ledger import Ledger
-from walferry.replay.window import WindowOpenError, open_window, planned, replay_window
+from walferry.replay.window import WindowOpenError, _require_one_history, open_window, planned, replay_window
 from walferry.replay.window_log import FIRST_LOG_MS, SKEW_MS, covering, missing_ranges
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
@@ -66,6 +72,23 @@ def test_the_time_before_the_first_log_of_a_server_that_ran_already_is_missing()
     assert gap == f"logs of {SERVER} from 1970-01-01T02:00:00Z to 1970-01-01T03:00:00Z"
     assert missing_ranges(logs, {SERVER}, [], 5 * HOUR, 6 * HOUR) == []
     assert missing_ranges([log(HOUR + FIRST_LOG_MS)], {SERVER}, [], 0, 2 * HOUR) == []
+
+
+def test_what_came_after_a_closing_is_no_new_history_for_the_opening_may_be_outside_the_window() -> None:
+    def told(kind: Marker, number: int, *files: str) -> RegionEvent:
+        return RegionEvent(kind, "log", number, "t", "r", number, number, frozenset(files))
+
+    def one_history(*events: RegionEvent) -> None:
+        report = FileReport("log", 100, True, (TableTally("t", 1, 1, 1, 50),), (), (), events)
+        plan: Any = SimpleNamespace(
+            window=SimpleNamespace(start_ms=0, end_ms=50), others=SimpleNamespace(holds=lambda *about: False)
+        )
+        _require_one_history([FileIndex("group", report, frozenset())], plan, lambda table: ["f"])
+
+    flushed, closed, compacted = told(Marker.FLUSH, 10, "f/f1"), told(Marker.REGION_CLOSE, 20), Marker.COMPACTION
+    one_history(flushed, closed, told(Marker.FLUSH, 25, "f/f2"), told(compacted, 60, "f/f3"))
+    with pytest.raises(WalferryError, match="restored"):
+        one_history(flushed, closed, told(Marker.REGION_OPEN, 22))
 
 
 def test_a_windows_run_is_called_by_its_borders_in_utc() -> None:
