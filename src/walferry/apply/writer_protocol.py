@@ -1,4 +1,4 @@
-"""The protocol of writers to a target, their input and their limits."""
+"""The protocol of writers to a target, their input and their limits. `writers` says how one is added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The writers that there are: a new one gets its kind in `WriterKind` and a line in `WRITERS`."""
+"""The writers that there are: a new one gets its kind in `WriterKind` and a line in `WRITERS`.
+
+What a kind needs of the target is checked in `run.spec` and `migration.plan`; `sink_settings.limits_of` has its limits.
+"""
 
 from __future__ import annotations
 

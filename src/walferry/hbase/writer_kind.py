@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WriterKind(StrEnum):
-    """By which protocol edits reach a target. `walferry.apply.route` has a writer for each."""
+    """By which protocol edits reach a target. `walferry.apply.writers` has a writer for each."""
 
     RPC = "rpc"
     """AdminService.ReplicateWALEntry: keeps every kind of cell, timestamps and tags"""
