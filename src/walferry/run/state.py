@@ -262,13 +262,12 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
     if not waiting:
         cause = "the rows that are not in the log are accepted; the last check has not been repeated"
         return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
-    rows, wait = (
-        ("1 row", "is not in the log and waits")
-        if len(waiting) == 1
-        else (f"{len(waiting)} rows", "are not in the log and wait")
-    )
+    named = ", ".join(tables)
+    cause = f"{len(waiting)} rows of {named} are not in the log and wait for a decision"
+    if len(waiting) == 1:
+        cause = f"1 row of {named} is not in the log and waits for a decision"
     return State(
-        "waiting for a decision", f"{rows} of {', '.join(tables)} {wait} for a decision",
+        "waiting for a decision", cause,
         f"find out who writes them; {' and '.join(accept_command(run, table) for table in tables)}, then {again}",
         label(check), since, "decision", "an operator, in the shell", error=check.error,
     )  # fmt: skip
