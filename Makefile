@@ -14,7 +14,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-e2e up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-e2e bench-round up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ test-integration: setup ## On two real clusters
 
 test-e2e: setup ## In a real Airflow between two real clusters, with a Spark cluster
 	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+
+BENCH_ARGS ?=
+bench-round: setup ## What a round costs walferry itself on a large source (BENCH_ARGS: its options); about ten minutes
+	$(BIN)/python bench/round_cost.py $(BENCH_ARGS)
 
 up: setup ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json)
 	$(BIN)/python -m walferry.embedded up

@@ -118,7 +118,7 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
         try:
             retried(
                 lambda: follower.follow(run, spark, interrupted=interrupted.is_set),
-                progress=lambda: len(run.ledger.rounds.all()),
+                progress=lambda: run.ledger.rounds.totals().rounds,
             )
         except BaseException as error:
             failures.append(error)

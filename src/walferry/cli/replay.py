@@ -66,11 +66,11 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
             return
         with Run(book, record.run_id) as run:
             follow(run, open_session(record.run_id), until=lambda: caught_up(run.ledger))
-        rounds = book.of(record.run_id).rounds.all()
+        rounds, last = book.of(record.run_id).rounds.totals().rounds, book.of(record.run_id).rounds.latest(1)[0]
     if as_json:
-        print_json({"run": record.run_id, "rounds": len(rounds), "lag_seconds": rounds[-1].lag_ms / 1000})
+        print_json({"run": record.run_id, "rounds": rounds, "lag_seconds": last.lag_ms / 1000})
     else:
-        print(f"{record.run_id}: {len(rounds)} rounds, lag {rounds[-1].lag_ms / 1000:.1f} s")
+        print(f"{record.run_id}: {rounds} rounds, lag {last.lag_ms / 1000:.1f} s")
 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:

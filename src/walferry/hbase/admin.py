@@ -341,8 +341,8 @@ def remove_peer(client: Calls, peer_id: str) -> bool:
     return removed
 
 
-def peer_queues(client: Calls, peer_id: str) -> dict[str, dict[str, int]]:
-    """The WALs that a peer holds: server name -> WAL name -> position in bytes."""
+def peer_queues(client: Calls, peer_id: str) -> dict[str, set[str]]:
+    """The names of the WALs that a peer holds, by server."""
     return client.zookeeper.replication_queues(peer_id)
 
 

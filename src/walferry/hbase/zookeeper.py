@@ -145,23 +145,22 @@ class ZooKeeper:
         """The live region servers."""
         return sorted(Server.parse(name) for name in self._children("rs"))
 
-    def replication_queues(self, peer_id: str) -> dict[str, dict[str, int]]:
-        """Position of every WAL still in a peer's queues: server name -> WAL name -> bytes.
+    def replication_queues(self, peer_id: str) -> dict[str, set[str]]:
+        """Names of the WALs in a peer's queues, by server: one read for each server and one for each queue.
 
         A dead server's queue, claimed by a live one (queue id "peer-deadserver..."), is listed under the dead server.
         (HBase 3 keeps queues in hbase:replication instead.)
         """
-        queues: dict[str, dict[str, int]] = {}
+        queues: dict[str, set[str]] = {}
         for holder in self._children("replication/rs"):
             for queue_id in self._children(f"replication/rs/{holder}"):
                 peer, *dead = queue_id.split("-", 1)
                 if peer != peer_id:
                     continue
                 owner = _first_server(dead[0]) if dead else holder
-                for wal in self._children(f"replication/rs/{holder}/{queue_id}"):
-                    data = self._get(f"replication/rs/{holder}/{queue_id}/{wal}")
-                    if data is not None:
-                        queues.setdefault(owner, {})[wal] = _position(data)
+                wals = self._children(f"replication/rs/{holder}/{queue_id}")
+                if wals:
+                    queues.setdefault(owner, set()).update(wals)
         return queues
 
     def _children(self, path: str) -> list[str]:
@@ -207,7 +206,3 @@ def _first_server(dead_servers: str) -> str:
     """First of "host,port,code-host,port,code": where the queue began. Host names may contain dashes."""
     head = dead_servers.split(",", 2)
     return f"{head[0]},{head[1]},{head[2].split('-', 1)[0]}"
-
-
-def _position(data: bytes) -> int:
-    return parse_znode(data, pb.ReplicationHLogPosition).position if unwrap(data) else 0

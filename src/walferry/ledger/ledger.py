@@ -169,7 +169,10 @@ class Ledger:
             number = connection.execute(select(func.count()).where(runs.c.name == name)).scalar_one() + 1
             run = RunRecord(f"{name}-{number}", name, owner, dict(spec), "running", False, "", now_ms(), None, kind)
             connection.execute(insert(runs).values(to_columns(run)))
-            tables = [{"run_id": run.run_id, "table_name": table} for table in source_tables(spec)]
+            tables = [
+                {"run_id": run.run_id, "table_name": table, "table_number": number}
+                for number, table in enumerate(source_tables(spec))
+            ]
             if tables:
                 connection.execute(insert(self._store.table("run_tables")), tables)
             self._store.note(

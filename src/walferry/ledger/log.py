@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger.forward import check_advance, check_forward, merge, range_key, range_name, sums, was_sealed
+from walferry.ledger.packing import Packed, add_up, add_verified, pack
 from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
-    RANGE_STATES,
     Coverage,
     FenceKind,
     FileState,
@@ -24,6 +27,10 @@ from walferry.ledger.rows import (
     to_columns,
 )
 from walferry.ledger.store import Store, fetch
+
+_NAMES = 500
+"""in one statement"""
+_Ranges = Mapping[tuple[str, str, int], WalRange]
 
 
 class Log:
@@ -48,7 +55,7 @@ class Log:
             recorded = self._fence(connection, kind)
             if recorded and kind == "start":
                 return recorded
-            _check_advance(self._run_id, recorded, positions)
+            check_advance(self._run_id, recorded, positions)
             connection.execute(delete(fences).where(fences.c.run_id == self._run_id, fences.c.kind == kind))
             rows = [to_columns(position) | {"run_id": self._run_id, "kind": kind} for position in positions]
             connection.execute(insert(fences), rows)
@@ -73,55 +80,110 @@ class Log:
         at = now_ms()
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            known = {file.name: file for file in self._files(connection)}
-            before = dict(known)
+            before = self._named(connection, {seen.name for seen in files})
+            known = dict(before)
             for seen in files:
-                known[seen.name] = _merge(known.get(seen.name), seen, at)
+                known[seen.name] = merge(known.get(seen.name), seen, at)
             new = [file for name, file in known.items() if name not in before]
             changed = [file for name, file in known.items() if name in before and before[name] != file]
             if new:
                 rows = [to_columns(file) | {"run_id": self._run_id} for file in new]
                 connection.execute(insert(wal_files), rows)
             for file in changed:
-                same = (wal_files.c.run_id == self._run_id, wal_files.c.name == file.name)
-                connection.execute(update(wal_files).where(*same).values(to_columns(file)))
-            sealed = [f for f in (*new, *changed) if f.state == "sealed" and not _was_sealed(before.get(f.name))]
+                connection.execute(update(wal_files).where(*self._file(file.name)).values(to_columns(file)))
+            self._unpack(connection, [file.name for file in changed if file.length > before[file.name].length])
+            sealed = [f for f in (*new, *changed) if f.state == "sealed" and not was_sealed(before.get(f.name))]
             if new or sealed:
                 inputs = {"new": [f.path for f in new], "sealed": {f.name: f.length for f in sealed}}
                 self._store.note(connection, "see WAL files", self._run_id, inputs)
 
-    def files(self) -> list[WalFile]:
-        """Every WAL file seen, by group and number."""
+    def files(self, groups: Collection[str] | None = None) -> list[WalFile]:
+        """Every WAL file seen (of these groups), by group and number. Reads all that was ever seen: not for a round."""
+        wal_files = self._store.table("wal_files")
+        conditions = [wal_files.c.run_id == self._run_id]
+        if groups is not None:
+            conditions.append(wal_files.c.wal_group.in_(sorted(groups)))
         with self._store.database.read() as connection:
-            return self._files(connection)
+            return fetch(connection, WalFile, wal_files, *conditions, order=_by_number(wal_files))
+
+    def known(self, names: Collection[str]) -> dict[str, WalFile]:
+        """Those of the named files that the run has seen."""
+        with self._store.database.read() as connection:
+            return self._named(connection, names)
+
+    def unapplied(self) -> list[WalFile]:
+        """The seen files that are not applied for every table of the run, by group and number.
+
+        What this costs depends on their number, not on how many files were ever seen.
+        """
+        wal_files = self._store.table("wal_files")
+        waiting = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_(None), ~wal_files.c.applied)
+        with self._store.database.read() as connection:
+            return fetch(connection, WalFile, wal_files, *waiting, order=_by_number(wal_files))
+
+    def applied(self, names: Iterable[str]) -> set[str]:
+        """Those of the named files that are applied for every table of the run."""
+        wal_files = self._store.table("wal_files")
+        found: set[str] = set()
+        with self._store.database.read() as connection:
+            for some in _chunks(names):
+                query = select(wal_files.c.name).where(
+                    wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some), wal_files.c.applied
+                )
+                found |= set(connection.scalars(query))
+        return found
+
+    def pending(self, names: Collection[str]) -> set[str]:
+        """Those of the named files that are neither applied nor completely held by quarantine.
+
+        Ranges of a batch are written last: holds without ranges belong to a batch to be repeated.
+        """
+        ranges, holds = self._store.table("wal_ranges"), self._store.table("held_regions")
+        left = set(names) - self.applied(names)
+        handled: dict[str, set[str]] = defaultdict(set)
+        with self._store.database.read() as connection:
+            tables = self._tables(connection).keys()
+            held = select(holds.c.file, holds.c.table_name).where(holds.c.run_id == self._run_id)
+            waiting = {(file, table) for file, table in connection.execute(held)}
+            for some in _chunks(left):
+                query = select(ranges.c.file, ranges.c.table_name, ranges.c.state)
+                of_files = (ranges.c.run_id == self._run_id, ranges.c.file.in_(some))
+                for file, table, state in connection.execute(query.where(*of_files)):
+                    if state in ("applied", "verified") or (file, table) in waiting:
+                        handled[file].add(table)
+        return {name for name in left if not tables or not tables <= handled[name]}
 
     def groups(self) -> frozenset[str]:
         """The WAL groups with at least one known file."""
-        wal_files = self._store.table("wal_files")
-        query = select(wal_files.c.wal_group).where(wal_files.c.run_id == self._run_id).distinct()
+        files, sums = self._store.table("wal_files"), self._store.table("applied_groups")
+        queries = (
+            select(files.c.wal_group).where(files.c.run_id == self._run_id, files.c.applied_end.is_(None)).distinct(),
+            select(sums.c.wal_group).where(sums.c.run_id == self._run_id),
+        )
         with self._store.database.read() as connection:
-            return frozenset(connection.scalars(query))
+            return frozenset(group for query in queries for group in connection.scalars(query))
 
     def mark_missing(self, name: str) -> None:
         """Record that the file is no longer in any folder of the source; what of it is not applied is a gap."""
         wal_files = self._store.table("wal_files")
-        same = (wal_files.c.run_id == self._run_id, wal_files.c.name == name)
         with self._store.database.write() as connection:
-            known = fetch(connection, WalFile, wal_files, *same)
+            known = self._named(connection, [name])
             if not known:
                 raise WalferryError(f"run {self._run_id} never saw a WAL file {name}", run=self._run_id, file=name)
-            if known[0].state != "missing":
+            if known[name].state != "missing":
                 state: FileState = "missing"
-                connection.execute(update(wal_files).where(*same).values(state=state))
-                self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[0].path})
+                connection.execute(update(wal_files).where(*self._file(name)).values(state=state))
+                self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[name].path})
 
     def read_to_end(self, lengths: Mapping[str, int]) -> None:
         """Record the true lengths, in bytes, of files that were read to their ends."""
         wal_files = self._store.table("wal_files")
         with self._store.database.write() as connection:
+            before = self._named(connection, lengths)
+            longer = [name for name, length in lengths.items() if name in before and length > before[name].length]
+            self._unpack(connection, longer)
             for name, length in lengths.items():
-                same = (wal_files.c.run_id == self._run_id, wal_files.c.name == name)
-                connection.execute(update(wal_files).where(*same).values(length=length))
+                connection.execute(update(wal_files).where(*self._file(name)).values(length=length))
 
     def set_ranges(self, ranges: Sequence[WalRange], regions: RegionChanges | None = None) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
@@ -132,43 +194,23 @@ class Log:
         header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that
         would move backwards; nothing is recorded then.
         """
-        table = self._store.table("wal_ranges")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            unseen = {item.file for item in ranges} - {file.name for file in self._files(connection)}
+            names = {item.file for item in ranges}
+            unseen = names - self._named(connection, names).keys()
             if unseen:
                 raise WalferryError(
                     f"run {self._run_id} never saw WAL file {min(unseen)}: see_files comes before set_ranges",
                     run=self._run_id,
                     file=min(unseen),
                 )
-            known = {_range_key(item): item for item in self._ranges(connection, ranges)}
-            before = dict(known)
+            before = {range_key(item): item for item in self._ranges(connection, names)}
+            known = dict(before)
             for item in ranges:
-                _check_forward(known.get(_range_key(item)), item)
-                known[_range_key(item)] = item
-            new = [item for key, item in known.items() if key not in before]
-            if new:
-                connection.execute(insert(table), [to_columns(item) | {"run_id": self._run_id} for item in new])
-            for key, item in known.items():
-                if key in before and before[key] != item:
-                    same = _same_range(table, self._run_id, item)
-                    connection.execute(update(table).where(*same).values(to_columns(item)))
+                check_forward(known.get(range_key(item)), item)
+                known[range_key(item)] = item
+            self._replace(connection, before, known)
             change_regions(self._store, connection, self._run_id, regions or {})
-
-    def applied_files(self) -> set[str]:
-        """Names of the files that are completely applied, for every table of the run."""
-        applied: dict[str, set[str]] = {}
-        begun = set()
-        for item in self.ranges():
-            if item.state in ("applied", "verified"):
-                applied.setdefault(item.file, set()).add(item.table)
-            else:
-                begun.add(item.file)
-        run_tables = self._store.table("run_tables")
-        with self._store.database.read() as connection:
-            tables = set(connection.scalars(select(run_tables.c.table_name).where(run_tables.c.run_id == self._run_id)))
-        return {name for name, done in applied.items() if tables <= done} - begun
 
     def ranges(
         self,
@@ -177,20 +219,54 @@ class Log:
         state: RangeState | None = None,
         groups: Collection[str] | None = None,
     ) -> list[WalRange]:
-        """Ranges (of a file, in a state, of WAL groups) by file, table and start."""
-        table = self._store.table("wal_ranges")
+        """Ranges (of a file, in a state, of WAL groups) by file, table and start.
+
+        Reads all that was ever applied, unless one file or a state before `applied` is asked for: not for a round.
+        """
+        table, files = self._store.table("wal_ranges"), self._store.table("wal_files")
         conditions = [table.c.run_id == self._run_id]
+        packed = [files.c.run_id == self._run_id, files.c.applied_end.is_not(None)]
         if file is not None:
             conditions.append(table.c.file == file)
+            packed.append(files.c.name == file)
         if state is not None:
             conditions.append(table.c.state == state)
         if groups is not None:
-            files = self._store.table("wal_files")
             of_groups = (files.c.run_id == self._run_id, files.c.wal_group.in_(sorted(groups)))
             conditions.append(table.c.file.in_(select(files.c.name).where(*of_groups)))
-        order = (table.c.file, table.c.table_name, table.c.start_offset)
+            packed.append(files.c.wal_group.in_(sorted(groups)))
         with self._store.database.read() as connection:
-            return fetch(connection, WalRange, table, *conditions, order=order)
+            found = fetch(connection, WalRange, table, *conditions)
+            if state in (None, "applied", "verified"):
+                tables = self._tables(connection)
+                rows = connection.execute(select(files).where(*packed)).mappings()
+                unpacked = (item for row in rows for item in Packed.of(row).ranges(tables))
+                found += [item for item in unpacked if state in (None, item.state)]
+        return sorted(found, key=range_key)
+
+    def applied_for(self, table: str) -> set[str]:
+        """Names of the files all of whose edits of the table are applied."""
+        files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
+        of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table)
+        packed = select(files.c.name).where(files.c.run_id == self._run_id, files.c.applied_end.is_not(None))
+        others = select(ranges.c.file).where(*of_table, ranges.c.state.in_(("applied", "verified")))
+        with self._store.database.read() as connection:
+            names = set(connection.scalars(others))
+            return names | set(connection.scalars(packed)) if table in self._tables(connection) else names
+
+    def without_cells(self, table: str) -> set[str]:
+        """Names of the files that were read and hold no cell of the table."""
+        files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
+        packed = (files.c.run_id == self._run_id, files.c.applied_end.is_not(None))
+        of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table)
+        counted = select(ranges.c.file).where(*of_table).group_by(ranges.c.file).having(func.sum(ranges.c.cells) == 0)
+        with self._store.database.read() as connection:
+            found = set(connection.scalars(counted))
+            number = self._tables(connection).get(table)
+            if number is not None:
+                rows = connection.execute(select(files).where(*packed)).mappings()
+                found |= {file.name for file in map(Packed.of, rows) if not file.holds(number)}
+        return found
 
     def mark_applied(self, files: Sequence[str], tables: Sequence[str] | None = None) -> None:
         """Record that the target has acknowledged every edit of these files (for `tables`; default all), in one
@@ -199,13 +275,10 @@ class Log:
         Sealed ranges become applied; applied and verified ones stay. Raises WalferryError when a file has no range, or
         one that is not sealed and so may still grow.
         """
-        table = self._store.table("wal_ranges")
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            conditions = [table.c.run_id == self._run_id, table.c.file.in_(list(files))]
-            if tables is not None:
-                conditions.append(table.c.table_name.in_(list(tables)))
-            found = fetch(connection, WalRange, table, *conditions)
+            before = {range_key(item): item for item in self._ranges(connection, files)}
+            found = [item for item in before.values() if tables is None or item.table in tables]
             without = set(files) - {item.file for item in found}
             if without:
                 raise WalferryError(
@@ -213,43 +286,63 @@ class Log:
                 )
             for item in found:
                 if item.state == "seen":
-                    raise WalferryError(f"{_name(item)} is not sealed and cannot be applied", run=self._run_id)
-            connection.execute(update(table).where(*conditions, table.c.state == "sealed").values(state="applied"))
-            applied = [item for item in found if item.state == "sealed"]
+                    raise WalferryError(f"{range_name(item)} is not sealed and cannot be applied", run=self._run_id)
+            applied = [replace(item, state="applied") for item in found if item.state == "sealed"]
+            self._replace(connection, before, before | {range_key(item): item for item in applied})
             if applied:
-                inputs = {"files": sorted({item.file for item in applied}), **_sums(applied)}
+                inputs = {"files": sorted({item.file for item in applied}), **sums(applied)}
                 self._store.note(connection, "apply ranges", self._run_id, inputs)
 
     def mark_verified(self, table: str, files: Collection[str]) -> None:
         """Record that a comparison found the table equal: its applied ranges of `files` become verified."""
-        ranges = self._store.table("wal_ranges")
-        of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table, ranges.c.state == "applied")
-        applied = (*of_table, ranges.c.file.in_(sorted(files)))
+        ranges, wal_files = self._store.table("wal_ranges"), self._store.table("wal_files")
+        found: list[WalRange] = []
+        added: dict[tuple[str, str], int] = {}
         with self._store.database.write() as connection:
-            found = fetch(connection, WalRange, ranges, *applied)
+            tables = self._tables(connection)
+            for some in _chunks(files):
+                of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table, ranges.c.state == "applied")
+                found += fetch(connection, WalRange, ranges, *of_table, ranges.c.file.in_(some))
+                connection.execute(update(ranges).where(*of_table, ranges.c.file.in_(some)).values(state="verified"))
+                for file in self._packed(connection, some) if table in tables else ():
+                    if tables[table] not in file.verified:
+                        numbers = " ".join(map(str, sorted(file.verified | {tables[table]})))
+                        connection.execute(update(wal_files).where(*self._file(file.name)).values(verified=numbers))
+                        found += [item for item in file.ranges(tables) if item.table == table]
+                        added[file.group, table] = added.get((file.group, table), 0) + file.end
             if found:
-                connection.execute(update(ranges).where(*applied).values(state="verified"))
-                self._store.note(connection, "verify ranges", self._run_id, {"table": table, **_sums(found)})
+                add_verified(connection, self._run_id, added)
+                self._store.note(connection, "verify ranges", self._run_id, {"table": table, **sums(found)})
 
     def reached(self) -> dict[tuple[str, str], int]:
         """For each WAL group and table, the number of the newest file with an applied range."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
+        packed = self._store.table("applied_groups")
         query = (
             select(files.c.wal_group, ranges.c.table_name, func.max(files.c.number))
             .join(ranges, (ranges.c.run_id == files.c.run_id) & (ranges.c.file == files.c.name))
-            .where(files.c.run_id == self._run_id, ranges.c.state.in_(("applied", "verified")))
+            .where(ranges.c.run_id == self._run_id, ranges.c.state.in_(("applied", "verified")))
             .group_by(files.c.wal_group, ranges.c.table_name)
         )
         with self._store.database.read() as connection:
-            return {(group, table): number for group, table, number in connection.execute(query)}
+            newest = {(group, table): number for group, table, number in connection.execute(query)}
+            tables = self._tables(connection)
+            sums = select(packed.c.wal_group, packed.c.newest).where(packed.c.run_id == self._run_id)
+            for group, number in connection.execute(sums):
+                for table in tables:
+                    newest[group, table] = max(number, newest.get((group, table), 0))
+        return newest
 
     def last_edit_ms(self) -> int | None:
         """Write time of the newest edit of the run's tables read so far; None before the first."""
-        ranges = self._store.table("wal_ranges")
-        query = select(func.max(ranges.c.last_write_ms)).where(ranges.c.run_id == self._run_id)
         with self._store.database.read() as connection:
-            newest: int | None = connection.execute(query).scalar_one()
-        return newest
+            newest = [
+                connection.execute(
+                    select(func.max(table.c.last_write_ms)).where(table.c.run_id == self._run_id)
+                ).scalar_one()
+                for table in (self._store.table("wal_ranges"), self._store.table("applied_groups"))
+            ]
+        return max((at_ms for at_ms in newest if at_ms is not None), default=None)
 
     def coverage(self) -> list[Coverage]:
         """Bytes by state for each WAL group and table."""
@@ -274,93 +367,109 @@ class Log:
                 raise UsageError(f"the spec of run {self._run_id} names no table, so it has no gaps", run=self._run_id)
             return fetch(connection, Gap, view, view.c.run_id == self._run_id, order=order)
 
-    def _files(self, connection: Connection) -> list[WalFile]:
+    # ---- rows
+
+    def _file(self, name: str) -> tuple[ColumnElement[bool], ...]:
         wal_files = self._store.table("wal_files")
-        order = (wal_files.c.wal_group, wal_files.c.number, wal_files.c.name)
-        return fetch(connection, WalFile, wal_files, wal_files.c.run_id == self._run_id, order=order)
+        return wal_files.c.run_id == self._run_id, wal_files.c.name == name
 
-    def _ranges(self, connection: Connection, like: Sequence[WalRange]) -> list[WalRange]:
-        table = self._store.table("wal_ranges")
-        files = sorted({item.file for item in like})
-        return fetch(connection, WalRange, table, table.c.run_id == self._run_id, table.c.file.in_(files))
-
-
-def _check_advance(run_id: str, recorded: Sequence[Position], positions: Sequence[Position]) -> None:
-    """Raise WalferryError when a group's fence would move back."""
-    before = {position.group: (position.number, position.offset) for position in recorded}
-    for position in positions:
-        if (position.number, position.offset) < before.get(position.group, (0, 0)):
-            raise WalferryError(
-                f"the end fence of run {run_id} in WAL group {position.group} cannot move back to {position.file}",
-                run=run_id,
-                group=position.group,
+    def _named(self, connection: Connection, names: Iterable[str]) -> dict[str, WalFile]:
+        wal_files = self._store.table("wal_files")
+        return {
+            file.name: file
+            for some in _chunks(names)
+            for file in fetch(
+                connection, WalFile, wal_files, wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some)
             )
+        }
+
+    def _tables(self, connection: Connection) -> dict[str, int]:
+        """The run's tables with their numbers in packed files."""
+        tables = self._store.table("run_tables")
+        query = select(tables.c.table_name, tables.c.table_number).where(tables.c.run_id == self._run_id)
+        return {row.table_name: row.table_number for row in connection.execute(query)}
+
+    def _packed(self, connection: Connection, names: Iterable[str]) -> list[Packed]:
+        wal_files = self._store.table("wal_files")
+        of_run = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_not(None))
+        return [
+            Packed.of(row)
+            for some in _chunks(names)
+            for row in connection.execute(select(wal_files).where(*of_run, wal_files.c.name.in_(some))).mappings()
+        ]
+
+    def _ranges(self, connection: Connection, names: Collection[str]) -> list[WalRange]:
+        """The ranges of files, packed or not."""
+        table, tables = self._store.table("wal_ranges"), self._tables(connection)
+        found = [item for file in self._packed(connection, names) for item in file.ranges(tables)]
+        for some in _chunks(names):
+            found += fetch(connection, WalRange, table, table.c.run_id == self._run_id, table.c.file.in_(some))
+        return found
+
+    def _replace(self, connection: Connection, before: _Ranges, after: _Ranges) -> None:
+        """Write what changed of some files' ranges; a file that is applied for every table now is packed."""
+        wal_files, table = self._store.table("wal_files"), self._store.table("wal_ranges")
+        tables = self._tables(connection)
+        touched = {key[0] for key, item in after.items() if before.get(key) != item}
+        self._unpack(connection, touched)
+        stored: dict[str, list[WalRange]] = defaultdict(list)
+        for key, item in after.items():
+            if key[0] in touched:
+                stored[key[0]].append(item)
+        files, with_rows = self._named(connection, touched), {key[0] for key in before}
+        packed, new = [], []
+        for name, ranges in stored.items():
+            whole = pack(files[name], ranges, tables)
+            states = {item.state for item in ranges}
+            done = states <= {"applied", "verified"} and tables.keys() <= {item.table for item in ranges}
+            values: dict[str, Any] = {"applied": done}
+            if whole is not None:
+                numbers = " ".join(map(str, sorted(whole.verified)))
+                values |= {"applied_end": whole.end, "packed": whole.packed, "verified": numbers}
+                packed.append(whole)
+                if name in with_rows:
+                    connection.execute(delete(table).where(table.c.run_id == self._run_id, table.c.file == name))
+            else:
+                changed = [item for item in ranges if before.get(range_key(item)) != item]
+                for item in changed:
+                    if range_key(item) in before:
+                        connection.execute(update(table).where(*self._same(item)).values(to_columns(item)))
+                    else:
+                        new.append(to_columns(item) | {"run_id": self._run_id})
+            if done or name in with_rows:
+                connection.execute(update(wal_files).where(*self._file(name)).values(values))
+        if new:
+            connection.execute(insert(table), new)
+        add_up(connection, self._run_id, packed, tables)
+
+    def _unpack(self, connection: Connection, names: Collection[str]) -> None:
+        """Make rows again of what is packed of these files, before it changes."""
+        packed = self._packed(connection, names)
+        if not packed:
+            return
+        wal_files, tables = self._store.table("wal_files"), self._tables(connection)
+        add_up(connection, self._run_id, packed, tables, -1)
+        rows = [to_columns(item) | {"run_id": self._run_id} for file in packed for item in file.ranges(tables)]
+        connection.execute(insert(self._store.table("wal_ranges")), rows)
+        for file in packed:
+            empty = {"applied_end": None, "packed": "", "verified": ""}
+            connection.execute(update(wal_files).where(*self._file(file.name)).values(empty))
+
+    def _same(self, item: WalRange) -> list[ColumnElement[bool]]:
+        table = self._store.table("wal_ranges")
+        return [
+            table.c.run_id == self._run_id,
+            table.c.file == item.file,
+            table.c.table_name == item.table,
+            table.c.start_offset == item.start,
+        ]
 
 
-def _was_sealed(file: WalFile | None) -> bool:
-    return file is not None and file.sealed_ms is not None
+def _by_number(files: Table) -> tuple[ColumnElement[Any], ...]:
+    return files.c.wal_group, files.c.number, files.c.name
 
 
-def _merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
-    if known is None:
-        state: FileState = "sealed" if seen.sealed else "open"
-        sealed_ms = at if seen.sealed else None
-        return WalFile(seen.name, seen.group, seen.server, seen.number, seen.path, seen.length, state, at, sealed_ms)
-    if _was_sealed(known) and not seen.sealed:  # an older listing
-        seen = replace(seen, path=known.path, sealed=True)
-    if seen.length < known.length:  # an older listing too, or one that shows less than was read
-        path = seen.path if seen.sealed and not _was_sealed(known) else known.path
-        seen = replace(seen, path=path, length=known.length)
-    return replace(
-        known,
-        path=seen.path,
-        length=seen.length,
-        state="sealed" if seen.sealed else "open",
-        sealed_ms=known.sealed_ms or (at if seen.sealed else None),
-    )
-
-
-def _range_key(item: WalRange) -> tuple[str, str, int]:
-    return (item.file, item.table, item.start)
-
-
-def _same_range(table: Table, run_id: str, item: WalRange) -> list[ColumnElement[bool]]:
-    return [
-        table.c.run_id == run_id,
-        table.c.file == item.file,
-        table.c.table_name == item.table,
-        table.c.start_offset == item.start,
-    ]
-
-
-def _check_forward(known: WalRange | None, item: WalRange) -> None:
-    if known is None:
-        return
-    problem = ""
-    if RANGE_STATES.index(item.state) < RANGE_STATES.index(known.state):
-        problem = f"is {known.state} and cannot become {item.state} again"
-    elif item.end < known.end:
-        problem = f"cannot shrink to end at {item.end}"
-    elif item.end > known.end and known.state in ("applied", "verified"):
-        problem = f"is {known.state} and cannot grow to {item.end}"
-    if problem:
-        raise WalferryError(
-            f"{_name(known)} {problem}: a range only moves forward",
-            file=known.file,
-            start=known.start,
-            end=known.end,
-            table=known.table,
-            state=known.state,
-        )
-
-
-def _name(item: WalRange) -> str:
-    return f"range [{item.start}, {item.end}) of WAL file {item.file} for table {item.table}"
-
-
-def _sums(ranges: Sequence[WalRange]) -> dict[str, int]:
-    return {
-        "bytes": sum(item.end - item.start for item in ranges),
-        "entries": sum(item.entries for item in ranges),
-        "cells": sum(item.cells for item in ranges),
-    }
+def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    """Names in the order of the index, as many as one statement takes."""
+    ordered = sorted(set(names))
+    return (ordered[i : i + _NAMES] for i in range(0, len(ordered), _NAMES))

@@ -129,6 +129,8 @@ class WalFile:
     state: FileState
     first_seen_ms: int
     sealed_ms: int | None
+    applied: bool = False
+    """for every table of the run"""
 
 
 @dataclass(frozen=True)
@@ -329,6 +331,29 @@ class Round:
     def covered_ms(self) -> int:
         """The moment up to which everything is applied after this round: the start of its cut."""
         return self.finished_ms - self.lag_ms
+
+
+@dataclass(frozen=True)
+class RoundTotals:
+    """Sums over all rounds of a run."""
+
+    rounds: int = 0
+    bytes: int = 0
+    entries: int = 0
+    cells: int = 0
+    longest_lag_ms: int = 0
+    """just before a round ended: until then the target was as old as the previous round's cut"""
+
+    def with_round(self, made: Round, previous: Round | None, *replaced: Round) -> RoundTotals:
+        """The sums with another round, which follows `previous`, instead of those that it replaces."""
+        age_ms = made.finished_ms - previous.covered_ms if previous else 0
+        return RoundTotals(
+            self.rounds + 1 - len(replaced),
+            self.bytes + made.bytes - sum(other.bytes for other in replaced),
+            self.entries + made.entries - sum(other.entries for other in replaced),
+            self.cells + made.cells - sum(other.cells for other in replaced),
+            max(self.longest_lag_ms, made.lag_ms, age_ms),
+        )
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,7 @@ def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
 
 def applied_files(run: Run, table: str) -> set[str]:
     """Names of the WAL files all of whose edits of the table the target has."""
-    ranges = run.ledger.log.ranges()
-    return {r.file for r in ranges if r.table == table and r.state in ("applied", "verified")}
+    return run.ledger.log.applied_for(table)
 
 
 def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:

@@ -29,7 +29,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
     """Everything in the report, as plain values. Times are in seconds, digests in hex."""
     run = ledger.record
     phases = ledger.phases.all()
-    rounds = ledger.rounds.all()
+    rounds = ledger.rounds.totals()
     by_table = compared_tables(ledger)
     head = ledger.whole.audit_head()
     now = status(ledger)
@@ -44,9 +44,9 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
             }
             for p in phases
         ],
-        "rounds": len(rounds),
-        "edits_applied": sum(r.cells for r in rounds),
-        "log_bytes": sum(r.bytes for r in rounds),
+        "rounds": rounds.rounds,
+        "edits_applied": rounds.cells,
+        "log_bytes": rounds.bytes,
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import DamagedInputError, GapError, WalferryError
 from walferry.hbase.address import ClusterAddress
-from walferry.ledger import RunLedger
 from walferry.migration.explain import RowLog
 from walferry.migration.row_sides import Bounds, Cell, Packed, Question, Room, cells_of
 from walferry.replay.cut import as_listed
@@ -119,16 +118,8 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
     for file in list_wals(run.source_files, run.source_root):
         if fences.starts_by(file):
             files.setdefault(file.name, file)
-    empty = _without_cells(run.ledger, table) & applied
+    empty = run.ledger.log.without_cells(table) & applied
     return [file for file in files.values() if file.name not in empty]
-
-
-def _without_cells(ledger: RunLedger, table: str) -> set[str]:
-    cells: dict[str, int] = {}
-    for item in ledger.log.ranges():
-        if item.table == table:
-            cells[item.file] = cells.get(item.file, 0) + item.cells
-    return {name for name, count in cells.items() if not count}
 
 
 def _finds(spark: SparkSession, lookup: _Lookup) -> list[tuple[int, bytes]]:

@@ -21,11 +21,11 @@ from walferry import ledger
 from walferry.errors import GapError
 from walferry.ledger import WalRange
 from walferry.replay.cut import as_listed, as_seen
-from walferry.replay.protect import queued_files, require_peer
+from walferry.replay.protect import not_applied, queued_files, require_peer
 from walferry.replay.settled import reads
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
-from walferry.wal.files import Place, WalFile, find_wal, list_wals, parse_wal_name
+from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
@@ -43,22 +43,19 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     fences = run.fences()
     inside = fences.holds if to_end_fence else fences.starts_by
     queued = queued_files(run)
-    applied = run.ledger.log.applied_files()
-    nothing = [
-        file for file in listed if inside(file) and file.name not in applied | queued and _holds_nothing(run, file)
-    ]
-    _account_for_empty(run, nothing)
-    applied |= {file.name for file in nothing}
-    known = {file.name: file for file in run.ledger.log.files()}
+    unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
+    applied = run.ledger.log.applied(file.name for file in unnamed)
+    _account_for_empty(run, [file for file in unnamed if file.name not in applied and _holds_nothing(run, file)])
+    known = {file.name: file for file in run.ledger.log.unapplied()}
     places: dict[str, InGroup] = dict(known)
-    places |= {name: place for name in queued if (place := parse_wal_name(name)) is not None}
-    expected = {name for name, place in places.items() if name not in applied and inside(place)}
+    places |= {name: place for name in not_applied(run, queued) if (place := parse_wal_name(name)) is not None}
+    expected = {name for name, place in places.items() if inside(place)}
     # The queue may be newer than the listing: list again before reporting a gap.
     missing = expected - present
     if missing:
-        present |= {file.name for file in list_wals(run.source_files, run.source_root)}
+        present |= {file.name for file in run.source_log.with_archive(run.source_log.live(), missing)}
         missing = expected - present
-        empty = {name for name in missing - queued if _was_empty(run, known[name], known.values())}
+        empty = {name for name in missing - queued if _was_empty(run, known[name])}
         _account_for_empty(run, [as_listed(known[name]) for name in empty])
         missing -= empty
     if missing:
@@ -92,7 +89,7 @@ def _holds_nothing(run: Run, file: WalFile) -> bool:
     return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read
 
 
-def _was_empty(run: Run, file: ledger.WalFile, known: Iterable[ledger.WalFile]) -> bool:
+def _was_empty(run: Run, file: ledger.WalFile) -> bool:
     """Whether a missing file that is in no queue never held an entry.
 
     It was the last open one of a dead server, and no run that looked into it found any entry.
@@ -101,7 +98,7 @@ def _was_empty(run: Run, file: ledger.WalFile, known: Iterable[ledger.WalFile]) 
         return False
     if file.server in {server.name for server in run.source.servers()}:
         return False
-    if any(other.number > file.number for other in known if other.group == file.group):
+    if any(other.number > file.number for other in run.ledger.log.files([file.group])):
         return False
     whole = run.ledger.whole
     readers = [other.run_id for other in whole.runs() if reads(other, run.spec.source)]

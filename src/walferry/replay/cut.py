@@ -26,9 +26,10 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
+from walferry.replay.protect import not_applied, queued_files
 from walferry.run.facts import FenceFacts
 from walferry.run.run import Run
-from walferry.wal.files import Place, WalFile, is_sealed, list_wals
+from walferry.wal.files import Place, WalFile, is_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
@@ -96,20 +97,21 @@ def regions_of(client: HBaseClient, table: str) -> list[Region]:
         return []
 
 
-def cut_log(run: Run) -> Cut:
+def cut_log(run: Run, *, whole: bool = False) -> Cut:
     """Roll all WALs of the source and wait until each group has a new file and the previous one is closed.
 
+    `whole`: all archived files are listed, not only those that matter to the run (`_with_archive`).
     Raises TransientError when that does not happen within a minute.
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
     before = {name: fingerprint(run.source, name, regions_of(run.source, name)) for name in names}
-    old = _newest(list_wals(run.source_files, run.source_root))
+    old = _newest(run.source_log.live())
     for server in run.source.servers():
         run.source.roll_wal(server)
     deadline = time.monotonic() + ROLL_SECONDS
     while True:
-        files = list_wals(run.source_files, run.source_root)
+        files = run.source_log.live()
         # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
         alive = {server.name for server in run.source.servers()}
         new = _newest(file for file in files if file.place is Place.LIVE)
@@ -138,19 +140,35 @@ def cut_log(run: Run) -> Cut:
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_of(run.source, name) for name in names}
     after = {name: fingerprint(run.source, name, regions[name]) for name in names}
-    return Cut(started_ms, before, after, files, current, regions)
+    return Cut(started_ms, before, after, _with_archive(run, files, whole=whole), current, regions)
+
+
+def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
+    """The live files and the archived ones that matter: seen or queued for the run's peer, and not applied yet.
+
+    A log that was begun, closed and archived since the last cut is in the queue, or holds no edit (`completeness`).
+    """
+    if whole:
+        return run.source_log.with_archive(live, (), whole=True)
+    fences = run.fences()
+    expected = {file.name for file in fences.within(run.ledger.log.unapplied())}
+    for name in not_applied(run, queued_files(run)):
+        place = parse_wal_name(name)
+        if place is not None and fences.starts_by(place):
+            expected.add(name)
+    return run.source_log.with_archive(live, expected, whole=whole)
 
 
 def quiet_cut(run: Run) -> Cut:
     """A cut during which no region of the run's tables moved. Raises TransientError after two minutes without one."""
-    return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)])
+    return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)], whole=True)
 
 
-def cut_until(run: Run, moving: Callable[[Cut], Collection[str]]) -> Cut:
+def cut_until(run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False) -> Cut:
     """Cut the log until `moving` returns no table whose moves spoil the cut; TransientError after two minutes."""
     deadline = time.monotonic() + REST_SECONDS
     while True:
-        cut = cut_log(run)
+        cut = cut_log(run, whole=whole)
         moved = ", ".join(sorted(moving(cut)))
         if not moved:
             return cut
@@ -169,10 +187,10 @@ def await_archive(run: Run) -> list[WalFile]:
     deadline = time.monotonic() + SPLIT_SECONDS
     while True:
         alive = {server.name for server in run.source.servers()}
-        files = list_wals(run.source_files, run.source_root)
+        files = run.source_log.live()
         left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
         if not left:
-            return files
+            return _with_archive(run, files, whole=True)
         if time.monotonic() > deadline:
             raise TransientError(
                 f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
@@ -258,10 +276,13 @@ def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> 
     For the others the listing does not show whether they hold anything, so each is opened until it does. If such a log
     is later deleted together with its server, the ledger knows whether it ever held an entry.
     """
-    known = {file.name: file.length for file in run.ledger.log.files()}
+    listed = {file.name: file for file in files}
+    for name in run.ledger.log.applied(listed):
+        del listed[name]  # nothing about it can change
+    known = run.ledger.log.known(listed)
     seen = []
-    for file in files:
-        if file.name not in sealed and not file.length and not known.get(file.name):
+    for file in listed.values():
+        if file.name not in sealed and not file.length and not (file.name in known and known[file.name].length):
             file = replace(file, length=bytes_held(run.source_files, run.source_root, file))
         seen.append(as_seen(file, file.name in sealed))
     run.ledger.log.see_files(seen)

@@ -37,7 +37,7 @@ def drain_sealed(run: Run, spark: SparkSession) -> None:
     """The phase `drain_sealed`: apply what is sealed, then release the source's applied WALs."""
 
     def last() -> Round:
-        return run.ledger.rounds.all()[-1]
+        return run.ledger.rounds.latest(1)[0]
 
     def work() -> dict[str, Any]:
         # A round of a whole step has left some of the backlog for the next.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Collection
 from typing import Any
 
 from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
@@ -17,7 +18,7 @@ from walferry.replay.durability import restore
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
 from walferry.run.state import label
-from walferry.wal.files import Place, list_wals, parse_wal_name
+from walferry.wal.files import Place, list_live, list_wals, parse_wal_name
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,9 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     if run.ledger.log.gaps():
         return None
     fences = run.fences()
-    waiting = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
-    if waiting - run.ledger.log.applied_files() - queued_files(run, name):
+    listed = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
+    left = listed - queued_files(run, name)
+    if left - run.ledger.log.applied(left):
         return None
     if older.name in run.source.peers():
         run.source.remove_peer(older.name)
@@ -122,7 +124,7 @@ def _await_queues(run: Run, peer: str) -> list[str]:
     while True:
         queued = queued_files(run, peer)
         current = {
-            file.group: file.name for file in list_wals(run.source_files, run.source_root) if file.place is Place.LIVE
+            file.group: file.name for file in list_live(run.source_files, run.source_root) if file.place is Place.LIVE
         }
         missing = {group: name for group, name in current.items() if name not in queued}
         if not missing:
@@ -163,8 +165,18 @@ def require_peer(run: Run) -> None:
 def queued_files(run: Run, *peers: str) -> set[str]:
     """Names of the WAL files (of user tables) in the queues of these peers, by default of all the run's."""
     queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
-    names = {name for queue in queues for files in queue.values() for name in files}
-    return {name for name in names if parse_wal_name(name) is not None}
+    return {name for queue in queues for names in queue.values() for name in names if parse_wal_name(name) is not None}
+
+
+def not_applied(run: Run, queued: Collection[str]) -> set[str]:
+    """Those of the queued files that are not applied for every table of the run.
+
+    A queue names all files that were ever put into it: those that were applied once are not looked up again.
+    """
+    new = set(queued) - run.source_log.applied
+    applied = run.ledger.log.applied(new)
+    run.source_log.applied = frozenset((run.source_log.applied & set(queued)) | applied)
+    return new - applied
 
 
 def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:

@@ -174,8 +174,10 @@ def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
 
     What another item also holds stays held by that one. After a kill in between it is repeated.
     """
-    items = {item.quarantine_id: item for item in run.ledger.quarantine.items()}
     holds = run.ledger.quarantine.holds()
+    if not holds:
+        return
+    items = {item.quarantine_id: item for item in run.ledger.quarantine.items()}
     waiting = [hold for hold in holds if items[hold.quarantine_id].state == "held"]
     stuck = {hold.quarantine_id for hold in holds for other in waiting
              if hold.table == other.table and ANY_REGION in (hold.region, other.region)}  # fmt: skip
@@ -220,7 +222,7 @@ def _apply_table(
     narrow = replace(route, tables={table: route.tables[table]}, writer_kind=kind)
     # Earlier decisions still apply: a file is read from its start.
     left_out = [i for i in items.values() if i.state == "released" and i.resolution in LEAVING_OUT]
-    known = {file.name: file for file in run.ledger.log.files()}
+    known = run.ledger.log.known({hold.file for hold in released})
     files = tuple(as_listed(known[name]) for name in dict.fromkeys(hold.file for hold in released))
     still = [h for h in run.ledger.quarantine.holds() if h.table == table and h.quarantine_id not in ours]
     task = RowTask(
@@ -297,7 +299,7 @@ def _mark_applied(
     file that its server had just closed is listed with length 0. A file without a range belongs to a batch that was
     killed and will be repeated.
     """
-    known = {file.name: file for file in run.ledger.log.files()}
+    known = run.ledger.log.known({index.report.file for index in indexes})
     sealed = {r.file: r for r in run.ledger.log.ranges(state="sealed") if r.table == table}
     ranges = []
     for report in (index.report for index in indexes if index.report.file in sealed):

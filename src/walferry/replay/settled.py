@@ -123,8 +123,8 @@ def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
     own = ResolvedSpec.model_validate(other.spec).window
     if own is not None:
         return own.start_ms < window.end_ms and window.start_ms < own.end_ms
-    rounds = theirs.rounds.all()
-    return window.end_ms > (rounds[-1].covered_ms if rounds else fenced_ms(theirs) or 0)
+    last = theirs.rounds.last()
+    return window.end_ms > (last.covered_ms if last else fenced_ms(theirs) or 0)
 
 
 def _began_before(run: Run, other: RunRecord) -> bool:

@@ -21,21 +21,19 @@ def unapplied(ledger: RunLedger, also: Sequence[WalFile] = ()) -> list[WalFile]:
     run = ledger.record
     if run.state != "running" or not run.spec["tables"] or ledger.phases.facts("drain") is not None:
         return []
-    applied = ledger.log.applied_files()
-    known = {file.name: file for file in (*ledger.log.files(), *also)}
+    applied = ledger.log.applied(file.name for file in also)
+    known = {file.name: file for file in (*ledger.log.unapplied(), *also)}
     return [file for file in fences_of(ledger).within(known.values()) if file.name not in applied]
 
 
-def eta_seconds(ledger: RunLedger) -> int | None:
+def eta_seconds(ledger: RunLedger, backlog_bytes: int) -> int | None:
     """Seconds until the known backlog is applied, at the rate of the latest rounds; None while that is unknown.
 
     Only a replay or drain has one. It ends when the target has caught up: no person's answer is included.
     """
-    waiting = sum(file.length for file in unapplied(ledger))
-    now = clock.now_ms()
-    rounds = [made for made in ledger.rounds.all() if now - made.finished_ms < RATE_SECONDS * 1000]
+    rounds = ledger.rounds.since(clock.now_ms() - RATE_SECONDS * 1000)
     busy_ms = sum(made.finished_ms - made.started_ms for made in rounds)
     applied = sum(made.bytes for made in rounds)
-    if not waiting or not applied or busy_ms <= 0:
+    if not backlog_bytes or not applied or busy_ms <= 0:
         return None
-    return round(waiting * busy_ms / applied / 1000)
+    return round(backlog_bytes * busy_ms / applied / 1000)

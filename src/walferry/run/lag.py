@@ -31,8 +31,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     or the present moment when none does.
     """
     run, now = ledger.record, clock.now_ms()
-    rounds = ledger.rounds.all()
-    longest = max(before for _, before, _ in ages(rounds)) / 1000 if rounds else None
+    last = ledger.rounds.last()
+    longest = ledger.rounds.totals().longest_lag_ms / 1000 if last else None
     if run.state != "running":
         return Lag(None, "the run has ended", longest)
     if run.kind == "drain":
@@ -43,9 +43,9 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, f"a run of kind {run.kind} follows no log", longest)
     if ledger.phases.facts("drain") is not None:
         return Lag(None, "all is applied up to the end fence", longest)
-    if not rounds:
+    if last is None:
         return Lag(None, "the first replay round has not ended yet", longest)
-    seconds = round((now - rounds[-1].covered_ms) / 1000, 1)
+    seconds = round((now - last.covered_ms) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
 
 

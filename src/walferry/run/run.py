@@ -19,6 +19,7 @@ from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.storage.webhdfs import WebHdfs
 from walferry.wal.fences import Fences
+from walferry.wal.source_log import SourceLog
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,11 @@ class Run:
     def target_files(self) -> FileSystem:
         """The target's file system."""
         return file_system(self.spec.target)
+
+    @cached_property
+    def source_log(self) -> SourceLog:
+        """The source's WAL files, as one lists them round after round."""
+        return SourceLog(self.source_files, self.source_root)
 
     @property
     def source_root(self) -> str:

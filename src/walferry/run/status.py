@@ -21,6 +21,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
+    backlog = sum(file.length for file in waiting)
     total = len(list(steps(run.kind, source_tables(run.spec))))
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
@@ -38,8 +39,8 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "phase": state.phase or "not started",
         "error": state.error or None,
         "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
-        "edits_applied": sum(made.cells for made in ledger.rounds.all()) + window["cells"],
-        "backlog_bytes": sum(file.length for file in waiting),
+        "edits_applied": ledger.rounds.totals().cells + window["cells"],
+        "backlog_bytes": backlog,
         "open_logs": sum(1 for file in waiting if file.state == "open"),
         "lag_seconds": lag.seconds,
         "lag_unknown": lag.unknown,
@@ -48,7 +49,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
-        "eta_seconds": eta_seconds(ledger) if state.name in ("catching up", "draining") else None,
+        "eta_seconds": eta_seconds(ledger, backlog) if state.name in ("catching up", "draining") else None,
     }
 
 

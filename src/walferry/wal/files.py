@@ -85,14 +85,34 @@ def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
     Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once; if it is
     seen twice, its later place counts. Raises TransientError when folders keep moving.
     """
+    found = {file.name: file for file in list_live(file_system, root)}
+    found.update((file.name, file) for file in list_archive(file_system, root))
+    return sorted(found.values(), key=by_number)
+
+
+def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
+    """List the WAL files of user tables that are not archived, as `list_wals` does."""
     for _ in range(_LISTING_ATTEMPTS):
         try:
-            found = _list_live(file_system, f"{root}/WALs")
+            return sorted(_list_live(file_system, f"{root}/WALs").values(), key=by_number)
         except FileNotFoundError:
             continue  # a folder was renamed to -splitting or removed between the two listings
-        found.update(_list_archive(file_system, f"{root}/oldWALs"))
-        return sorted(found.values(), key=lambda file: (file.group, file.number))
     raise TransientError(f"the folders below {root}/WALs kept moving while they were listed; try again", path=root)
+
+
+def find_archived(file_system: FileSystem, root: str, name: str) -> WalFile | None:
+    """Look a file up in the archive; None when it is not there, or is no log of user tables."""
+    parsed = parse_wal_name(name)
+    for folder in (f"{root}/oldWALs", f"{root}/oldWALs/{parsed.server}") if parsed else ():
+        status = file_system.status(f"{folder}/{name}")
+        if status is not None:
+            return _wal(status, Place.ARCHIVED)
+    return None
+
+
+def by_number(file: WalFile) -> tuple[str, int]:
+    """Orders files by group, and within it by number."""
+    return file.group, file.number
 
 
 def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
@@ -119,12 +139,13 @@ def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
     return found
 
 
-def _list_archive(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
+def list_archive(file_system: FileSystem, root: str) -> list[WalFile]:
+    """List the WAL files of user tables that are archived, in no order."""
     found: dict[str, WalFile] = {}
     try:
-        entries = file_system.list(folder)
+        entries = file_system.list(f"{root}/oldWALs")
     except FileNotFoundError:
-        return found
+        return []
     _collect(found, entries, Place.ARCHIVED)
     for entry in entries:
         if entry.is_dir:
@@ -132,7 +153,7 @@ def _list_archive(file_system: FileSystem, folder: str) -> dict[str, WalFile]:
                 _collect(found, file_system.list(entry.path), Place.ARCHIVED)
             except FileNotFoundError:
                 continue  # the cleaner removes a server's folder once it is empty
-    return found
+    return list(found.values())
 
 
 def _collect(found: dict[str, WalFile], entries: Iterable[FileStatus], place: Place) -> None:

@@ -198,7 +198,7 @@ def run_facts(
     now = time.time()
     waiting = _waiting(ledger, run, watch, listing)
     backlog = [listing.files[name] for name in sorted(waiting & listing.files.keys())]
-    rounds = [r for r in ledger.of(run.run_id).rounds.all() if r.finished_ms > (now - RATE_SECONDS) * 1000]
+    rounds = ledger.of(run.run_id).rounds.since(int((now - RATE_SECONDS) * 1000))
     since = min((r.started_ms for r in rounds), default=0)
     deadlines = [
         listing.modified_ms[file.name] / 1000 + cleaner_ttl for file in backlog if file.place is Place.ARCHIVED

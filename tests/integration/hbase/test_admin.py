@@ -210,7 +210,7 @@ def test_a_disabled_peer_queues_the_wals_of_every_server_until_it_is_removed(cli
     servers = {server.name for server in client.servers()}
     wait_until(lambda: set(client.peer_queues(peer)) == servers)
     queues = client.peer_queues(peer)
-    assert all(len(wals) == 1 and set(wals.values()) == {0} for wals in queues.values())
+    assert all(len(wals) == 1 for wals in queues.values())
     for server in client.servers():
         client.roll_wal(server)
     wait_until(lambda: all(len(wals) == 2 for wals in client.peer_queues(peer).values()))

@@ -6,7 +6,7 @@ import pytest
 
 from walferry.errors import DamagedInputError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.zookeeper import Server, _first_server, _position, parse_znode, unwrap
+from walferry.hbase.zookeeper import Server, _first_server, parse_znode, unwrap
 
 WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
 MASTER = WRAPPER + "504255460a160a093132372e302e302e311090cb0118b3f19ae29f34100018ffffffff0f"
@@ -52,11 +52,6 @@ def test_a_server_name_reads_back_as_it_was_written() -> None:
 def test_a_name_that_is_no_servers_is_refused(name: str) -> None:
     with pytest.raises(ValueError):
         Server.parse(name)
-
-
-def test_the_position_of_a_queued_wal_is_a_message_or_nothing() -> None:
-    assert _position(bytes.fromhex("5042554608fe01")) == 254
-    assert _position(b"") == 0
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def be(*made: Cut) -> None:
         waiting = iter(made)
-        monkeypatch.setattr(cutting, "cut_log", lambda _: next(waiting))
+        monkeypatch.setattr(cutting, "cut_log", lambda *_, **__: next(waiting))
         monkeypatch.setattr(time, "sleep", lambda _: None)
 
     return be

@@ -46,8 +46,8 @@ class Source:
     def peers(self) -> dict[str, tuple[bool, str]]:
         return {} if self.peer is None else {"walferry_move_1": self.peer}
 
-    def peer_queues(self, peer_id: str) -> dict[str, dict[str, int]]:
-        return {SERVER.name: dict.fromkeys(self.queue, 0)} if peer_id in self.peers() else {}
+    def peer_queues(self, peer_id: str) -> dict[str, set[str]]:
+        return {SERVER.name: set(self.queue)} if peer_id in self.peers() else {}
 
     def close(self) -> None:
         """Nothing is open."""

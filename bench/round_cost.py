@@ -1,0 +1,460 @@
+"""What a replay round costs walferry itself on a large source: `python bench/round_cost.py`, or `make bench-round`.
+
+A process beside this one answers WebHDFS requests for N servers with W logs; its answers are in the exact JSON that a
+Hadoop 3.4 NameNode gave to LISTSTATUS and GETFILESTATUS. ZooKeeper's answers are the names and values that HBase 2.6
+keeps of a peer's queues. No byte of a log is applied: measured is what the driver does besides Spark's work, which is
+to list, to see, to check that nothing is missing, to choose what is pending, to record ranges and to tell the status.
+
+The ledger first gets the history of a day of rounds, then of a week, by the same calls. Time that a server takes to
+answer is not counted. Prints, for each history: own time of a round (median and longest), requests of a round, peak
+memory of this process, size of the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import requests
+import typer
+from kazoo.exceptions import NoNodeError
+
+from walferry.apply.outcomes import FileReport, TableTally
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import Region
+from walferry.hbase.zookeeper import Server, ZooKeeper
+from walferry.ledger import Ledger, Position, Round, SeenFile
+from walferry.replay.completeness import check_complete
+from walferry.replay.cut import cut_log, see
+from walferry.replay.quarantine import record
+from walferry.run.facts import keep_applied_cut
+from walferry.run.run import Run
+from walferry.run.status import status
+
+ROOT = "/hbase"
+DAY_MS = 24 * 3600 * 1000
+KEPT_LIVE = 2
+"""closed logs that a server still has in its own folder: regions have edits in them that are not flushed yet"""
+LENGTH = 16 << 20
+FILE = (
+    '{"accessTime":%d,"blockSize":268435456,"childrenNum":0,"fileId":16435,"group":"supergroup",'
+    '"length":%d,"modificationTime":%d,"owner":"hbase","pathSuffix":"%s","permission":"644",'
+    '"replication":3,"storagePolicy":0,"type":"FILE"}'
+)
+FOLDER = (
+    '{"accessTime":0,"blockSize":0,"childrenNum":1,"fileId":16432,"group":"supergroup","length":0,'
+    '"modificationTime":%d,"owner":"hbase","pathSuffix":"%s","permission":"755","replication":0,'
+    '"storagePolicy":0,"type":"DIRECTORY"}'
+)
+MISSING = (
+    '{"RemoteException":{"exception":"FileNotFoundException","javaClassName":"java.io.FileNotFoundException",'
+    '"message":"File does not exist: %s"}}'
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the source is."""
+
+    servers: int
+    regions: int
+    wals: int
+    """created in a day, and kept as long"""
+    tables: int
+    rounds: int
+    """in a day"""
+
+
+def group_of(server: Server) -> str:
+    """The WAL group of a server."""
+    return quote(server.name, safe="")
+
+
+def servers_of(size: Size, start_ms: int) -> list[Server]:
+    """The region servers, all started at once."""
+    return [Server(f"rs{n:03}.example.org", 16020, start_ms) for n in range(size.servers)]
+
+
+# ------------------------------------------------------------------ the source's file system, in a process of its own
+
+
+@dataclass
+class Logs:
+    """Which logs exist: for each server the numbers of those in its folder, the last one open, and in the archive."""
+
+    servers: list[Server]
+    live: dict[str, list[int]] = field(default_factory=dict)
+    archived: dict[str, list[int]] = field(default_factory=dict)
+
+    def roll(self, server: Server, number: int) -> None:
+        """The server begins a new log; older ones move on."""
+        mine = self.live.setdefault(server.name, [])
+        mine.append(number)
+        while len(mine) > KEPT_LIVE + 1:
+            self.archived.setdefault(group_of(server), []).append(mine.pop(0))
+
+    def let_go(self, before: int) -> None:
+        """The cleaner deletes archived logs that began before a moment."""
+        for group, numbers in self.archived.items():
+            self.archived[group] = [number for number in numbers if number >= before]
+
+    def answer(self, path: str, operation: str) -> tuple[int, str]:
+        """The NameNode's answer."""
+        entries = None
+        if path == f"{ROOT}/WALs":
+            entries = [FOLDER % (server.start_code, server.name) for server in self.servers]
+        elif path == f"{ROOT}/oldWALs":
+            entries = [entry(group, n, LENGTH) for group, numbers in self.archived.items() for n in numbers]
+        folder, _, name = path.rpartition("/")
+        server = name if operation == "LISTSTATUS" else folder.rpartition("/")[2]
+        numbers = self.live.get(server, [])
+        if operation == "LISTSTATUS" and entries is None and numbers:
+            group = quote(server, safe="")
+            entries = [entry(group, n, 0 if n == numbers[-1] else LENGTH) for n in numbers]
+        if entries is not None:
+            return 200, '{"FileStatuses":{"FileStatus":[\n' + ",\n".join(entries) + "\n]}}"
+        group, _, text = name.rpartition(".")
+        number = int(text) if text.isdigit() else -1
+        if folder == f"{ROOT}/oldWALs" and number in self.archived.get(group, []):
+            return 200, f'{{"FileStatus":{entry(group, number, LENGTH, name="")}}}'
+        if folder == f"{ROOT}/WALs/{server}" and number in numbers:
+            return 200, f'{{"FileStatus":{entry(group, number, 0 if number == numbers[-1] else LENGTH, name="")}}}'
+        return 404, MISSING % path
+
+
+def entry(group: str, number: int, length: int, name: str | None = None) -> str:
+    """One file as the NameNode lists it."""
+    return FILE % (number, length, number, f"{group}.{number}" if name is None else name)
+
+
+def serve(logs: Logs, orders: Connection) -> None:
+    """Answer until told to stop; `orders` are calls of `Logs`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            operation = parse_qs(url.query)["op"][0]
+            path = unquote(url.path.removeprefix("/webhdfs/v1"))
+            if operation == "OPEN":  # a DataNode's answer: the end of a closed log
+                code, body = 200, b"....LAWP" if "length=4" not in url.query else b"LAWP"
+            else:
+                code, text = logs.answer(path, operation)
+                body = text.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    import threading
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    orders.send(server.server_port)
+    while (order := orders.recv()) is not None:
+        getattr(logs, order[0])(*order[1:])
+        orders.send(None)
+
+
+# ------------------------------------------------------------------ the source as this process sees it
+
+
+@dataclass
+class Waits:
+    """Time spent waiting for servers, and how often."""
+
+    seconds: float = 0.0
+    webhdfs: int = 0
+    zookeeper: int = 0
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+
+class Znodes:
+    """ZooKeeper's answers about the queues of one peer, as kazoo's client returns them."""
+
+    def __init__(self, waits: Waits, servers: Sequence[Server], peer: str) -> None:
+        self._waits = waits
+        self._peer = peer
+        self.queues: dict[str, set[str]] = {server.name: set() for server in servers}
+        self._position = b"PBUF" + pb.ReplicationHLogPosition(position=0).SerializeToString()
+
+    def retry(self, work: Callable[[str], Any], path: str) -> Any:
+        self._waits.zookeeper += 1
+        with self._waits.wait():
+            return work(path)
+
+    def get_children(self, path: str) -> list[str]:
+        parts = path.removeprefix("/hbase/replication/rs").strip("/").split("/")
+        if parts == [""]:
+            return list(self.queues)
+        if parts[0] not in self.queues:
+            raise NoNodeError
+        return [self._peer] if len(parts) == 1 else list(self.queues[parts[0]])
+
+    def get(self, path: str) -> tuple[bytes, None]:
+        return self._position, None
+
+
+class Source:
+    """What the driver asks a source's HBase for."""
+
+    def __init__(self, size: Size, run: Run, orders: Connection, waits: Waits, servers: list[Server]) -> None:
+        self._size, self._orders, self._waits, self._servers = size, orders, waits, servers
+        self._peer = run.peer
+        self.now = servers[0].start_code
+        self.newest: dict[str, int] = {}
+        self.znodes = Znodes(waits, servers, run.peer)
+        self.zookeeper = ZooKeeper("127.0.0.1:1", "/hbase")
+        self.zookeeper._client = self.znodes
+        dice = random.Random(1)
+        homes = [dice.randrange(len(servers)) for _ in range(size.regions)]
+        names = [pair.source for pair in run.tables]
+        self._regions: dict[str, list[Region]] = {name: [] for name in names}
+        self.tables_on: dict[str, set[str]] = {server.name: set() for server in servers}
+        for number, home in enumerate(homes):
+            table = names[number % len(names)]
+            row = b"%06d" % number
+            name = b"%s,%s,%d" % (table.encode(), row, number)
+            self._regions[table].append(Region(name, f"{number:032x}", table, row, b"", servers[home], number, 2))
+            self.tables_on[servers[home].name].add(table)
+
+    def servers(self) -> list[Server]:
+        return self._servers
+
+    def peers(self) -> dict[str, tuple[bool, str]]:
+        return {self._peer: (False, "")}
+
+    def peer_queues(self, peer: str) -> dict[str, set[str]]:
+        return self.zookeeper.replication_queues(peer)
+
+    def regions(self, table: str) -> list[Region]:
+        return self._regions[table]
+
+    def table_enabled(self, table: str) -> bool:
+        return True
+
+    def roll_wal(self, server: Server) -> None:
+        with self._waits.wait():
+            self.begin_log(server)
+
+    def begin_log(self, server: Server) -> SeenFile | None:
+        """Roll a server's log. Returns the closed one."""
+        self.now += 1
+        before = self.newest.get(server.name)
+        self.newest[server.name] = self.now
+        self.znodes.queues[server.name].add(f"{group_of(server)}.{self.now}")
+        self._order("roll", server, self.now)
+        return None if before is None else closed(server, before)
+
+    def let_go(self, before: int) -> None:
+        """The cleaner deletes what began before a moment, and the peer's queue no longer has it."""
+        self._order("let_go", before)
+        for name, queue in self.znodes.queues.items():
+            self.znodes.queues[name] = {wal for wal in queue if int(wal.rpartition(".")[2]) >= before}
+
+    def _order(self, *order: Any) -> None:
+        self._orders.send(order)
+        self._orders.recv()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def closed(server: Server, number: int) -> SeenFile:
+    name = f"{group_of(server)}.{number}"
+    return SeenFile(name, group_of(server), server.name, number, f"{ROOT}/oldWALs/{name}", LENGTH, True)
+
+
+@contextmanager
+def timed_requests(waits: Waits) -> Iterator[None]:
+    """Count what WebHDFS takes to answer, and how long the driver sleeps until it asks again."""
+    send, sleep = requests.Session.send, time.sleep
+
+    def timed_sleep(seconds: float) -> None:
+        with waits.wait():
+            sleep(seconds)
+
+    def timed(self: requests.Session, *args: Any, **more: Any) -> requests.Response:
+        waits.webhdfs += 1
+        with waits.wait():
+            return send(self, *args, **more)
+
+    requests.Session.send = timed  # type: ignore[method-assign]
+    time.sleep = timed_sleep  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        requests.Session.send = send  # type: ignore[method-assign]
+        time.sleep = sleep
+
+
+# ------------------------------------------------------------------ rounds
+
+
+def report(source: Source, name: str, server: str, number: int) -> FileReport:
+    """What executors would report of a log: edits of the tables whose regions its server has."""
+    tallies = tuple(
+        TableTally(table, 40, 400, number, number + 30_000)
+        if table in source.tables_on[server] else TableTally(table, 0, 0, 0, 0)
+        for table in source._regions
+    )  # fmt: skip
+    return FileReport(name, LENGTH, True, tallies, (), ())
+
+
+def one_round(run: Run, source: Source, number: int) -> None:
+    """The driver's own work of a round."""
+    started_ms = source.now
+    cut = cut_log(run)
+    below = see(run, cut)
+    check_complete(run, cut.files)
+    waiting = run.ledger.log.pending([file.name for file in below])
+    pending = [file for file in below if file.name in waiting]
+    assert pending, "a round without a log measures nothing"
+    finish(run, source, [report(source, f.name, f.server, f.number) for f in pending], number, started_ms, cut.before)
+    status(run.ledger)
+
+
+def finish(
+    run: Run, source: Source, reports: list[FileReport], number: int, started_ms: int, before: dict[str, str]
+) -> None:
+    """Record a round."""
+    record(run, reports)
+    keep_applied_cut(run, before)
+    size = sum(item.length for item in reports)
+    cells = sum(tally.cells for item in reports for tally in item.tallies)
+    run.ledger.rounds.record(Round(number, started_ms, source.now, len(reports), size, cells // 10, cells, 5_000, 0))
+
+
+def live_through(run: Run, source: Source, size: Size, numbers: range, step: int) -> None:
+    """Let rounds pass as the ledger sees them. `step`: how many are recorded at once."""
+    each = max(1, size.wals // size.rounds)
+    for number in range(numbers.start, numbers.stop, step):
+        count = min(step, numbers.stop - number)
+        started_ms = source.now
+        rolled = []
+        for turn in range(each * count):
+            server = source.servers()[(number * each + turn) % size.servers]
+            wal = source.begin_log(server)
+            rolled += [wal] if wal else []
+        source.now = max(source.now, started_ms + DAY_MS * count // size.rounds)
+        run.ledger.log.see_files(rolled)
+        finish(run, source, [report(source, f.name, f.server, f.number) for f in rolled], number, started_ms, {})
+
+
+def main(
+    servers: Annotated[int, typer.Option(min=1)] = 50,
+    regions: Annotated[int, typer.Option(min=1)] = 1_000,
+    wals: Annotated[int, typer.Option(help="created in a day, and kept as long", min=1)] = 10_000,
+    tables: Annotated[int, typer.Option(min=1)] = 50,
+    rounds: Annotated[int, typer.Option(help="in a day", min=1)] = 2_880,
+    days: Annotated[list[int], typer.Option(help="histories to measure, in days")] = [1, 7],  # noqa: B006
+    measured: Annotated[int, typer.Option(help="rounds to measure", min=1)] = 10,
+    step: Annotated[int, typer.Option(help="rounds of the history that are recorded at once", min=1)] = 1,
+) -> None:
+    """Measure, and print one line for each history."""
+    size = Size(servers, regions, wals, tables, rounds)
+    print(f"{servers} servers, {regions} regions, {wals} WALs a day, {tables} tables, {rounds} rounds a day")
+    folder = Path(tempfile.mkdtemp())
+    started = servers_of(size, 1_760_000_000_000)
+    here, there = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=serve, args=(Logs(started), there), daemon=True)
+    process.start()
+    try:
+        measure(size, folder, here, started, sorted(days), measured, step)
+    finally:
+        here.send(None)
+        process.join()
+        shutil.rmtree(folder)
+
+
+def measure(
+    size: Size, folder: Path, orders: Connection, started: list[Server], days: list[int], measured: int, step: int
+) -> None:
+    """Live through the days, and measure rounds at the end of each."""
+    port = orders.recv()
+    cluster = {
+        "zookeeper": "127.0.0.1:1", "webhdfs": f"http://127.0.0.1:{port}", "rootdir": f"hdfs://127.0.0.1:1{ROOT}",
+        "user": "hbase",
+    }  # fmt: skip
+    names = [f"ns{n % 5}:table_{n:02}" for n in range(size.tables)]
+    spec = {
+        "name": "large",
+        "source": cluster,
+        "target": cluster,
+        "tables": [{"source": n, "target": n} for n in names],
+    }
+    waits = Waits()
+    with Ledger.open(f"sqlite:///{folder / 'ledger.db'}", actor="bench") as ledger, timed_requests(waits):
+        run = Run(ledger, ledger.open_run("large", "bench", spec, "bench").run_id)
+        source = Source(size, run, orders, waits, started)
+        run.__dict__["source"] = source
+        begin(run, source)
+        done = 1
+        for day in days:
+            begun = time.perf_counter()
+            live_through(run, source, size, range(done, day * size.rounds + 1), step)
+            done = day * size.rounds + 1
+            source.let_go(source.now - DAY_MS)
+            print(f"history of {day} days: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+            own, busy, asked = [], [], Waits()
+            for _ in range(measured):
+                waits.seconds, waits.webhdfs, waits.zookeeper = 0.0, 0, 0
+                begun, cpu = time.perf_counter(), time.process_time()
+                one_round(run, source, done)
+                own.append(time.perf_counter() - begun - waits.seconds)
+                busy.append(time.process_time() - cpu)
+                asked.webhdfs, asked.zookeeper = waits.webhdfs, waits.zookeeper
+                done += 1
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20)
+            stored = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+            print(
+                f"after {day} days: own time of a round {median(own):.3f} s (longest {max(own):.3f} s; of a processor "
+                f"{median(busy):.3f} s), requests to WebHDFS {asked.webhdfs} and ZooKeeper {asked.zookeeper}; "
+                f"driver's peak {peak:.0f} MB; ledger {stored:.1f} MB",
+                flush=True,
+            )
+
+
+def begin(run: Run, source: Source) -> None:
+    """What a run has before its first round."""
+    for server in source.servers():
+        source.begin_log(server)
+    run.ledger.objects.plan("source", "peer", run.peer)
+    run.ledger.objects.made("source", "peer", run.peer)
+    fence = [
+        Position(group_of(s), f"{group_of(s)}.{n}", n, 0) for s in source.servers() if (n := source.newest[s.name])
+    ]
+    run.ledger.log.set_fence("start", fence)
+    run.ledger.phases.start("replay")
+    assert json.dumps(run.record.spec)
+
+
+if __name__ == "__main__":
+    typer.run(main)
