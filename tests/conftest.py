@@ -32,6 +32,7 @@ SETTLE_SECONDS = 4
 QUICK = {
     "WALFERRY_REQUEST_SECONDS": "8",
     "WALFERRY_SETTLE_SECONDS": str(SETTLE_SECONDS),
+    "WALFERRY_CLAIM_SECONDS": "2",
     "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "10",
 }
 """how long requests and sessions of a killed process are waited out, here and in every process that a test starts"""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import Guard, Limits
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_files
@@ -25,8 +24,8 @@ class Route:
     target: ClusterAddress
     tables: dict[str, str]
     """source table to target table"""
-    guard: Callable[[Collection[str]], None]
-    """raises unless the leases of these target tables are still held; called before every request"""
+    guard: Guard
+    """raises unless the leases of the target tables are still held; called before every part of a request"""
     limits: Limits = field(default_factory=Limits)
     writer_kind: WriterKind = WriterKind.RPC
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
+from walferry.apply.permit import Permit
+from walferry.apply.writer_protocol import CellRun, Guard, Limits, RefusedError, Rows
 from walferry.clock import steady_s
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import index_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
@@ -37,14 +38,14 @@ _SWALLOWED = (b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER")
 
 @dataclass
 class RpcWriter:
-    """Sends requests one after the other; `guard` is called before each and raises when the lease is lost.
+    """Sends requests one after the other; `guard` is asked before each part of one, and raises when the lease is lost.
 
     A request and its answer take at most `limits.request_seconds`, counted from before its guard.
     """
 
     client: HBaseClient
     source_id: pb.UUID
-    guard: Callable[[Collection[str]], None]
+    guard: Guard
     limits: Limits = field(default_factory=Limits)
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
@@ -74,10 +75,11 @@ class RpcWriter:
         entries = [(self._key(run), run.cells) for run in runs]
         for attempt in range(1, self.limits.attempts + 1):
             server = self._server()
-            asked = steady_s()  # before the guard: a process that is suspended in between sends nothing long after it
-            self.guard({run.table for run in runs})
+            permit = Permit(self.guard, {run.table for run in runs}, self.limits.request_seconds)
+            begun = steady_s()  # before the guard: a process that is suspended in between sends nothing long after it
+            permit.ask()
             try:
-                self.client.replicate(server, entries, cells, timeout_s=self.limits.request_seconds, since=asked)
+                self._replicate(server, entries, cells, begun, permit, runs)
                 return
             except (AccessDeniedError, ReadOnlyTableError, RequestTooBigError):
                 raise
@@ -92,6 +94,20 @@ class RpcWriter:
                 log.warning("attempt %d of %d failed: %s; retrying in %.1f s",
                             attempt, self.limits.attempts, error, pause)  # fmt: skip
                 time.sleep(pause)
+
+    def _replicate(
+        self, server: Server, entries: Sequence[tuple[bytes, int]], cells: memoryview | bytes, begun: float,
+        permit: Permit, runs: Sequence[CellRun],
+    ) -> None:  # fmt: skip
+        try:
+            self.client.replicate(
+                server, entries, cells, timeout_s=self.limits.request_seconds, since=begun, may_send=permit.ask
+            )
+        except WalferryError as error:
+            if error.facts.get("sent", True):
+                permit.check(lambda: _rows(runs, cells))
+            raise
+        permit.check(lambda: _rows(runs, cells))
 
     def _server(self) -> Server:
         """Any region server takes any table's entries."""
@@ -128,6 +144,20 @@ def _halves(runs: Sequence[CellRun], cells: memoryview | bytes) -> Iterator[tupl
     view = memoryview(cells)
     yield first, view[: int(borders[middle])]
     yield second, view[int(borders[middle]) :]
+
+
+def _rows(runs: Sequence[CellRun], cells: memoryview | bytes) -> Rows:
+    """The first and the last row of each table in a request."""
+    index = index_cells(np.frombuffer(cells, np.uint8))
+    rows: dict[str, tuple[bytes, bytes]] = {}
+    begin = 0
+    for run in runs:
+        for i in range(begin, begin + run.cells):
+            row = bytes(index.buffer[index.row_start[i] : index.row_start[i] + index.row_length[i]])
+            first, last = rows.get(run.table, (row, row))
+            rows[run.table] = min(first, row), max(last, row)
+        begin += run.cells
+    return rows
 
 
 def _refuse_swallowed(cells: memoryview | bytes) -> None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from happybase import Batch, Connection
 from thriftpy2.thrift import TException
 
-from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
-from walferry.clock import steady_s
+from walferry.apply.permit import Permit
+from walferry.apply.writer_protocol import CellRun, Guard, Limits, RefusedError, Rows
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.address import ClusterAddress
@@ -28,8 +28,6 @@ from walferry.hbase.thrift import connect
 log = logging.getLogger(__name__)
 
 MAX_CELLS = 1_000
-FRESH_SECONDS = 5.0
-"""at most between asking the guard and sending"""
 _EXPRESSIBLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
 _FINAL = ("NoSuchColumnFamily", "TableNotFound", "DoNotRetry", "IllegalArgument", "FailedSanityCheck")
 """in the text of a Thrift error, which carries no class: retrying will not help"""
@@ -74,10 +72,10 @@ def calls(index: CellIndex) -> Iterator[Call]:
 
 @dataclass
 class ThriftWriter:
-    """Sends runs of cells one call after the other; `guard` is called before each, as in `RpcWriter`."""
+    """Sends runs of cells one call after the other; `guard` is asked before each, as in `RpcWriter`."""
 
     target: ClusterAddress
-    guard: Callable[[Collection[str]], None]
+    guard: Guard
     limits: Limits = field(default_factory=Limits)
     _connection: Connection | None = None
 
@@ -101,11 +99,12 @@ class ThriftWriter:
         for attempt in range(1, self.limits.attempts + 1):
             try:
                 batch = self._batch(table, call)
-                asked = steady_s()
-                self.guard({table})  # what it raises is not caught below
-                if steady_s() - asked > FRESH_SECONDS:
-                    raise TimeoutError("this process was suspended, or ZooKeeper slow: the lease is checked again")
-                batch.send()
+                permit = Permit(self.guard, {table}, self.limits.request_seconds)
+                permit.ask()  # what it raises is not caught below
+                try:
+                    batch.send()
+                finally:
+                    permit.check(lambda: _rows(table, call))
                 return
             except (TException, OSError, ConnectionFailedError) as error:
                 self._forget()
@@ -140,6 +139,12 @@ class ThriftWriter:
                 connection.close()
             except (TException, OSError):
                 log.debug("a broken Thrift connection could not be closed")
+
+
+def _rows(table: str, call: Call) -> Rows:
+    """The first and the last row of a call."""
+    rows = [row for row, _, _ in call.cells]
+    return {table: (min(rows), max(rows))}
 
 
 def _part(index: CellIndex, begin: int, end: int) -> CellIndex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +29,15 @@ class Limits:
     settle_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_SETTLE_SECONDS", "10")))
     """Pause after a request whose outcome is unknown, until the receiving server has ended it
     (`replication.sink.client.ops.timeout`) and it cannot overtake what is sent next."""
+
+    claim_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_CLAIM_SECONDS", "10")))
+    """A request is sent only if the lease was confirmed less than this long ago (R13)."""
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long after the loss of a lease a request may still be carried out, which is what a successor waits:
+        it is sent before the claim ends, is under way until its time-out, and then has to end at the server."""
+        return self.claim_seconds + self.request_seconds + self.settle_seconds
 
     def cut(self, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Cut the cells from number `begin` to before `end` into requests: first number, number after the last.
@@ -60,11 +69,28 @@ class RefusedError(WalferryError):
     """The target refuses the cells for good; fact `reason`."""
 
 
+Rows = Mapping[str, tuple[bytes, bytes]]
+"""the first and the last row of a request, for each target table in it"""
+
+
+class Guard(Protocol):
+    """The right to write to target tables. Sent to the executors; each process confirms it for itself."""
+
+    def __call__(self, tables: Collection[str]) -> None:
+        """Raise a TransientError unless this process may write to these target tables now.
+
+        After a call that returned, nobody else writes to them for `request_seconds + settle_seconds` of the `Limits`.
+        """
+
+    def mark_dirty(self, rows: Rows) -> None:
+        """Record that a request for these rows may have been carried out although the right to send it was lost."""
+
+
 class Writer(Protocol):
     """Sends cells to the target in order, one request at a time.
 
-    Implementations call the route's guard right before each request, and send none if it was asked too long ago: this
-    process may have been suspended meanwhile. They refuse what they cannot express: nothing is downgraded.
+    Implementations send each request under a `permit.Permit`: this process may be suspended at any moment. They refuse
+    what they cannot express: nothing is downgraded.
     """
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:

@@ -25,7 +25,7 @@ def writer_to(route: Route) -> Writer:
     """
     task = TaskContext.get()
     if task is not None and task.attemptNumber() > 0:
-        time.sleep(route.limits.request_seconds + route.limits.settle_seconds)
+        time.sleep(route.limits.quiet_seconds)
     return WRITERS[route.writer_kind](route)
 
 

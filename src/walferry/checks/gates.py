@@ -18,6 +18,8 @@ from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
+from walferry.replay import dirty
+from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.lag import caught_up, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 
 
 def before_cutover(run: Run) -> None:
-    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, pause, lag."""
+    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, dirty rows, pause,
+    lag."""
     reasons = _faults(run)
+    verify = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
+    reasons += [f"{rows.describe()}; {verify}" for rows in dirty.marks_of(run)]
     if run.ledger.record.paused:
         reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
     if not caught_up(run.ledger):
@@ -131,7 +136,8 @@ def _weight(difference: Difference, decided: Collection[Decision]) -> str:
 def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
 
-    Only the comparisons that the run's own phase made for this end fence count.
+    Only the comparisons that the run's own phase made for this end fence count. Rows that are marked as dirty are
+    covered by one that began after the mark.
     """
 
     def work() -> dict[str, Any]:
@@ -142,6 +148,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
             _again(run, "drain")  # it applies held edits once their items are released
             raise
         compared = _compared(run)
+        marks = _require_covered(run, compared)
         rows = drain_rows(run.ledger, compared)
         result = validate("after_drain", _frame(rows, DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
         if not result.passed:
@@ -149,6 +156,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
                 _again(run)
             _require_alike(run, compared, str(result.docs_index))
             require(result)
+        dirty.remove(run, marks)
         return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
     return run.once("check_drain", work)
@@ -218,6 +226,20 @@ def _compared(run: Run) -> list[ComparedTable]:
             reasons=[f"{table} was not compared for this end fence" for table in missing],
         )
     return compared
+
+
+def _require_covered(run: Run, compared: Sequence[ComparedTable]) -> list[DirtyRows]:
+    """The marks of dirty rows, each of which one of the comparisons began after."""
+    marks = dirty.marks_of(run)
+    if new := dirty.uncovered(run, marks, compared):
+        _again(run)
+        raise GateShutError(
+            f"the gate is shut: {new[0].describe()}{f', and {len(new) - 1} more such marks' if len(new) > 1 else ''}. "
+            f"They must be compared again: clear `compare` and everything after it, or `walferry resume "
+            f"{run.record.name}`",
+            reasons=[rows.describe() for rows in new[:10]],
+        )
+    return marks
 
 
 def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
@@ -18,13 +18,14 @@ def replicate(
     *,
     timeout_s: float = 60,
     since: float | None = None,
+    may_send: Callable[[], None] = lambda: None,
 ) -> None:
     """Apply WAL entries; returns when the target has them all in its own log.
 
     `entries` are (WALKey message, number of cells); `cells` are their cells one after the other, each
     int32 length + KeyValue with tags, exactly as in an uncompressed WAL. Any region server accepts any table's
     entries (the key's table name decides). Timestamps, types and tags are kept. Order is kept within a request of at
-    most 5,000 mutations (ReplicationSink). `timeout_s` counts from `since`, as in `RpcConnection.call`.
+    most 5,000 mutations (ReplicationSink). `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
 
     One attempt, no retries. After an error it is unknown which entries were applied, after a RequestTimeoutError also
     whether more will be; repeating them all, in order, is safe. The target refuses METAFAMILY cells: send no markers.
@@ -43,4 +44,5 @@ def replicate(
         codec=CODEC_WITH_TAGS,
         timeout_s=timeout_s,
         since=since,
+        may_send=may_send,
     )

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -32,8 +32,10 @@ CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
 CONNECT_TIMEOUT_S = 10.0
 # Above hbase.ipc.max.request.size and any answer to us; the "HTTP" of an HTTP server reads as 1.2 GB.
 MAX_FRAME_BYTES = 1 << 30
+PART_BYTES = 128 << 10  # of a request between two checks whether it may still be sent
 _PREAMBLE = b"HBas\x00"
 _LENGTH = struct.Struct(">i")
+_NO_LINGER = struct.pack("ii", 1, 0)
 _CONNECTION_CALL_ID = 0xFFFFFFFF  # -1: the server refuses the connection itself
 
 Buffer = bytes | bytearray | memoryview
@@ -63,6 +65,7 @@ class RpcConnection:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._answered = False
+        self._sent = False
         self._call_id = 0
 
     def call(
@@ -74,26 +77,26 @@ class RpcConnection:
         *,
         timeout_s: float = 60,
         since: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
 
         `timeout_s` bounds the whole call, counted from `since` (of `clock.steady_s`; default: now). Past it nothing is
         sent, however long this process was suspended. What is left of it is sent to the server, which drops a call that
-        waited longer in its queue. Raises `walferry.hbase.errors`.
+        waited longer in its queue. `may_send` is called right before each part of the request goes out; if it raises,
+        the connection is closed without the rest, and the server never runs the call. Raises `walferry.hbase.errors`;
+        their fact `sent` is False as long as the end of the request was not sent.
         """
         blocks = [cell_block] if isinstance(cell_block, (bytes, bytearray, memoryview)) else cell_block
         deadline = (steady_s() if since is None else since) + timeout_s
         with self._lock:
-            sent = False
+            self._sent = False
             try:
                 sock = self._connected(deadline)
                 self._call_id = (self._call_id + 1) & 0x7FFFFFFF
                 frame = encode_request(self._call_id, method, request, blocks, _milliseconds(_left(deadline)))
-                _limit(sock, deadline)
-                _drop_unsent_after(sock, deadline)
-                sent = True
                 try:
-                    sock.sendall(frame)
+                    self._send(sock, frame, deadline, may_send)
                 except ConnectionError as broken:
                     # A server that refuses a request for its length answers and closes before it has read all of it.
                     with contextlib.suppress(OSError, DecodeError):
@@ -103,21 +106,21 @@ class RpcConnection:
                 self._answered = True
                 return answer
             except TimeoutError as error:
-                self.close()
+                self._abort()
                 what = (
                     f"{self.server} did not answer {self.service}.{method} within {timeout_s:g} s; "
                     "whether the call was carried out is unknown; restart the server if it hangs"
-                    if sent
+                    if self._sent
                     else f"{self.service}.{method} could not be sent to {self.server} within {timeout_s:g} s: "
                     "this process was held up"
                 )
-                raise RequestTimeoutError(what, **self._facts(method, sent)) from error
+                raise RequestTimeoutError(what, **self._facts(method, self._sent)) from error
             except (OSError, DecodeError) as error:
                 self.close()
                 never = "" if self._answered else "; is that the RPC port of an HBase server?"
                 raise ConnectionFailedError(
                     f"the connection to {self.server} failed at {self.service}.{method}: {error}{never}",
-                    **self._facts(method, sent),
+                    **self._facts(method, self._sent),
                 ) from error
             except (ConnectionFailedError, RequestTooBigError):
                 self.close()  # after the latter the server closes its side too
@@ -128,6 +131,13 @@ class RpcConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _abort(self) -> None:
+        """Close the socket and let the kernel forget what it has not delivered."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.close()
 
     def usable(self) -> bool:
         """False when the server has closed the idle connection, or sent something unasked."""
@@ -166,6 +176,21 @@ class RpcConnection:
             sock.close()
             raise
         return sock
+
+    def _send(self, sock: socket.socket, frame: bytes, deadline: float, may_send: Callable[[], None]) -> None:
+        """Send a frame in parts. What the checks right before a part rule out, does not go out after a pause."""
+        rest = memoryview(frame)
+        while rest:
+            _await_writable(sock, deadline)
+            try:
+                may_send()
+            except BaseException:
+                self._abort()
+                raise
+            _limit(sock, deadline)
+            _drop_unsent_after(sock, deadline)
+            self._sent = len(rest) <= PART_BYTES
+            rest = rest[sock.send(rest[:PART_BYTES]) :]
 
     def _answer(self, sock: socket.socket, method: str, response_type: type[M], deadline: float) -> tuple[M, bytes]:
         (length,) = _LENGTH.unpack(_receive(sock, _LENGTH.size, deadline))
@@ -222,6 +247,7 @@ class ConnectionPool:
         codec: str | None = None,
         timeout_s: float = 60,
         since: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
     ) -> tuple[M, bytes]:
         """`RpcConnection.call` on an idle or a new connection. Without a `codec` there are no cell blocks."""
         key = (server, service, codec)
@@ -229,7 +255,9 @@ class ConnectionPool:
             idle = self._idle[key]
             connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)
         try:
-            return connection.call(method, request, response_type, cell_block, timeout_s=timeout_s, since=since)
+            return connection.call(
+                method, request, response_type, cell_block, timeout_s=timeout_s, since=since, may_send=may_send
+            )
         finally:
             with self._lock:
                 self._idle[key].append(connection)
@@ -293,6 +321,14 @@ def _receive(sock: socket.socket, length: int, deadline: float) -> bytearray:
             raise ConnectionError("the server closed the connection")
         view = view[received:]
     return buffer
+
+
+def _await_writable(sock: socket.socket, deadline: float) -> None:
+    """Wait until the kernel takes more, so that nothing is waited for between a check and the sending."""
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    if not poll.poll(_milliseconds(_left(deadline))):
+        raise TimeoutError
 
 
 def _limit(sock: socket.socket, deadline: float) -> None:

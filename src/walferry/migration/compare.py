@@ -33,6 +33,7 @@ from walferry.migration.digest import (
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
 from walferry.migration.wal_lookup import look_up
+from walferry.replay import dirty
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client
@@ -102,6 +103,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
 
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     """
+    marks = dirty.marks(run.target.zk, run.pair(table).target)
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
     pairs = _pairs(run, table)
@@ -116,6 +118,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys())
+    dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, applied)
     log.info("%s", json.dumps(result.facts()))

@@ -1,22 +1,21 @@
-"""The right to apply: the leases of a run's target tables, the guard before each request, a pause between rounds."""
+"""The right to apply: the leases of a run's target tables, the claims of its executors, a pause between rounds."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
 from walferry.apply.route import Route
 from walferry.apply.sink_settings import limits_of, sink_settings
 from walferry.errors import is_transient
-from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
+from walferry.replay.claims import Claims
 from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
 from walferry.run.waits import begin_wait, end_wait
-from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def applying(run: Run) -> Iterator[Route]:
         run.target.zk,
         list(names),
         holder=lease.holder(run.run_id, run.actor),
-        request_seconds=limits.request_seconds + limits.settle_seconds,
+        request_seconds=limits.quiet_seconds,
         wait_seconds=LEASE_WAIT_SECONDS,
         newest=lambda table: run.ledger.leases.newest(names[table]),
         tell=partial(begin_wait, run.ledger),
@@ -48,7 +47,7 @@ def applying(run: Run) -> Iterator[Route]:
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
             tables={pair.source: pair.target for pair in run.tables},
-            guard=partial(guard, target, dict(leases)),
+            guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds),
             limits=limits,
             writer_kind=run.spec.writer_kind,
         )
@@ -73,13 +72,6 @@ def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: boo
     for held in leases.values():
         lease.check(run.target.zk, held)
     give_back(run, list(leases))
-
-
-def guard(target: ClusterAddress, leases: Mapping[str, lease.HeldLease], tables: Collection[str]) -> None:
-    """Raise LeaseLostError unless this run still holds the leases of `tables`. Runs before each request."""
-    zk = shared_client(target).zk
-    for table in tables:
-        lease.check(zk, leases[table])
 
 
 def wait_while_paused(run: Run) -> None:

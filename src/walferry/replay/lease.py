@@ -3,8 +3,8 @@
 `/walferry/leases/<table>` is a persistent node whose data counts the holders so far and says whether the last one
 released the lease; its ephemeral child `holder` is the lease itself and has the holder's number.
 The lease of a killed process ends with its session, or as soon as a process on the same machine wants it.
-A holder that vanished or failed may have a request under way, so its successor waits until every such request has
-timed out before it sends anything.
+A holder that vanished or failed may have executors that do not know yet, and requests under way. So its successor waits
+until they must have noticed (`claims`) and every such request has ended, before it sends anything.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from walferry.run.heartbeat import gone, this_process
 log = logging.getLogger(__name__)
 
 ROOT = "/walferry/leases"
+READ_SECONDS = 5.0
 
 
 class LeaseHeldError(TransientError):
@@ -36,6 +37,10 @@ class LeaseHeldError(TransientError):
 
 class LeaseLostError(TransientError):
     """Somebody else has the lease, or its session ended; facts `table`, `number`. A new attempt takes a new lease."""
+
+
+class LeaseUnknownError(LeaseLostError):
+    """ZooKeeper does not say at the moment whether the lease is held; facts as those of LeaseLostError."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +70,21 @@ def _path(table: str) -> str:
     return f"{ROOT}/{quote(table, safe='')}"
 
 
-def check(zk: KazooClient, held: HeldLease) -> None:
-    """Raise LeaseLostError unless the lease is still held under this number. One ZooKeeper read."""
+def check(zk: KazooClient, held: HeldLease, watch: Callable[[object], None] | None = None) -> None:
+    """Raise LeaseLostError unless the lease is still held under this number; LeaseUnknownError if ZooKeeper fails.
+
+    One round trip. `watch` is called once when the holder changes afterwards, or the connection breaks.
+    """
+    path = f"{_path(held.table)}/holder"
     try:
-        data, _ = zk.get(f"{_path(held.table)}/holder")
+        synced = zk.sync_async(path)  # a follower may lag behind its leader, and show who held the lease before
+        answer = zk.get_async(path, watch=watch)
+        synced.get(timeout=READ_SECONDS)
+        data, _ = answer.get(timeout=READ_SECONDS)
     except NoNodeError:
         data = b"{}"
     except (KazooException, KazooTimeoutError) as error:
-        raise LeaseLostError(
+        raise LeaseUnknownError(
             f"the lease on target table {held.table} cannot be checked: {error or type(error).__name__}; "
             "is the target's ZooKeeper up?",
             table=held.table,
@@ -100,9 +112,9 @@ def hold(
 ) -> Iterator[Mapping[str, HeldLease]]:
     """Hold the leases of all `tables` (taken in name order, so that two runs cannot wait for each other).
 
-    `request_seconds` is the longest that a request of this holder can be under way, counted from its check. Waits at
-    most `wait_seconds` for another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of
-    a table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its
+    `request_seconds`: for how long after it lost the lease a request of this holder may be carried out. Waits at most
+    `wait_seconds` for another holder, then raises LeaseHeldError, which names it. `newest`: the highest number of a
+    table's lease recorded elsewhere; the next number is above that too, because a rebuilt ZooKeeper has lost its
     count. `tell` is called with what is being waited for, and for how many seconds at most.
     """
     with ExitStack() as stack:
@@ -179,9 +191,8 @@ def _acquire(
 def _evicted(zk: KazooClient, table: str) -> bool:
     """End the lease of a killed process of this machine, instead of waiting until its session ends.
 
-    The process sends nothing more; its executors, which may be elsewhere, check the lease before each request, and none
-    goes out long after its check (`apply.writer_protocol.Writer`). Requests under way are waited for, as after any
-    holder that vanished.
+    The process sends nothing more; its executors, which may be elsewhere, notice it (`claims`). That is waited for, as
+    after any holder that vanished.
     """
     path = _path(table)
     try:

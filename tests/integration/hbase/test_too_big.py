@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unit.apply.guards import Guard
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.by_group import requests
 from walferry.apply.rpc_writer import RpcWriter
@@ -42,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseClient]:
 
 def writer(client: HBaseClient) -> RpcWriter:
     limits = Limits(attempts=2, settle_seconds=0.1)
-    return RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), lambda _: None, limits)
+    return RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 
 
 def cells_of(prefix: bytes, count: int, size: int) -> list[bytes]:

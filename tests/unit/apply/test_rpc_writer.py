@@ -11,15 +11,16 @@ import threading
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from unit.apply.guards import Guard
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
@@ -35,6 +36,7 @@ from walferry.replay.lease import LeaseLostError
 
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
 RUN = CellRun("ns:t", b"", b"region", 5, 6, 1)
+SOURCE_ID = pb.UUID(least_sig_bits=1, most_sig_bits=2)
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Target:
     def servers(self) -> list[str]:
         return ["rs"]
 
-    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
+    def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
         self.log.append(f"sent {bytes(cells)!r}")
         outcome = self.outcomes.pop(0)
         if outcome is not None:
@@ -63,7 +65,7 @@ def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int 
         if sum(line.startswith("asked") for line in target.log) > lease_ends_after:
             raise LeaseLostError("another run applies", table="ns:t", fence=1)
 
-    RpcWriter(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, LIMITS).send([RUN], cells)
+    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], cells)
 
 
 def test_every_request_asks_for_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +94,9 @@ def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_coun
             log.append("located")
             return ["rs"]
 
-        def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
-            log.append(f"sent with {timeout_s:g} s since {since:g}")
-            super().replicate(server, entries, cells, timeout_s=timeout_s, since=since)
+        def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
+            log.append(f"sent with {how['timeout_s']:g} s since {how['since']:g}")
+            super().replicate(server, entries, cells, **how)
 
     def guard(tables: Collection[str]) -> None:
         nonlocal now
@@ -104,11 +106,51 @@ def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_coun
     monkeypatch.setattr("walferry.apply.rpc_writer.steady_s", lambda: now)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     target = Slow([TransientError("busy"), None])
-    RpcWriter(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, LIMITS).send([RUN], b"c")
+    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], b"c")
     assert log == [
         "located", "asked", "sent with 3 s since 150",
         "located", "asked", "sent with 3 s since 202",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seconds", "lost", "marked"),
+    [
+        (None, 2.9, True, False),  # whoever came next was still waiting
+        (None, 3.1, True, True),
+        (RequestTimeoutError("no answer", sent=True), 3.1, True, True),
+        (RemoteError("the region is gone"), 3.1, True, True),
+        (RequestTimeoutError("held up", sent=False), 3.1, True, False),  # the server never got the end of it
+        (None, 3.1, False, False),  # nobody else has had the lease
+    ],
+)
+def test_rows_that_were_sent_too_late_for_the_last_answer_of_the_guard_are_marked_dirty(
+    outcome: Exception | None, seconds: float, lost: bool, marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("walferry.apply.permit.steady_s", lambda: now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+    class Suspended(Target):
+        def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
+            nonlocal now
+            how["may_send"]()
+            now += seconds
+            super().replicate(server, entries, cells, **how)
+
+    def answer(tables: Collection[str]) -> None:
+        if lost and now > 102.95:
+            raise LeaseLostError("another run applies", table="ns:t", number=1)
+
+    other = replace(RUN, table="ns:u")
+    cells = b"".join(encode_cell(row, b"f", b"q", 7, CellType.PUT, b"") for row in (b"m", b"b", b"x", b"c"))
+    guard, target = Guard(answer), Suspended([outcome, None])
+    writer = RpcWriter(cast(HBaseClient, target), SOURCE_ID, guard, LIMITS)
+    with suppress(WalferryError):
+        writer.send([replace(RUN, cells=3), other], cells)
+    assert guard.dirty == ([{"ns:t": (b"b", b"x"), "ns:u": (b"c", b"c")}] if marked else [])
+    if marked:
+        assert target.log.count(f"sent {cells!r}") == 1
 
 
 def test_a_target_without_a_region_server_is_an_error_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +178,16 @@ client = SimpleNamespace(pool=ConnectionPool("alice"), servers=lambda: [sys.argv
 client.replicate = lambda *args, **keys: replicate(client, *args, **keys)
 asked = []
 
-def guard(tables):
-    asked.append(tables)
-    if len(asked) > 1:
-        sys.exit(77)
-    os.kill(os.getpid(), signal.SIGSTOP)
+class Guard:
+    def __call__(self, tables):
+        asked.append(tables)
+        if len(asked) > int(sys.argv[3]):
+            sys.exit(77)
+        if len(asked) == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 limits = Limits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
-writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), guard, limits)
+writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], b"cells")
 """
 
@@ -166,7 +210,7 @@ def test_a_process_that_was_suspended_after_its_guard_for_longer_than_a_request_
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with subprocess.Popen([sys.executable, "-c", SUSPENDED, address, str(seconds)]) as process:
+        with subprocess.Popen([sys.executable, "-c", SUSPENDED, address, str(seconds), str(1 + sent)]) as process:
             while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
                 time.sleep(0.02)
             time.sleep(0 if sent else 2 * seconds)
@@ -222,7 +266,7 @@ class Small:
     def servers(self) -> list[str]:
         return ["rs"]
 
-    def replicate(self, server: str, entries: Any, cells: bytes, *, timeout_s: float, since: float) -> None:
+    def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
         if len(cells) > self.most_bytes:
             self.refused += 1
             raise self.error("no request of that size")
@@ -235,7 +279,7 @@ def send_to(target: Small, cells: list[bytes]) -> None:
     """Send the cells as those of two entries, the second with three cells."""
     first = CellRun("ns:t", b"", b"region", 5, 6, len(cells) - 3)
     second = CellRun("ns:t", b"", b"region", 6, 6, 3)
-    writer = RpcWriter(cast(HBaseClient, target), pb.UUID(least_sig_bits=1, most_sig_bits=2), lambda _: None, LIMITS)
+    writer = RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(), LIMITS)
     writer.send([first, second], b"".join(cells))
 
 

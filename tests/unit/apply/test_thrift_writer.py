@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walferry.apply import thrift_writer
-from walferry.apply.thrift_writer import FRESH_SECONDS, MAX_CELLS, ThriftWriter, calls
+from unit.apply.guards import Guard
+from walferry.apply import permit, thrift_writer
+from walferry.apply.thrift_writer import MAX_CELLS, ThriftWriter, calls
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
@@ -76,8 +77,9 @@ def test_calls_hold_every_edit_once_in_order_and_never_mix_what_one_call_cannot_
 class Server:
     """A Thrift server as happybase's connection shows it; the log tells what was asked of it."""
 
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log: list[str], sending: Callable[[], None]) -> None:
         self._log = log
+        self.sending = sending
 
     def connect(self, address: ClusterAddress) -> Any:
         self._log.append("connected")
@@ -94,45 +96,53 @@ class Server:
 
     def send(self) -> None:
         self._log.append("sent")
+        self.sending()
 
     def close(self) -> None:
         self._log.append("closed")
 
 
-def send(monkeypatch: pytest.MonkeyPatch, answers: Sequence[float | Exception]) -> list[str]:
-    """Send one cell; the guard answers each time after so many seconds, or by an error. Returns what happened."""
+def send(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Exception | None], seconds: float = 0.1) -> list[str]:
+    """Send one cell, which takes so many seconds; the guard has these answers. Returns what happened."""
     log: list[str] = []
     now, coming = 100.0, iter(answers)
 
-    def guard(tables: Collection[str]) -> None:
-        nonlocal now
+    def answer(tables: Collection[str]) -> None:
         log.append("asked")
-        answer = next(coming)
-        if isinstance(answer, Exception):
-            raise answer
-        now += answer
+        if (error := next(coming)) is not None:
+            raise error
 
-    monkeypatch.setattr(thrift_writer, "connect", Server(log).connect)
-    monkeypatch.setattr(thrift_writer, "steady_s", lambda: now)
+    def sending() -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(thrift_writer, "connect", Server(log, sending).connect)
+    monkeypatch.setattr(permit, "steady_s", lambda: now)
     monkeypatch.setattr(time, "sleep", lambda seconds: log.append("waited"))
-    writer = ThriftWriter(ClusterAddress("zk", thrift="there:9090"), guard, Limits(attempts=3))
+    guard = Guard(answer)
+    writer = ThriftWriter(ClusterAddress("zk", thrift="there:9090"), guard, Limits(attempts=3, request_seconds=60))
     cell = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
     try:
         writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], cell)
     except TransientError as error:
         log.append(type(error).__name__)
-    return log
+    return log + [f"dirty {rows}" for rows in guard.dirty]
 
 
 def test_the_lease_is_asked_for_when_all_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert send(monkeypatch, [0.1]) == ["connected", "put b'r'", "asked", "sent"]
+    begun = ["connected", "put b'r'", "asked"]
+    assert send(monkeypatch, [None]) == [*begun, "sent"]
+    assert send(monkeypatch, [LOST]) == [*begun, "LeaseLostError"]
 
 
-def test_a_process_that_was_suspended_after_its_guard_asks_again_before_it_sends(
+def test_a_call_that_took_too_long_for_the_answer_of_the_guard_asks_again_and_marks_its_rows_if_it_was_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun = ["connected", "put b'r'", "asked"]
-    late, lost = FRESH_SECONDS + 1, LeaseLostError("another run applies", table="ns:t", number=1)
-    assert send(monkeypatch, [late, 0.1]) == [*begun, "closed", "waited", *begun, "sent"]
-    assert send(monkeypatch, [late, lost]) == [*begun, "closed", "waited", *begun, "LeaseLostError"]
-    assert send(monkeypatch, [lost]) == [*begun, "LeaseLostError"]
+    begun = ["connected", "put b'r'", "asked", "sent"]
+    assert send(monkeypatch, [None, None], 61) == [*begun, "asked"]
+    assert send(monkeypatch, [None, LOST], 61) == [
+        *begun, "asked", "LeaseLostError", "dirty {'ns:t': (b'r', b'r')}",
+    ]  # fmt: skip
+
+
+LOST = LeaseLostError("another run applies", table="ns:t", number=1)

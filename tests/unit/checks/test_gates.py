@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 import pytest
 
 from unit.migration.filled_ledger import GROUP, SPEC, compared, filled
+from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.checks import gates
 from walferry.checks.gates import check_drain
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
@@ -17,6 +21,8 @@ from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept
+from walferry.replay import dirty
+from walferry.replay.dirty import DirtyRows
 from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest
 from walferry.run.run import Run
 
@@ -212,7 +218,7 @@ def test_a_paused_run_is_not_cut_over(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(gates, "missing_tables", lambda run: [])
     monkeypatch.setattr(gates, "schema_differences", lambda run: [])
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        run = at(MemoryZooKeeper(), Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id))
         now = time.time_ns() // 1_000_000
         run.ledger.rounds.record(Round(1, now - 10, now, 0, 0, 0, 0, 10, 0))
         gates.before_cutover(run)
@@ -228,12 +234,24 @@ LOST = Difference(TABLE, b"k\x00", "not-in-log", "only the source shows f:71", "
 
 
 @pytest.fixture
-def drained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def zookeeper() -> MemoryZooKeeper:
+    """That of the target."""
+    return MemoryZooKeeper()
+
+
+def at(zookeeper: MemoryZooKeeper, run: Run) -> Run:
+    """The run, with a target that has only a ZooKeeper."""
+    run.__dict__["target"] = SimpleNamespace(zk=zookeeper.session())
+    return run
+
+
+@pytest.fixture
+def drained_run(tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run whose drain is done; what the gate asks the clusters for is as it should be."""
     for name in ("require_silence", "after_drain"):
         monkeypatch.setattr(gates, name, lambda run: None)
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
-        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        run = at(zookeeper, Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id))
         fence(run, 5)
         do(run, "drain")
         yield run
@@ -309,6 +327,72 @@ def test_a_comparison_of_an_earlier_attempt_drain_or_end_fence_opens_no_gate(dra
     assert comparisons_of_phase(drained_run.ledger) == ([made], [])
     do(drained_run, "compare", TABLE)
     assert comparisons_of_phase(drained_run.ledger) == ([], [TABLE])
+
+
+# ---- rows that a suspended process may have changed back
+
+
+def spoil(zookeeper: MemoryZooKeeper, name: str) -> None:
+    """Mark rows of the table as a process does that finds that it sent too late."""
+    zookeeper.session().ensure_path(f"/walferry/dirty/{quote(TABLE, safe='')}")
+    mark = {"first": "'k'", "last": "'m'", "run": "move-1", "number": 7, "at_ms": 1_700_000_000_000}
+    zookeeper.session().create(f"/walferry/dirty/{quote(TABLE, safe='')}/{name}", json.dumps(mark).encode())
+
+
+def verify(run: Run, marks: Sequence[DirtyRows], equal: bool) -> None:
+    dirty.compared(run, record(run, purpose="verify"), marks, equal)
+
+
+def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_comparison_finds_nothing(
+    drained_run: Run, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = drained_run
+    for name in ("missing_tables", "schema_differences"):
+        monkeypatch.setattr(gates, name, lambda run: [])
+    monkeypatch.setattr(gates, "caught_up", lambda ledger: True)
+    gates.before_cutover(run)
+    spoil(zookeeper, "one")
+    seen = dirty.marks_of(run)
+    spoil(zookeeper, "two")
+    named = r"rows 'k' to 'm' of target table shop:orders .*`walferry verify move`"
+    with pytest.raises(GateShutError, match=named) as shut:
+        gates.before_cutover(run)
+    assert len(shut.value.reasons) == 2
+    verify(run, seen, equal=False)
+    with pytest.raises(GateShutError) as shut:
+        gates.before_cutover(run)
+    assert len(shut.value.reasons) == 2
+    verify(run, seen, equal=True)
+    with pytest.raises(GateShutError) as shut:
+        gates.before_cutover(run)
+    assert len(shut.value.reasons) == 1, "it began before the second request"
+    verify(run, dirty.marks_of(run), equal=True)
+    gates.before_cutover(run)
+    cleared = [line.inputs for line in run.ledger.whole.audit_trail() if line.action == "clear dirty rows"]
+    assert [(line["name"], line["first"]) for line in cleared] == [("one", "'k'"), ("two", "'k'")]
+
+
+def test_the_last_gate_wants_a_comparison_that_began_after_the_rows_were_sent(
+    drained_run: Run, zookeeper: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    run = drained_run
+    compare_again(run)
+    spoil(zookeeper, "late")
+    with pytest.raises(GateShutError, match=r"rows 'k' to 'm' of target table shop:orders .* must be compared again"):
+        check_drain(run, tmp_path)
+    assert run.ledger.phases.facts("compare", TABLE) is None, "it is to be done again"
+    verify(run, dirty.marks_of(run), equal=False)  # what somebody asked for does not count
+    compare_again(run)
+    with pytest.raises(GateShutError, match="must be compared again"):
+        check_drain(run, tmp_path)
+    marks = dirty.marks_of(run)
+    dirty.compared(run, compare_again(run, LOST), marks, equal=False)
+    with pytest.raises(DecisionNeededError):
+        check_drain(run, tmp_path)
+    assert dirty.marks_of(run) == marks
+    accept.accept(run.ledger, TABLE, None, "known", "alice")
+    check_drain(run, tmp_path)
+    assert dirty.marks_of(run) == []
 
 
 # ---- rows that the log does not hold

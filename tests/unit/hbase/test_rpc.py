@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, TableNotFoundError
-from walferry.hbase.rpc import ConnectionPool, RpcConnection, decode_delimited, encode_request
+from walferry.hbase.rpc import PART_BYTES, ConnectionPool, RpcConnection, decode_delimited, encode_request
 
 VERSION_REQUEST = "0000001e1a08111a10476574436c7573746572537461747573200138e0d403020800"
 VERSION_ANSWER = "00000019020811150a130a0f0a0d322e362e332d6861646f6f70335000"
@@ -67,7 +67,7 @@ def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
                     peer, _ = listening.accept()
                 except OSError:
                     return
-                with peer:
+                with peer, suppress(ConnectionResetError):
                     serve(peer)
 
         thread = threading.Thread(target=accept, daemon=True)
@@ -235,8 +235,8 @@ def test_what_a_server_has_not_taken_at_the_deadline_is_never_delivered() -> Non
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection = RpcConnection(f"127.0.0.1:{listening.getsockname()[1]}", "AdminService")
         with pytest.raises(RequestTimeoutError) as raised:
-            connection.call("X", VERSION, pb.GetClusterStatusResponse, bytes(200_000), timeout_s=0.4)
-        assert raised.value.sent is True
+            connection.call("X", VERSION, pb.GetClusterStatusResponse, bytes(PART_BYTES), timeout_s=0.4)
+        assert raised.value.sent is True, "the end of it was in the last part, of which the server took something"
         peer, _ = listening.accept()
         with peer:
             time.sleep(1)
@@ -244,7 +244,59 @@ def test_what_a_server_has_not_taken_at_the_deadline_is_never_delivered() -> Non
             with suppress(ConnectionResetError):
                 while data := peer.recv(1 << 16):
                     got += len(data)
-    assert got < 200_000
+    assert got < PART_BYTES
+
+
+def test_may_send_is_asked_before_each_part_and_what_it_forbids_never_arrives() -> None:
+    received = bytearray()
+    ended = threading.Event()
+
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        received.clear()
+        with suppress(ConnectionResetError):
+            while data := peer.recv(1 << 16):
+                received.extend(data)
+                if len(received) > 4 and len(received) == 4 + int.from_bytes(received[:4], "big"):
+                    call, _ = decode_delimited(memoryview(bytes(received)), 4, pb.RequestHeader)
+                    received.clear()
+                    peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", f"08{call.call_id:02x}", 1)))
+        ended.set()
+
+    def send(parts: int, allowed: int) -> int:
+        asked = 0
+
+        def may_send() -> None:
+            nonlocal asked
+            asked += 1
+            if asked > allowed:
+                raise ZeroDivisionError
+
+        ended.clear()
+        block = bytes((parts - 1) * PART_BYTES)
+        try:
+            connection.call("X", VERSION, pb.GetClusterStatusResponse, block, may_send=may_send)
+        except ZeroDivisionError:
+            assert ended.wait(5), "the connection is closed"
+            assert len(received) < len(block)
+            return -asked
+        return asked
+
+    with server(serve) as address, closing(RpcConnection(address, "AdminService")) as connection:
+        assert send(1, 9) == 1
+        assert send(5, 99) >= 5
+        for allowed in (0, 2):
+            assert send(5, allowed) == -allowed - 1
+        assert send(2, 9) >= 2, "the next call connects again"
+
+
+def test_a_request_whose_end_was_not_sent_is_known_not_to_have_been_carried_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection = RpcConnection(f"127.0.0.1:{listening.getsockname()[1]}", "AdminService")
+        with pytest.raises(RequestTimeoutError, match="could not be sent") as raised:
+            connection.call("X", VERSION, pb.GetClusterStatusResponse, bytes(64 << 20), timeout_s=0.4)
+        assert raised.value.sent is False
 
 
 def test_a_closed_port_tells_that_nothing_was_sent() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable
@@ -94,6 +95,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(source=address, target=address),
         source=SimpleNamespace(describe=lambda table: None),
+        target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict)),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -23,22 +24,67 @@ class MemoryZooKeeper:
     """The nodes of an ensemble; `session` gives a client."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    watches: dict[str, set[Callable[[object], None]]] = field(default_factory=dict)
 
     def session(self) -> KazooClient:
         """A client with a session of its own."""
-        return cast(KazooClient, Session(self.nodes))
+        return cast(KazooClient, Session(self.nodes, self.watches))
 
     def expire(self, session: KazooClient) -> None:
         """Let a session end as that of a killed process does."""
         for path in [path for path, node in self.nodes.items() if node.owner is session]:
             del self.nodes[path]
+            _changed(self.watches, path)
+
+
+def _changed(watches: dict[str, set[Callable[[object], None]]], path: str) -> None:
+    for watch in watches.pop(path, ()):
+        watch("an event")
+
+
+@dataclass
+class Answer:
+    """The result of an asynchronous call, which is there at once."""
+
+    result: Any
+
+    def get(self, timeout: float) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 class Session:
     """A client: what kazoo's does, as far as the leases need it."""
 
-    def __init__(self, nodes: dict[str, Node]) -> None:
+    def __init__(self, nodes: dict[str, Node], watches: dict[str, set[Callable[[object], None]]]) -> None:
         self._nodes = nodes
+        self._watches = watches
+        self.listeners: set[Callable[[str], None]] = set()
+        self.asked: list[str] = []
+
+    def add_listener(self, listener: Callable[[str], None]) -> None:
+        self.listeners.add(listener)
+
+    def sync_async(self, path: str) -> Answer:
+        self.asked.append("sync")
+        return Answer(path)
+
+    def get_async(self, path: str, watch: Callable[[object], None] | None) -> Answer:
+        self.asked.append("get")
+        if path not in self._nodes:
+            return Answer(NoNodeError())
+        if watch is not None:
+            self._watches.setdefault(path, set()).add(watch)
+        return Answer(self.get(path))
+
+    def retry(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
+
+    def get_children(self, path: str) -> list[str]:
+        if path not in self._nodes:
+            raise NoNodeError
+        return [name.removeprefix(f"{path}/") for name in self._nodes if name.startswith(f"{path}/")]
 
     def ensure_path(self, path: str) -> None:
         self._nodes.setdefault(path, Node())
@@ -49,7 +95,7 @@ class Session:
         node = self._nodes[path]
         return node.data, Node(node.data, node.version)
 
-    def create(self, path: str, data: bytes, ephemeral: bool) -> None:
+    def create(self, path: str, data: bytes, ephemeral: bool = False) -> None:
         if path in self._nodes:
             raise NodeExistsError
         self._nodes[path] = Node(data, 0, self if ephemeral else None)
@@ -59,10 +105,12 @@ class Session:
             raise BadVersionError
         self._nodes[path].data = data
         self._nodes[path].version += 1
+        _changed(self._watches, path)
 
     def delete(self, path: str) -> None:
         if self._nodes.pop(path, None) is None:
             raise NoNodeError
+        _changed(self._watches, path)
 
     def transaction(self) -> Transaction:
         return Transaction(self)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
+from unit.apply.guards import Guard
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
 from walferry.apply.outcomes import FileReport, TableTally
@@ -32,7 +33,7 @@ TABLE, OTHER = "shop:orders", "shop:users"
 GROUP = "rs%2C1%2C2"
 SPARK: SparkSession = None  # type: ignore[assignment]
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, lambda tables: None)
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, Guard())
 A, B = "a" * 32, "b" * 32
 
 
@@ -113,7 +114,7 @@ def test_a_process_that_lost_its_leases_while_it_applied_a_batch_records_nothing
 
     told.append(event(Marker.FLUSH, 20, "f1"))
     with pytest.raises(LeaseLostError):
-        calm(run, 10, route=replace(ROUTE, guard=lost))
+        calm(run, 10, route=replace(ROUTE, guard=Guard(lost)))
     assert run.ledger.log.ranges() == []
     assert run.ledger.regions.known([TABLE]) == {}
     assert run.ledger.rounds.all() == []

@@ -1,0 +1,171 @@
+"""Dirty rows: a request for them may have been carried out after its sender had lost the lease (R13).
+
+The sender marks them by a persistent node `/walferry/dirty/<table>/<name>` in the target's ZooKeeper, JSON. A mark goes
+when a comparison of the table that began after it has found both sides equal; until then the gates are shut.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote
+from uuid import uuid4
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from walferry.errors import TransientError, WalferryError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.zookeeper import ZooKeeper
+from walferry.ledger import ComparedTable
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+ROOT = "/walferry/dirty"
+MOST_MARKS = 100
+"""of a table; what comes on top shares one mark, that of the newest"""
+SHARED = "more-"
+SHOWN_BYTES = 64
+ATTEMPTS = 12
+"""to write a mark, in about two minutes"""
+_LONGEST_PAUSE_S = 15.0
+_NOTE = "dirty rows compared"
+
+
+class UnmarkedRowsError(WalferryError):
+    """Rows are dirty and could not be marked: the gates do not know of them; facts `table`, `first`, `last`."""
+
+
+@dataclass(frozen=True)
+class DirtyRows:
+    """Rows of a target table to which an old request may have been applied over newer edits."""
+
+    table: str
+    name: str
+    """of the mark's node"""
+    first: str
+    """the first row, as Python prints bytes; cut after SHOWN_BYTES"""
+    last: str
+    run: str
+    """the run whose process sent the request"""
+    number: int
+    """of the lease that it had lost"""
+    at_ms: int
+
+    @classmethod
+    def of(cls, table: str, first: bytes, last: bytes, run: str, number: int, at_ms: int) -> DirtyRows:
+        """A new mark for the rows from `first` to `last`."""
+        return cls(table, uuid4().hex, _shown(first), _shown(last), run, number, at_ms)
+
+    def describe(self) -> str:
+        """What happened to which rows, for people."""
+        rows = f"{'many rows, the newest' if self.name.startswith(SHARED) else 'rows'} {self.first} to {self.last}"
+        at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        return (
+            f"{rows} of target table {self.table} may hold old edits: at {at} a process of run {self.run} had sent a "
+            f"request for them after it had lost its lease (number {self.number}), because it had been suspended"
+        )
+
+
+def mark(target: ClusterAddress, rows: DirtyRows) -> None:
+    """Write a mark, with a session of its own: that of this process may have expired. Tries for two minutes.
+
+    Raises UnmarkedRowsError if ZooKeeper cannot be reached in that time.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        zookeeper = ZooKeeper(target.zookeeper, target.znode)
+        try:
+            _create(zookeeper.client, rows)
+            return
+        except (TransientError, KazooException, KazooTimeoutError) as error:
+            if attempt == ATTEMPTS:
+                raise UnmarkedRowsError(
+                    f"{rows.describe()}; they could not be marked in ZooKeeper at {target.zookeeper}, so no gate "
+                    "knows: compare the table before you use it (`walferry verify`)",
+                    table=rows.table, first=rows.first, last=rows.last,
+                ) from error  # fmt: skip
+            log.warning("attempt %d of %d to mark rows of %s failed: %r", attempt, ATTEMPTS, rows.table, error)
+            time.sleep(min(2.0 ** (attempt - 1), _LONGEST_PAUSE_S))
+        finally:
+            zookeeper.close()
+
+
+def marks(zk: KazooClient, table: str) -> list[DirtyRows]:
+    """The marks of a target table, oldest first."""
+    try:
+        names = zk.retry(zk.get_children, _path(table))
+    except NoNodeError:
+        return []
+    found = []
+    for name in names:
+        try:
+            data, _ = zk.retry(zk.get, f"{_path(table)}/{name}")
+        except NoNodeError:  # removed meanwhile
+            continue
+        found.append(DirtyRows(table=table, name=name, **json.loads(data)))
+    return sorted(found, key=lambda rows: rows.at_ms)
+
+
+def marks_of(run: Run) -> list[DirtyRows]:
+    """The marks of all target tables of a run."""
+    return [rows for pair in run.tables for rows in marks(run.target.zk, pair.target)]
+
+
+def compared(run: Run, comparison: ComparedTable, known: Sequence[DirtyRows], equal: bool) -> None:
+    """Record that a comparison began after these marks were made; if it found both sides equal, remove them."""
+    if not known:
+        return
+    facts = {"marks": [rows.name for rows in known]}
+    run.ledger.notes.keep(_NOTE, facts, _subject(comparison))
+    if equal:
+        remove(run, known)
+
+
+def uncovered(run: Run, found: Sequence[DirtyRows], comparisons: Sequence[ComparedTable]) -> list[DirtyRows]:
+    """The marks that none of these comparisons began after."""
+    noted = run.ledger.notes.named(_NOTE)
+    covered = {name for item in comparisons if (note := noted.get(_subject(item))) for name in note[0]["marks"]}
+    return [rows for rows in found if rows.name not in covered]
+
+
+def remove(run: Run, known: Sequence[DirtyRows]) -> None:
+    """Remove marks that a comparison covers; the audit trail keeps them."""
+    for rows in known:
+        run.ledger.audit(run.actor, "clear dirty rows", asdict(rows))
+        with suppress(NoNodeError):  # another run has compared the table, too
+            run.target.zk.retry(run.target.zk.delete, f"{_path(rows.table)}/{rows.name}")
+
+
+def _subject(comparison: ComparedTable) -> str:
+    return f"{comparison.table} {comparison.attempt}"
+
+
+def _create(zk: KazooClient, rows: DirtyRows) -> None:
+    path, content = _path(rows.table), asdict(rows)
+    del content["table"], content["name"]
+    data = json.dumps(content).encode()
+    zk.ensure_path(path)
+    others = zk.get_children(path)
+    name = rows.name if len(others) < MOST_MARKS else f"{SHARED}{rows.name}"
+    with suppress(NodeExistsError):  # written by an attempt whose answer was lost
+        zk.create(f"{path}/{name}", data)
+    for older in others:
+        # A name never stands for anything else: a comparison that began before does not cover this mark.
+        if name.startswith(SHARED) and older.startswith(SHARED) and older != name:
+            with suppress(NoNodeError):
+                zk.delete(f"{path}/{older}")
+
+
+def _path(table: str) -> str:
+    return f"{ROOT}/{quote(table, safe='')}"
+
+
+def _shown(row: bytes) -> str:
+    return repr(row[:SHOWN_BYTES])[1:] + ("…" if len(row) > SHOWN_BYTES else "")
