@@ -16,8 +16,10 @@ import json
 import random
 import resource
 import shutil
+import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,6 +149,7 @@ def serve(logs: Logs, orders: Connection) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             url = urlsplit(self.path)
@@ -165,8 +168,6 @@ def serve(logs: Logs, orders: Connection) -> None:
 
         def log_message(self, *_: Any) -> None:
             pass
-
-    import threading
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -287,31 +288,43 @@ class Source:
         """Nothing is open."""
 
 
+def opened(server: Server, number: int) -> SeenFile:
+    """A log that is being written, as it is listed."""
+    name = f"{group_of(server)}.{number}"
+    return SeenFile(name, group_of(server), server.name, number, f"{ROOT}/WALs/{server.name}/{name}", 1, False)
+
+
 def closed(server: Server, number: int) -> SeenFile:
+    """A log that is closed and archived, as it is listed."""
     name = f"{group_of(server)}.{number}"
     return SeenFile(name, group_of(server), server.name, number, f"{ROOT}/oldWALs/{name}", LENGTH, True)
 
 
 @contextmanager
 def timed_requests(waits: Waits) -> Iterator[None]:
-    """Count what WebHDFS takes to answer, and how long the driver sleeps until it asks again."""
-    send, sleep = requests.Session.send, time.sleep
+    """Count requests, how long WebHDFS takes to answer, and how long the driver sleeps until it asks again."""
+    send, receive, sleep = requests.Session.send, socket.SocketIO.readinto, time.sleep
+
+    def counted(self: requests.Session, *args: Any, **more: Any) -> requests.Response:
+        waits.webhdfs += 1
+        return send(self, *args, **more)
+
+    def timed_receive(self: socket.SocketIO, buffer: Any) -> int | None:
+        with waits.wait():
+            return receive(self, buffer)
 
     def timed_sleep(seconds: float) -> None:
         with waits.wait():
             sleep(seconds)
 
-    def timed(self: requests.Session, *args: Any, **more: Any) -> requests.Response:
-        waits.webhdfs += 1
-        with waits.wait():
-            return send(self, *args, **more)
-
-    requests.Session.send = timed  # type: ignore[method-assign]
+    requests.Session.send = counted  # type: ignore[method-assign]
+    socket.SocketIO.readinto = timed_receive  # type: ignore[method-assign, assignment]
     time.sleep = timed_sleep  # type: ignore[assignment]
     try:
         yield
     finally:
         requests.Session.send = send  # type: ignore[method-assign]
+        socket.SocketIO.readinto = receive  # type: ignore[method-assign]
         time.sleep = sleep
 
 
@@ -352,20 +365,20 @@ def finish(
     run.ledger.rounds.record(Round(number, started_ms, source.now, len(reports), size, cells // 10, cells, 5_000, 0))
 
 
-def live_through(run: Run, source: Source, size: Size, numbers: range, step: int) -> None:
-    """Let rounds pass as the ledger sees them. `step`: how many are recorded at once."""
-    each = max(1, size.wals // size.rounds)
-    for number in range(numbers.start, numbers.stop, step):
-        count = min(step, numbers.stop - number)
+def live_through(run: Run, source: Source, size: Size, numbers: range) -> None:
+    """Let rounds pass as the ledger sees them; once an hour the cleaner deletes what is older than a day."""
+    each, hour = max(1, size.wals // size.rounds), max(1, size.rounds // 24)
+    for number in numbers:
         started_ms = source.now
-        rolled = []
-        for turn in range(each * count):
-            server = source.servers()[(number * each + turn) % size.servers]
-            wal = source.begin_log(server)
-            rolled += [wal] if wal else []
-        source.now = max(source.now, started_ms + DAY_MS * count // size.rounds)
-        run.ledger.log.see_files(rolled)
+        servers = [source.servers()[(number * each + turn) % size.servers] for turn in range(each)]
+        rolled = [wal for wal in map(source.begin_log, servers) if wal]
+        begun = [opened(server, source.newest[server.name]) for server in servers]
+        source.now = max(source.now, started_ms + DAY_MS // size.rounds)
+        run.ledger.log.see_files([*rolled, *begun])
         finish(run, source, [report(source, f.name, f.server, f.number) for f in rolled], number, started_ms, {})
+        if number % hour == 0:
+            source.let_go(source.now - DAY_MS)
+            run.ledger.log.fold({name for queue in source.znodes.queues.values() for name in queue})
 
 
 def main(
@@ -376,7 +389,6 @@ def main(
     rounds: Annotated[int, typer.Option(help="in a day", min=1)] = 2_880,
     days: Annotated[list[int], typer.Option(help="histories to measure, in days")] = [1, 7],  # noqa: B006
     measured: Annotated[int, typer.Option(help="rounds to measure", min=1)] = 10,
-    step: Annotated[int, typer.Option(help="rounds of the history that are recorded at once", min=1)] = 1,
 ) -> None:
     """Measure, and print one line for each history."""
     size = Size(servers, regions, wals, tables, rounds)
@@ -387,7 +399,7 @@ def main(
     process = get_context("spawn").Process(target=serve, args=(Logs(started), there), daemon=True)
     process.start()
     try:
-        measure(size, folder, here, started, sorted(days), measured, step)
+        measure(size, folder, here, started, sorted(days), measured)
     finally:
         here.send(None)
         process.join()
@@ -395,7 +407,7 @@ def main(
 
 
 def measure(
-    size: Size, folder: Path, orders: Connection, started: list[Server], days: list[int], measured: int, step: int
+    size: Size, folder: Path, orders: Connection, started: list[Server], days: list[int], measured: int
 ) -> None:
     """Live through the days, and measure rounds at the end of each."""
     port = orders.recv()
@@ -419,9 +431,9 @@ def measure(
         done = 1
         for day in days:
             begun = time.perf_counter()
-            live_through(run, source, size, range(done, day * size.rounds + 1), step)
+            live_through(run, source, size, range(done, day * size.rounds + 1))
             done = day * size.rounds + 1
-            source.let_go(source.now - DAY_MS)
+            run.source_log._whole_at = None  # the first of the measured rounds lists the whole archive
             print(f"history of {day} days: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
             own, busy, asked = [], [], Waits()
             for _ in range(measured):
@@ -435,9 +447,10 @@ def measure(
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1 << 20)
             stored = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
             print(
-                f"after {day} days: own time of a round {median(own):.3f} s (longest {max(own):.3f} s; of a processor "
-                f"{median(busy):.3f} s), requests to WebHDFS {asked.webhdfs} and ZooKeeper {asked.zookeeper}; "
-                f"driver's peak {peak:.0f} MB; ledger {stored:.1f} MB",
+                f"after {day} days: own time of a round {median(own):.3f} s, with a listing of the whole archive "
+                f"{own[0]:.3f} s (of a processor {median(busy):.3f} and {busy[0]:.3f} s); requests to "
+                f"WebHDFS {asked.webhdfs} and ZooKeeper {asked.zookeeper}; driver's peak {peak:.0f} MB; "
+                f"ledger {stored:.1f} MB",
                 flush=True,
             )
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from walferry.errors import WalferryError
 from walferry.ledger.rows import RANGE_STATES, FileState, Position, SeenFile, WalFile, WalRange
+
+MOST_NAMED = 5
+"""files that a line of the audit trail names"""
 
 
 def check_advance(run_id: str, recorded: Sequence[Position], positions: Sequence[Position]) -> None:
@@ -44,6 +49,18 @@ def merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
         state="sealed" if seen.sealed else "open",
         sealed_ms=known.sealed_ms or (at if seen.sealed else None),
     )
+
+
+def named(files: Sequence[WalFile]) -> dict[str, Any]:
+    """WAL files for the audit trail: their number and bytes, and their names or, if there are many, a digest of these.
+
+    The digest is the SHA-256 of a line for each file, by name: name, blank, length.
+    """
+    told: dict[str, Any] = {"files": len(files), "bytes": sum(file.length for file in files)}
+    lines = sorted(f"{file.name} {file.length}" for file in files)
+    if len(lines) > MOST_NAMED:
+        return told | {"sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest()}
+    return told | {"names": [line.rpartition(" ")[0] for line in lines]}
 
 
 def range_key(item: WalRange) -> tuple[str, str, int]:

@@ -239,7 +239,8 @@ class Ledger:
         known: dict[str, WalFile] = {}
         with self._store.database.read() as connection:
             for run_id in run_ids:
-                of_run = (wal_files.c.run_id == run_id, wal_files.c.number >= first, wal_files.c.number < end)
+                last = func.coalesce(wal_files.c.folded_to, wal_files.c.number)
+                of_run = (wal_files.c.run_id == run_id, last >= first, wal_files.c.number < end)
                 for file in fetch(connection, WalFile, wal_files, *of_run):
                     if file.name not in known or known[file.name].length < file.length:
                         known[file.name] = file

@@ -11,7 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger.forward import check_advance, check_forward, merge, range_key, range_name, sums, was_sealed
+from walferry.ledger.fences import fence_of, set_fence
+from walferry.ledger.folding import chains, folded, write_folded
+from walferry.ledger.forward import check_forward, merge, named, range_key, range_name, sums, was_sealed
 from walferry.ledger.packing import Packed, add_up, add_verified, pack
 from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
@@ -45,33 +47,12 @@ class Log:
 
         A start fence that is already set is kept and returned; an end fence may be set again, but only move forward.
         """
-        fences = self._store.table("fences")
-        if not positions:
-            raise WalferryError(f"the {kind} fence of run {self._run_id} has no position: list the WAL groups first")
-        if len({position.group for position in positions}) < len(positions):
-            raise WalferryError(f"the {kind} fence of run {self._run_id} has two positions in one WAL group")
-        with self._store.database.write() as connection:
-            self._store.run(connection, self._run_id)
-            recorded = self._fence(connection, kind)
-            if recorded and kind == "start":
-                return recorded
-            check_advance(self._run_id, recorded, positions)
-            connection.execute(delete(fences).where(fences.c.run_id == self._run_id, fences.c.kind == kind))
-            rows = [to_columns(position) | {"run_id": self._run_id, "kind": kind} for position in positions]
-            connection.execute(insert(fences), rows)
-            inputs = {"positions": {p.group: f"{p.file}@{p.offset}" for p in positions}}
-            self._store.note(connection, f"set {kind} fence", self._run_id, inputs)
-            return self._fence(connection, kind)
+        return set_fence(self._store, self._run_id, kind, positions)
 
     def fence(self, kind: FenceKind) -> list[Position] | None:
         """The fence by WAL group; None while it is not set."""
         with self._store.database.read() as connection:
-            return self._fence(connection, kind) or None
-
-    def _fence(self, connection: Connection, kind: FenceKind) -> list[Position]:
-        fences = self._store.table("fences")
-        same = (fences.c.run_id == self._run_id, fences.c.kind == kind)
-        return fetch(connection, Position, fences, *same, order=(fences.c.wal_group,))
+            return fence_of(self._store, connection, self._run_id, kind) or None
 
     def see_files(self, files: Sequence[SeenFile]) -> None:
         """Record a listing. A file only moves forward (open -> sealed, longer, archived): an older listing that
@@ -82,7 +63,8 @@ class Log:
             self._store.run(connection, self._run_id)
             before = self._named(connection, {seen.name for seen in files})
             known = dict(before)
-            for seen in files:
+            gone = folded(connection, wal_files, self._run_id, [seen.name for seen in files])
+            for seen in (seen for seen in files if seen.name not in gone):
                 known[seen.name] = merge(known.get(seen.name), seen, at)
             new = [file for name, file in known.items() if name not in before]
             changed = [file for name, file in known.items() if name in before and before[name] != file]
@@ -94,7 +76,7 @@ class Log:
             self._unpack(connection, [file.name for file in changed if file.length > before[file.name].length])
             sealed = [f for f in (*new, *changed) if f.state == "sealed" and not was_sealed(before.get(f.name))]
             if new or sealed:
-                inputs = {"new": [f.path for f in new], "sealed": {f.name: f.length for f in sealed}}
+                inputs = {"new": named(new), "sealed": named(sealed)}
                 self._store.note(connection, "see WAL files", self._run_id, inputs)
 
     def files(self, groups: Collection[str] | None = None) -> list[WalFile]:
@@ -124,14 +106,34 @@ class Log:
     def applied(self, names: Iterable[str]) -> set[str]:
         """Those of the named files that are applied for every table of the run."""
         wal_files = self._store.table("wal_files")
-        found: set[str] = set()
+        wanted, found = set(names), set[str]()
         with self._store.database.read() as connection:
-            for some in _chunks(names):
+            for some in _chunks(wanted):
                 query = select(wal_files.c.name).where(
                     wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some), wal_files.c.applied
                 )
                 found |= set(connection.scalars(query))
-        return found
+            return found | folded(connection, wal_files, self._run_id, wanted - found)
+
+    def fold(self, listed: Collection[str]) -> None:
+        """Let one row stand for neighbouring files of a group that are applied and no longer exist at the source.
+
+        `listed`: the names of all files that exist. What was begun before them and is packed is folded, except files
+        that a fence names. Where a row of its own is asked for, the first file stands for all.
+        """
+        wal_files, fences = self._store.table("wal_files"), self._store.table("fences")
+        columns = (wal_files.c.name, wal_files.c.wal_group, wal_files.c.applied_end, wal_files.c.folded_to)
+        query = select(*columns).where(wal_files.c.run_id == self._run_id).order_by(*_by_number(wal_files))
+        with self._store.database.write() as connection:
+            kept = set(connection.scalars(select(fences.c.file).where(fences.c.run_id == self._run_id)))
+            rows = ((n, group, end is not None, last is not None) for n, group, end, last in connection.execute(query))
+            tables = self._tables(connection)
+            count = sum(
+                write_folded(connection, wal_files, self._run_id, self._packed(connection, chain), tables)
+                for chain in chains(rows, listed, kept)
+            )
+            if count:
+                self._store.note(connection, "fold WAL files", self._run_id, {"rows_less": count})
 
     def pending(self, names: Collection[str]) -> set[str]:
         """Those of the named files that are neither applied nor completely held by quarantine.
@@ -447,6 +449,13 @@ class Log:
         packed = self._packed(connection, names)
         if not packed:
             return
+        if any(file.last > file.number for file in packed):
+            name = min(file.name for file in packed if file.last > file.number)
+            raise WalferryError(
+                f"WAL file {name} is applied and no longer exists at the source: nothing about it can change",
+                run=self._run_id,
+                file=name,
+            )
         wal_files, tables = self._store.table("wal_files"), self._tables(connection)
         add_up(connection, self._run_id, packed, tables, -1)
         rows = [to_columns(item) | {"run_id": self._run_id} for file in packed for item in file.ranges(tables)]

@@ -44,12 +44,15 @@ class Packed:
     packed: str
     verified: frozenset[int]
     """numbers of tables"""
+    last: int
+    """number of the last file that it stands for (`folding`)"""
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Packed:
         """From a row of `wal_files`."""
         verified = frozenset(int(number) for number in row["verified"].split())
-        return cls(row["name"], row["wal_group"], row["number"], row["applied_end"], row["packed"], verified)
+        last = row["number"] if row["folded_to"] is None else row["folded_to"]
+        return cls(row["name"], row["wal_group"], row["number"], row["applied_end"], row["packed"], verified, last)
 
     def ranges(self, tables: Mapping[str, int]) -> list[WalRange]:
         """The ranges that were packed; `tables`: the run's, with their numbers."""
@@ -86,14 +89,19 @@ def pack(file: WalFile, ranges: Sequence[WalRange], tables: Mapping[str, int]) -
         or any(item.start or item.state not in ("applied", "verified") for item in whole.values())
     ):
         return None
-    parts = [
-        f"{tables[item.table]}:{item.entries}:{item.cells}:{_after(item.first_write_ms, file.number)}"
-        f":{_after(item.last_write_ms, item.first_write_ms)}"
-        for item in whole.values()
-        if item.entries or item.cells or item.first_write_ms is not None
-    ]
     verified = frozenset(tables[item.table] for item in whole.values() if item.state == "verified")
-    return Packed(file.name, file.group, file.number, ends.pop(), " ".join(parts), verified)
+    text = pack_text(whole.values(), file.number, tables)
+    return Packed(file.name, file.group, file.number, ends.pop(), text, verified, file.number)
+
+
+def pack_text(ranges: Iterable[WalRange], file_number: int, tables: Mapping[str, int]) -> str:
+    """What `packed` has of these ranges, one of each table."""
+    return " ".join(
+        f"{tables[item.table]}:{item.entries}:{item.cells}:{_after(item.first_write_ms, file_number)}"
+        f":{_after(item.last_write_ms, item.first_write_ms)}"
+        for item in ranges
+        if item.entries or item.cells or item.first_write_ms is not None
+    )
 
 
 def _after(at_ms: int | None, start_ms: int | None) -> str:

@@ -262,11 +262,16 @@ def end_fence(run: Run) -> FenceFacts:
 
 
 def see(run: Run, cut: Cut) -> list[WalFile]:
-    """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut."""
+    """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut.
+
+    What is applied and no longer exists at the source is folded whenever the whole archive was listed.
+    """
     fences = run.fences()
     wanted = [file for file in cut.files if fences.starts_by(file)]
     below = {file.name for file in cut.below()}
     record_seen(run, wanted, sealed=below)
+    if run.source_log.whole:
+        run.ledger.log.fold({file.name for file in cut.files})
     return [file for file in wanted if file.name in below]
 
 

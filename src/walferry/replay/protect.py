@@ -18,7 +18,7 @@ from walferry.replay.durability import restore
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
 from walferry.run.state import label
-from walferry.wal.files import Place, list_live, list_wals, parse_wal_name
+from walferry.wal.files import Place, list_live, list_wals
 
 log = logging.getLogger(__name__)
 
@@ -163,9 +163,9 @@ def require_peer(run: Run) -> None:
 
 
 def queued_files(run: Run, *peers: str) -> set[str]:
-    """Names of the WAL files (of user tables) in the queues of these peers, by default of all the run's."""
+    """Names of the WAL files in the queues of these peers, by default of all the run's."""
     queues = [run.source.peer_queues(peer) for peer in peers or [o.name for o in _own_peers(run)]]
-    return {name for queue in queues for names in queue.values() for name in names if parse_wal_name(name) is not None}
+    return {name for queue in queues for names in queue.values() for name in names}
 
 
 def not_applied(run: Run, queued: Collection[str]) -> set[str]:

@@ -22,6 +22,8 @@ class SourceLog:
         self._root = root
         self._whole_at: float | None = None
         self._servers: frozenset[str] = frozenset()
+        self.whole = False
+        """whether the whole archive was listed the last time"""
         self.applied: frozenset[str] = frozenset()
         """names in the peer's queues that are known to be applied"""
 
@@ -40,7 +42,8 @@ class SourceLog:
         found = {file.name: file for file in live}
         archived = sorted(set(expected) - found.keys())
         due = self._whole_at is None or now - self._whole_at >= ARCHIVE_SECONDS
-        if whole or due or servers != self._servers or len(archived) > MOST_LOOKUPS:
+        self.whole = whole or due or servers != self._servers or len(archived) > MOST_LOOKUPS
+        if self.whole:
             found.update((file.name, file) for file in list_archive(self._files, self._root))
             self._whole_at, self._servers = now, servers
         else:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from unit.ledger.test_audit import *  # noqa: F403
 from unit.ledger.test_comparisons import *  # noqa: F403
 from unit.ledger.test_database import *  # noqa: F403
+from unit.ledger.test_folding import *  # noqa: F403
 from unit.ledger.test_gaps import *  # noqa: F403
 from unit.ledger.test_leases import *  # noqa: F403
 from unit.ledger.test_ledger import *  # noqa: F403

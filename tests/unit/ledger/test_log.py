@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from unit.ledger.entries import TABLE, apply, opened, sealed, span
@@ -64,7 +66,16 @@ class TestFiles:
         for _ in range(2):
             ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])
         lines = [line for line in ledger.of(run.run_id).audit_trail() if line.action == "see WAL files"]
-        assert [line.inputs for line in lines] == [{"new": ["/hbase/oldWALs/rs1.10"], "sealed": {"rs1.10": 80}}]
+        told = {"files": 1, "bytes": 80, "names": ["rs1.10"]}
+        assert [line.inputs for line in lines] == [{"new": told, "sealed": told}]
+
+    def test_the_audit_trail_has_a_digest_of_many_files(self, ledger: Ledger, run: RunRecord) -> None:
+        files = [sealed(f"rs1.{number}", number) for number in range(10, 20)]
+        ledger.of(run.run_id).log.see_files(files)
+        (line,) = [line for line in ledger.of(run.run_id).audit_trail() if line.action == "see WAL files"]
+        lines = "\n".join(f"{file.name} {file.length}" for file in files)
+        told = {"files": 10, "bytes": 145, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
+        assert line.inputs == {"new": told, "sealed": told}
 
     def test_a_missing_file_that_is_found_again_is_no_longer_missing(self, ledger: Ledger, run: RunRecord) -> None:
         ledger.of(run.run_id).log.see_files([sealed("rs1.10", 80)])

@@ -201,6 +201,23 @@ def test_a_round_costs_the_same_after_fifty_files_and_after_five_thousand(tmp_pa
     assert many.within(few), (few, many)
 
 
+def test_what_is_applied_and_gone_is_folded_when_the_archive_is_listed(tmp_path: Path) -> None:
+    run, source = run_of(tmp_path, 50)
+    with patch.object(wal_files, "TRAILER_MAGIC", b"LAWP"), patch.object(cutting, "bytes_held", lambda *_: 1):
+        one_round(run, 51)
+        for file in (tmp_path / "oldWALs").iterdir():
+            file.unlink()
+        one_round(run, 52)
+        assert len(run.ledger.log.files()) == 53
+        run.source_log._whole_at = None
+        one_round(run, 53)
+        # The fence's file, one for all others that are gone, and those that exist.
+        left = list(range(source.number - 3, source.number + 1))
+        assert [file.number for file in run.ledger.log.files()] == [10, 11, *left]
+        one_round(run, 54)  # the queue still names them all
+    run.ledger.whole.close()
+
+
 @pytest.mark.parametrize("what", ["a server came", "many are expected", "time has passed"])
 def test_the_archive_is_listed_as_a_whole_only_when_something_calls_for_it(tmp_path: Path, what: str) -> None:
     run, _ = run_of(tmp_path, 20)

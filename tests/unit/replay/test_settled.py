@@ -106,6 +106,21 @@ def test_what_another_run_has_applied_of_a_file_that_is_gone_is_named(ledger: Le
     assert look_at_others(mine, appliers(mine), LISTED).gone[0].name == gone.name
 
 
+def test_what_a_run_has_applied_and_folded_since_is_gone_for_the_windows_that_it_reaches_into(ledger: Ledger) -> None:
+    drain = lease(ledger, run_of(ledger, "drain"), 1)
+    gone = [
+        WalFile(f"{GROUP}.{n}", GROUP, "rs,1,2", n, f"/oldWALs/{n}", Place.ARCHIVED, 10)
+        for n in (HOUR // 4, HOUR // 2, HOUR * 3 // 4)
+    ]
+    for file in (*gone, *LISTED):
+        applied(drain, file, file.number, file.number + 9)
+    drain.log.fold([file.name for file in LISTED])
+    assert [file.name for file in drain.log.files()] == [gone[0].name, FIRST, SECOND]
+    mine, later = window(ledger, 0, 1), window(ledger, 3, 4)
+    assert [file.name for file in look_at_others(mine, appliers(mine), LISTED).gone] == [gone[0].name]
+    assert look_at_others(later, appliers(later), LISTED).gone == ()
+
+
 def test_of_a_drain_what_it_applied_counts_and_what_it_holds_back_does_not(ledger: Ledger) -> None:
     drain = lease(ledger, record := run_of(ledger, "drain"), 1)
     for file in LISTED:
