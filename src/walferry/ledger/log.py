@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from walferry.ledger.forward import check_forward, merge, named, range_key, rang
 from walferry.ledger.packing import Packed, add_up, add_verified, pack
 from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
+    RANGE_STATES,
     Coverage,
     FenceKind,
     FileState,
@@ -28,10 +29,8 @@ from walferry.ledger.rows import (
     WalRange,
     to_columns,
 )
-from walferry.ledger.store import Store, fetch
+from walferry.ledger.store import Store, chunks, fetch
 
-_NAMES = 500
-"""in one statement"""
 _Ranges = Mapping[tuple[str, str, int], WalRange]
 
 
@@ -108,7 +107,7 @@ class Log:
         wal_files = self._store.table("wal_files")
         wanted, found = set(names), set[str]()
         with self._store.database.read() as connection:
-            for some in _chunks(wanted):
+            for some in chunks(wanted):
                 query = select(wal_files.c.name).where(
                     wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some), wal_files.c.applied
                 )
@@ -147,7 +146,7 @@ class Log:
             tables = self._tables(connection).keys()
             held = select(holds.c.file, holds.c.table_name).where(holds.c.run_id == self._run_id)
             waiting = {(file, table) for file, table in connection.execute(held)}
-            for some in _chunks(left):
+            for some in chunks(left):
                 query = select(ranges.c.file, ranges.c.table_name, ranges.c.state)
                 of_files = (ranges.c.run_id == self._run_id, ranges.c.file.in_(some))
                 for file, table, state in connection.execute(query.where(*of_files)):
@@ -246,6 +245,28 @@ class Log:
                 found += [item for item in unpacked if state in (None, item.state)]
         return sorted(found, key=range_key)
 
+    def least_states(self, groups: Collection[str]) -> dict[str, RangeState]:
+        """For each file of these groups that every table of the run has begun, the least state of its ranges."""
+        files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
+        of_groups = (files.c.run_id == self._run_id, files.c.wal_group.in_(sorted(groups)))
+        others = select(ranges.c.file, ranges.c.table_name, ranges.c.state).where(
+            ranges.c.run_id == self._run_id, ranges.c.file.in_(select(files.c.name).where(*of_groups))
+        )
+        begun: dict[str, dict[str, list[RangeState]]] = defaultdict(lambda: defaultdict(list))
+        with self._store.database.read() as connection:
+            tables = self._tables(connection)
+            rows = connection.execute(select(files).where(*of_groups, files.c.applied_end.is_not(None))).mappings()
+            least: dict[str, RangeState] = {
+                file.name: "verified" if len(file.verified) >= len(tables) else "applied"
+                for file in map(Packed.of, rows)
+            }
+            for name, table, state in connection.execute(others):
+                begun[name][table].append(state)
+        for name, states in begun.items():
+            if tables.keys() <= states.keys():
+                least[name] = min((state for some in states.values() for state in some), key=RANGE_STATES.index)
+        return least
+
     def applied_for(self, table: str) -> set[str]:
         """Names of the files all of whose edits of the table are applied."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
@@ -302,7 +323,7 @@ class Log:
         added: dict[tuple[str, str], int] = {}
         with self._store.database.write() as connection:
             tables = self._tables(connection)
-            for some in _chunks(files):
+            for some in chunks(files):
                 of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table, ranges.c.state == "applied")
                 found += fetch(connection, WalRange, ranges, *of_table, ranges.c.file.in_(some))
                 connection.execute(update(ranges).where(*of_table, ranges.c.file.in_(some)).values(state="verified"))
@@ -379,7 +400,7 @@ class Log:
         wal_files = self._store.table("wal_files")
         return {
             file.name: file
-            for some in _chunks(names)
+            for some in chunks(names)
             for file in fetch(
                 connection, WalFile, wal_files, wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some)
             )
@@ -396,7 +417,7 @@ class Log:
         of_run = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_not(None))
         return [
             Packed.of(row)
-            for some in _chunks(names)
+            for some in chunks(names)
             for row in connection.execute(select(wal_files).where(*of_run, wal_files.c.name.in_(some))).mappings()
         ]
 
@@ -404,7 +425,7 @@ class Log:
         """The ranges of files, packed or not."""
         table, tables = self._store.table("wal_ranges"), self._tables(connection)
         found = [item for file in self._packed(connection, names) for item in file.ranges(tables)]
-        for some in _chunks(names):
+        for some in chunks(names):
             found += fetch(connection, WalRange, table, table.c.run_id == self._run_id, table.c.file.in_(some))
         return found
 
@@ -476,9 +497,3 @@ class Log:
 
 def _by_number(files: Table) -> tuple[ColumnElement[Any], ...]:
     return files.c.wal_group, files.c.number, files.c.name
-
-
-def _chunks(names: Iterable[str]) -> Iterator[list[str]]:
-    """Names in the order of the index, as many as one statement takes."""
-    ordered = sorted(set(names))
-    return (ordered[i : i + _NAMES] for i in range(0, len(ordered), _NAMES))

@@ -59,7 +59,10 @@ class Phases:
 
     def find(self, phase: str, subject: str = "") -> PhaseRecord | None:
         """A phase as it is now; None before its first attempt."""
-        return next((known for known in self.all() if (known.phase, known.subject) == (phase, subject)), None)
+        phases = self._store.table("phases")
+        same = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
+        with self._store.database.read() as connection:
+            return next(iter(fetch(connection, PhaseRecord, phases, *same)), None)
 
     def all(self) -> list[PhaseRecord]:
         """All phases in the order in which they were last started."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from walferry.errors import UsageError
 from walferry.ledger import audit as chain
 from walferry.ledger.database import Database
 from walferry.ledger.rows import AuditLine, Row, RunRecord, from_columns
+
+NAMES = 500
+"""in one statement"""
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,9 @@ def fetch(
     """The rows of a table that meet all conditions, as dataclasses."""
     rows = connection.execute(select(table).where(*conditions).order_by(*order)).mappings()
     return [from_columns(kind, row) for row in rows]  # type: ignore[arg-type]
+
+
+def chunks(names: Iterable[str]) -> Iterator[list[str]]:
+    """Names in the order of an index, as many at a time as one statement takes."""
+    ordered = sorted(set(names))
+    return (ordered[i : i + NAMES] for i in range(0, len(ordered), NAMES))

@@ -36,7 +36,8 @@ def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lamb
     """
 
     def attempts() -> int:
-        return max(p.attempts for p in run.ledger.phases.all() if p.phase == "replay")
+        phase = run.ledger.phases.find("replay")
+        return phase.attempts if phase else 0
 
     def work() -> dict[str, Any]:
         mine = attempts()

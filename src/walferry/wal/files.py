@@ -23,6 +23,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from posixpath import basename
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -31,7 +32,7 @@ from walferry.errors import TransientError
 from walferry.formats.wal import TRAILER_MAGIC
 from walferry.storage import FileStatus, FileSystem
 
-_NAME = re.compile(r"^(?P<group>(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+).*)\.(?P<number>\d+)$")
+_GROUP = re.compile(r"^(?P<host>.+?)%2C(?P<port>\d+)%2C(?P<start>\d+)")
 _LISTING_ATTEMPTS = 5
 
 
@@ -69,14 +70,20 @@ def parse_wal_name(name: str) -> WalName | None:
 
     None for files that do not hold edits of user tables: `.meta` files, the master's own region, procedure WALs.
     """
-    match = _NAME.match(name)
-    if match is None or unquote(name).startswith("pv2-"):
+    group, _, number = name.rpartition(".")
+    if not number.isdecimal():
         return None
-    group = match["group"]
-    if name.endswith("$masterlocalwal$"):
+    server = _server_of(group)
+    return WalName(group, server, int(number)) if server else None
+
+
+@lru_cache(maxsize=4096)
+def _server_of(group: str) -> str | None:
+    """The server of a WAL group: a listing has many files of few groups."""
+    match = _GROUP.match(group)
+    if match is None or unquote(group).startswith("pv2-"):
         return None
-    server = ",".join((unquote(match["host"]), match["port"], match["start"]))
-    return WalName(group, server, int(match["number"]))
+    return ",".join((unquote(match["host"]), match["port"], match["start"]))
 
 
 def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:

@@ -66,7 +66,7 @@ def test_what_waits_for_its_turn_is_no_gap(book: Ledger) -> None:
     facts = run_page(book, book.run(run))
     assert facts["gaps"]["total"] == 0
     assert facts["alarms"] == []
-    assert {hole.kind for hole in find_holes(book, run, book.of(run).log.files(), drained=False)} == {"waiting"}
+    assert {hole.kind for hole in find_holes(book, run, drained=False)} == {"waiting"}
 
 
 def test_a_file_that_was_passed_over_is_a_gap(book: Ledger) -> None:
@@ -96,7 +96,7 @@ def test_an_item_in_quarantine_is_held_and_no_gap_also_before_its_regions_are(bo
     book.of(run).log.see_files([file, seen(0, 11, length=100)])
     book.of(run).log.set_ranges(whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
     book.of(run).quarantine.put([QuarantineItem(file.name, 5, 7, NAMES[0], "r1", 4, "refused", b"\x00")])
-    holes = find_holes(book, run, book.of(run).log.files(), drained=True)
+    holes = find_holes(book, run, drained=True)
     assert [(hole.kind, hole.gap.kind) for hole in holes] == [("held", GapKind.HELD)]
     assert [row["kind"] for row in run_page(book, book.run(run))["gaps"]["rows"]] == ["held"]
 

@@ -179,7 +179,7 @@ def one_round(run: Run, number: int) -> list[WalFile]:
     run.ledger.rounds.record(made(number))
     status(run.ledger)
     assert run.ledger.log.gaps() == []
-    run.ledger.log.coverage(), run.ledger.log.reached()
+    assert all([run.ledger.log.coverage(), run.ledger.log.reached(), run.ledger.log.groups()])
     return pending
 
 

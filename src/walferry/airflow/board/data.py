@@ -25,7 +25,6 @@ from walferry.ledger import (
     RangeComparison,
     Round,
     RunRecord,
-    WalFile,
     source_tables,
     target_tables,
 )
@@ -43,6 +42,8 @@ from walferry.run.status import status
 
 RUNS_PER_PAGE = 25
 ROWS_PER_PAGE = 25
+MOST_ROUNDS = 3_000
+"""shown in a chart: the latest"""
 MOST_POINTS = 300
 """of a chart; more rounds are combined"""
 LATEST_ROUNDS = 12
@@ -85,7 +86,7 @@ def overview(ledger: Ledger, page: int = 0, old_run: OldRun = lambda _, work: wo
 
 
 def _line(ledger: Ledger, run: RunRecord) -> Facts:
-    holes = _holes(ledger, run, ledger.of(run.run_id).log.files())
+    holes = _holes(ledger, run)
     return _head(ledger, run) | {
         "gaps": len({hole.gap.file for hole in holes if hole.kind == "gap"}),
         "held": len(ledger.of(run.run_id).quarantine.items("held")),
@@ -109,8 +110,7 @@ def _head(ledger: Ledger, run: RunRecord) -> Facts:
 
 def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     """Everything that the page of a run shows."""
-    files = ledger.of(run.run_id).log.files()
-    holes = _holes(ledger, run, files)
+    holes = _holes(ledger, run)
     lost = [hole for hole in holes if hole.kind == "gap"]
     phases = ledger.of(run.run_id).phases.all()
     facts = summary(ledger.of(run.run_id))
@@ -120,7 +120,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     decided = ledger.of(run.run_id).comparisons.accepted()
     items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
-    rounds = ledger.of(run.run_id).rounds.all()
+    rounds = ledger.of(run.run_id).rounds.latest(MOST_ROUNDS)
     signs = alive(ledger.of(run.run_id))
     total, lines = ledger.of(run.run_id).audit_page(ROWS_PER_PAGE, pages.audit * ROWS_PER_PAGE)
     return {
@@ -133,7 +133,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], facts),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
-        "lanes": draw_lanes(ledger, run.run_id, files, holes, head["tables"], pages.lanes),
+        "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
         "charts": series(rounds),
@@ -166,10 +166,10 @@ def check_audit(ledger: Ledger) -> Facts:
     return {"lines": head.sequence, "hash": head.hash, "broken": None}
 
 
-def _holes(ledger: Ledger, run: RunRecord, files: Sequence[WalFile]) -> list[Hole]:
+def _holes(ledger: Ledger, run: RunRecord) -> list[Hole]:
     done = ledger.of(run.run_id).phases.facts("drain") is not None
     try:
-        return find_holes(ledger, run.run_id, files, done)
+        return find_holes(ledger, run.run_id, done)
     except UsageError:
         return []  # a spec without tables: no file is required
 

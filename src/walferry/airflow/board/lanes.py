@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from walferry.ledger import Gap, Ledger, WalFile, WalRange
-from walferry.ledger.rows import RANGE_STATES
+from walferry.ledger import Gap, Ledger, WalFile
+from walferry.ledger.rows import RangeState
 from walferry.refusals import GapKind
 from walferry.run.fences import fences_of
 
@@ -47,14 +47,15 @@ class Block:
     last: str
 
 
-def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: bool) -> list[Hole]:
+def find_holes(ledger: Ledger, run_id: str, drained: bool) -> list[Hole]:
     """The rows of the ledger's view `gaps`, classified; `drained`: everything should have been applied."""
-    known = {file.name: file for file in files}
+    gaps = ledger.of(run_id).log.gaps()
+    known = ledger.of(run_id).log.known({gap.file for gap in gaps})
     reached = ledger.of(run_id).log.reached()
     fences = fences_of(ledger.of(run_id))
     held = {(hold.file, hold.table) for hold in ledger.of(run_id).quarantine.holds()}
     holes = []
-    for gap in ledger.of(run_id).log.gaps():
+    for gap in gaps:
         file = known.get(gap.file)
         group = file.group if file else gap.file.rpartition(".")[0]
         kind: Literal["gap", "held", "waiting"] = "waiting"
@@ -68,17 +69,13 @@ def find_holes(ledger: Ledger, run_id: str, files: Sequence[WalFile], drained: b
     return holes
 
 
-def draw_lanes(
-    ledger: Ledger, run_id: str, files: Sequence[WalFile], holes: Sequence[Hole], tables: int, page: int
-) -> dict[str, Any]:
+def draw_lanes(ledger: Ledger, run_id: str, holes: Sequence[Hole], page: int) -> dict[str, Any]:
     """A page of lanes as plain values: those with gaps first, then those with held bytes, then by name.
 
-    `files` are the run's, `holes` the result of `find_holes`, `tables` the number of tables in the run.
+    `holes` is the result of `find_holes`. Only the files of these lanes are read.
     """
-    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    log = ledger.of(run_id).log
     troubles: dict[str, list[Hole]] = defaultdict(list)
-    for file in files:
-        by_group[file.group].append(file)
     for hole in holes:
         troubles[hole.group].append(hole)
     kinds = {group: {hole.kind for hole in found} for group, found in troubles.items()}
@@ -86,11 +83,12 @@ def draw_lanes(
     def worst_first(group: str) -> tuple[bool, bool, str]:
         return "gap" not in kinds.get(group, ()), "held" not in kinds.get(group, ()), group
 
-    order = sorted(by_group.keys() | troubles.keys(), key=worst_first)
+    order = sorted(log.groups() | troubles.keys(), key=worst_first)
     shown = order[page * PER_PAGE : (page + 1) * PER_PAGE]
-    ranges: dict[str, list[WalRange]] = defaultdict(list)
-    for item in ledger.of(run_id).log.ranges(groups=shown):
-        ranges[item.file].append(item)
+    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    for file in log.files(shown):
+        by_group[file.group].append(file)
+    reached = log.least_states(shown)
     fences = fences_of(ledger.of(run_id))
     lanes = []
     for group in shown:
@@ -101,7 +99,7 @@ def draw_lanes(
         for file in by_group[group]:
             found = by_file.pop(file.name)
             inside = bool(found) or fences.holds(file)
-            state = file_state(file, ranges[file.name], found, tables) if inside else "outside"
+            state = file_state(file, reached.get(file.name), found) if inside else "outside"
             parts.append((state, file.length, file.name))
         parts += [("gap", 0, name) for name in by_file]  # never listed
         parts.sort(key=lambda part: _number(part[2]))
@@ -118,15 +116,15 @@ def draw_lanes(
     return {"total": len(order), "page": page, "size": PER_PAGE, "rows": lanes}
 
 
-def file_state(file: WalFile, ranges: Collection[WalRange], holes: Iterable[Hole], tables: int) -> State:
-    """The state of the file over all tables: the least that any of them has reached."""
+def file_state(file: WalFile, reached: RangeState | None, holes: Iterable[Hole]) -> State:
+    """The state of the file; `reached`: the least that any of the run's tables has, if all have begun."""
     kinds = {hole.kind for hole in holes}
     if "gap" in kinds:
         return "gap"
     if "held" in kinds:
         return "held"
-    if len({item.table for item in ranges}) >= tables:
-        return min((item.state for item in ranges), key=RANGE_STATES.index)
+    if reached is not None:
+        return reached
     return "sealed" if file.state == "sealed" else "seen"
 
 
