@@ -1,7 +1,7 @@
 """Replay by WAL group: the cells' bytes go from the file into the request unchanged.
 
-One task per group, its files in order, all tables in one pass. Correct only if no region moved while the files were
-written (`replay.rounds` makes sure of that); otherwise `by_row` applies them.
+One task takes files of one group in order, all tables in one pass. Correct only for regions that stood still while the
+files were written (`replay.cut`); what the files hold of others is counted, and `by_row` applies it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.apply.outcomes import FileReport, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
+from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
@@ -34,17 +34,18 @@ LANES = 4
 
 @dataclass(frozen=True)
 class GroupTask:
-    """Files of one WAL group in order; entries of `held` regions are not applied."""
+    """Files of one WAL group in order; of them the edits of regions that stood still, but for those that are held."""
 
     route: Route
     files: tuple[WalFile, ...]
+    standing: frozenset[str]
+    """encoded names"""
     held: frozenset[str] = frozenset()
 
 
-def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
-    """Apply every group in its own Spark task. Returns the reports of all files, in task order."""
-    sizes = [sum(file.length for file in task.files) for task in tasks]
-    return fan_out(spark, apply_group, tasks, what="apply edits", sizes=sizes)
+def apply_in_spark(spark: SparkSession, task: GroupTask, what: str) -> list[FileReport]:
+    """Apply the files of one WAL group in a Spark job of one task. Returns the files' reports, in order."""
+    return fan_out(spark, apply_group, [task], what=what, sizes=[sum(file.length for file in task.files)])
 
 
 def apply_group(task: GroupTask) -> list[FileReport]:
@@ -71,6 +72,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
+    moved = Moved()
     wal = task.route.open(file)
     try:
         for batch in wal:
@@ -80,12 +82,14 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
                 refusals.append(refusal)
                 lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-            lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits)))
+            stands = np.array([name.decode() in task.standing for name in batch.regions] or [False])[batch.region]
+            lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
+            moved.add(batch, np.flatnonzero(edits & ~stands))
             if len(batch):
                 count_bytes(int(batch.end[-1] - batch.start[0]))
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
-    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events))
+    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits())
 
 
 @dataclass(frozen=True)

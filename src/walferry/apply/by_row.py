@@ -10,7 +10,7 @@ a later one of them outranks are left out, so that an older window never undoes 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -91,6 +91,10 @@ class RowTask:
     """with a window: by file and source table, the edits outside it that the target already has"""
     absent_at_target: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries among those that the target does not have after all"""
+    borders: tuple[tuple[str, bytes], ...] = ()
+    """table and first row of each piece but the first, in order"""
+    pieces: frozenset[int] | None = None
+    """the pieces to be applied, by number from 0; None: all"""
 
 
 _ROW_SCHEMA = pa.schema(
@@ -104,12 +108,13 @@ _ROW_SCHEMA = pa.schema(
         ("write_time", pa.int64()),
         ("file", pa.string()),
         ("offset", pa.int64()),
+        ("piece", pa.int32()),
         ("cell", pa.binary()),
     ]
 )
 _ROW_DDL = (
     "table string, row binary, sequence_number long, index int, region string, clusters binary, "
-    "write_time long, file string, offset long, cell binary"
+    "write_time long, file string, offset long, piece int, cell binary"
 )
 # What ranks edits of a column, needed only if there are settled ones.
 _RANKED_SCHEMA = pa.schema(
@@ -142,17 +147,12 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     is in one partition, and a partition has one request under way. Cells that the target refuses are reported; other
     cells of their rows may have been applied, so their regions must later be applied again as a whole.
     """
-    numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
-    ranked = bool(task.settled)
-    cells: DataFrame = numbers.mapInArrow(
-        lambda batches: _read_rows(task, batches), _RANKED_DDL if ranked else _ROW_DDL
-    )
+    cells = _cells(spark, task)
     writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
     placed = cells.repartition(writers, "table", "row")
-    if ranked:
+    if task.settled:
         placed = _rank(placed)
-    ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
-    sent = ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
+    sent = _sent(task, placed)
     with job(spark, "apply edits by row"):
         outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
@@ -164,6 +164,50 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
         tuple(first.values()),
         sum(outcome.outranked for outcome in outcomes),
     )
+
+
+def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+    """Cut the chosen cells of all files into pieces, which are ranges of rows.
+
+    Returns what applies one piece, named as in the log, in a Spark job of one task; several may run at once. The first
+    of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted.
+    """
+    placed = _cells(spark, task).repartitionById(len(task.borders) + 1, "piece")
+    sent = _sent(task, placed).rdd
+
+    def apply(piece: int, what: str) -> RowsApplied:
+        with job(spark, what):
+            (row,) = spark.sparkContext.runJob(sent, list, [piece])
+        outcome: RowsApplied | WalferryError = pickle.loads(row["outcome"])
+        if isinstance(outcome, WalferryError):
+            raise outcome
+        return outcome
+
+    return apply
+
+
+def _cells(spark: SparkSession, task: RowTask) -> DataFrame:
+    numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
+    return numbers.mapInArrow(lambda batches: _read_rows(task, batches), _RANKED_DDL if task.settled else _ROW_DDL)
+
+
+def _sent(task: RowTask, placed: DataFrame) -> DataFrame:
+    ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
+    return ordered.mapInArrow(lambda batches: _send_rows(task, batches), "outcome binary")
+
+
+def pieces_of(cells: pa.RecordBatch, borders: Sequence[tuple[str, bytes]]) -> np.ndarray:
+    """The piece of each cell, by its table and row; `borders` as in `RowTask`."""
+    if not borders or not cells.num_rows:
+        return np.zeros(cells.num_rows, np.int32)
+    starts = pa.array([table.encode() + b"\0" + row for table, row in borders], pa.binary())
+    keys = pc.binary_join_element_wise(cells["table"].cast(pa.binary()), cells["row"], pa.scalar(b"\0", pa.binary()))
+    # The sort is stable, so that a border comes before the cells of its own row.
+    order = pc.sort_indices(pa.concat_arrays([starts, keys])).to_numpy()
+    piece = np.empty(len(order), np.int32)
+    piece[order] = np.cumsum(order < len(borders))
+    of_cells: np.ndarray = piece[len(borders) :]
+    return of_cells
 
 
 def _rank(cells: DataFrame) -> DataFrame:
@@ -202,9 +246,19 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
     try:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from _read_file(task, task.files[number])
+                for cells in _read_file(task, task.files[number]):
+                    yield _placed(task, cells)
     except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
-        yield _failure(error, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
+        for piece in range(len(task.borders) + 1):  # none of them has all of its edits
+            yield _failure(error, piece, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
+
+
+def _placed(task: RowTask, cells: pa.RecordBatch) -> pa.RecordBatch:
+    """The cells with their pieces; only those of pieces that are to be applied."""
+    pieces = pieces_of(cells, task.borders)
+    at = cells.schema.get_field_index("piece")
+    cells = cells.set_column(at, cells.schema.field(at), pa.array(pieces))
+    return cells if task.pieces is None else cells.filter(pa.array(np.isin(pieces, list(task.pieces))))
 
 
 def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
@@ -218,9 +272,11 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
             raise
 
 
-def _failure(error: WalferryError, schema: pa.Schema) -> pa.RecordBatch:
+def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBatch:
     """A row without a table: it sorts first, and the sending side raises it again."""
-    values = dict.fromkeys(schema.names) | {"row": b"", "sequence_number": 0, "index": 0, "cell": pickle.dumps(error)}
+    values = dict.fromkeys(schema.names) | {
+        "row": b"", "sequence_number": 0, "index": 0, "piece": piece, "cell": pickle.dumps(error),
+    }  # fmt: skip
     return pa.record_batch([pa.array([values[field.name]], field.type) for field in schema], schema=schema)
 
 
@@ -297,6 +353,7 @@ def row_cells(
             pa.array(batch.write_time[entry], pa.int64()),
             pa.array([file]).take(pa.array(np.zeros(len(entry), np.int64))),
             pa.array(batch.base + batch.start[entry], pa.int64()),
+            pa.array(np.zeros(len(entry), np.int32)),
             pa.Array.from_buffers(pa.binary(), len(entry), [None, pa.py_buffer(borders), pa.py_buffer(buffer)]),
             *ranking,
         ],

@@ -9,6 +9,7 @@ import numpy as np
 
 from walferry.apply.region_events import RegionEvent
 from walferry.errors import DamagedInputError
+from walferry.formats.cells import index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
@@ -53,6 +54,20 @@ class Withheld:
 
 
 @dataclass(frozen=True)
+class MovedEdits:
+    """The edits of one region in one file that were left to be applied in row order.
+
+    `rows`: the row of about every `SAMPLE_BYTES`th byte of their cells.
+    """
+
+    table: str
+    region: str
+    size: int
+    """bytes of their cells"""
+    rows: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
 class FileReport:
     """The outcome for one file. `complete`: read and applied to its end, except what was refused or withheld."""
 
@@ -64,6 +79,44 @@ class FileReport:
     withheld: tuple[Withheld, ...]
     events: tuple[RegionEvent, ...] = ()
     """what happened to regions of the wanted tables; all of it, if the report is complete"""
+    moved: tuple[MovedEdits, ...] = ()
+
+
+SAMPLE_BYTES = 1 << 20
+"""of cells of a region that moved, for each row that is named: their rows are cut into pieces by these"""
+
+
+class Moved:
+    """What one file holds of regions that moved."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[tuple[str, str], int] = {}
+        self._rows: dict[tuple[str, str], list[bytes]] = {}
+        self._unsampled = 0
+
+    def add(self, batch: EntryBatch, picked: np.ndarray) -> None:
+        """Count these entries of a batch."""
+        if len(picked) == 0:
+            return
+        sizes = batch.end[picked] - batch.cells_start[picked]
+        total = np.cumsum(sizes) + self._unsampled
+        samples = picked[np.diff(total // SAMPLE_BYTES, prepend=0) > 0]
+        self._unsampled = int(total[-1]) % SAMPLE_BYTES
+        for table, region in np.unique(np.stack([batch.table[picked], batch.region[picked]]), axis=1).T:
+            mine = (batch.table[picked] == table) & (batch.region[picked] == region)
+            key = batch.tables[table].decode(), batch.regions[region].decode()
+            self._bytes[key] = self._bytes.get(key, 0) + int(sizes[mine].sum())
+        for entry in samples.tolist():
+            key = batch.tables[batch.table[entry]].decode(), batch.regions[batch.region[entry]].decode()
+            first = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
+            begin, length = int(first.row_start[0]), int(first.row_length[0])
+            self._rows.setdefault(key, []).append(batch.buffer[begin : begin + length].tobytes())
+
+    def edits(self) -> tuple[MovedEdits, ...]:
+        """What was counted, by table and region."""
+        return tuple(
+            MovedEdits(*key, size, tuple(self._rows.get(key, ()))) for key, size in sorted(self._bytes.items())
+        )
 
 
 class Tally:

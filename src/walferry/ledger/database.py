@@ -45,6 +45,8 @@ TABLES = (
     "differences",
     "rounds",
     "round_totals",
+    "batches",
+    "pieces",
     "audit",
     "notes",
     "coverage",

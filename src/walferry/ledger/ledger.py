@@ -20,6 +20,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
+from walferry.ledger.batches import Batches
 from walferry.ledger.comparisons import Comparisons
 from walferry.ledger.database import Database
 from walferry.ledger.leases import Leases
@@ -64,6 +65,7 @@ class RunLedger:
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
+        self.batches = Batches(store, run_id)
         self.rounds = Rounds(store, run_id)
         self.notes = Notes(store, run_id)
 

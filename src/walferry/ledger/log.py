@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, s
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger.batches import Change
 from walferry.ledger.fences import fence_of, set_fence
 from walferry.ledger.folding import chains, folded, write_folded
 from walferry.ledger.forward import check_forward, merge, named, range_key, range_name, sums, was_sealed
@@ -186,10 +187,13 @@ class Log:
             for name, length in lengths.items():
                 connection.execute(update(wal_files).where(*self._file(name)).values(length=length))
 
-    def set_ranges(self, ranges: Sequence[WalRange], regions: RegionChanges | None = None) -> None:
+    def set_ranges(
+        self, ranges: Sequence[WalRange], regions: RegionChanges | None = None, also: Change | None = None
+    ) -> None:
         """Record ranges by (file, start, table). A state only moves forward, and an end only until it is applied.
 
-        `regions`: what these files show about regions, recorded in the same transaction, so that nothing counts twice.
+        `regions`: what these files show about regions, recorded in the same transaction, so that nothing counts twice;
+        `also`: what else is recorded in it.
 
         The file must have been seen (`see_files`). Ranges of a file and table should tile it from 0 to its length,
         header and trailer included, since `gaps` covers every byte. Raises WalferryError that names the range that
@@ -212,6 +216,8 @@ class Log:
                 known[range_key(item)] = item
             self._replace(connection, before, known)
             change_regions(self._store, connection, self._run_id, regions or {})
+            if also is not None:
+                also(connection)
 
     def ranges(
         self,

@@ -22,6 +22,9 @@ ObjectState = Literal["planned", "made", "removed"]
 FileState = Literal["open", "sealed", "missing"]
 RangeState = Literal["seen", "sealed", "applied", "verified"]
 FenceKind = Literal["start", "end"]
+PieceKind = Literal["group", "rows"]
+"""How a piece is applied: files of one WAL group in order, or a range of rows of all files."""
+PieceState = Literal["waiting", "running", "done"]
 ClusterSide = Literal["source", "target"]
 ObjectKind = Literal["peer", "snapshot", "table", "read-only table", "durability"]
 """What walferry creates or sets on a cluster: a replication peer, a snapshot, a target table (which stays when the run
@@ -326,6 +329,9 @@ class Round:
     cells: int
     lag_ms: int
     backlog_bytes: int
+    pieces: int = 0
+    repeated: int = 0
+    """attempts at pieces beyond the first"""
 
     @property
     def covered_ms(self) -> int:
@@ -354,6 +360,33 @@ class RoundTotals:
             self.cells + made.cells - sum(other.cells for other in replaced),
             max(self.longest_lag_ms, made.lag_ms, age_ms),
         )
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """A batch of sealed files that is not completely applied yet; `plan` is JSON of the room that applies it."""
+
+    plan: str
+    started_ms: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a batch that is applied and recorded on its own; `plan` and `outcome` are JSON of who applies it.
+
+    `subject` is a WAL group or a range of rows, as text. The oldest edits are in the lowest number.
+    """
+
+    number: int
+    kind: PieceKind
+    subject: str
+    plan: str
+    bytes: int
+    state: PieceState = "waiting"
+    attempts: int = 0
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    outcome: str = ""
 
 
 @dataclass(frozen=True)

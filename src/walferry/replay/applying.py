@@ -74,18 +74,21 @@ def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: boo
     give_back(run, list(leases))
 
 
+def is_paused(run: Run) -> bool:
+    """Whether the run is paused. Raises RunEndedError when it was ended."""
+    record = run.ledger.record
+    if record.state != "running":
+        raise RunEndedError(
+            f"run {record.run_id} was {record.state}: {record.outcome or 'no reason given'}", run=record.run_id
+        )
+    return record.paused
+
+
 def wait_while_paused(run: Run) -> None:
     """Return at once, or when a paused run is resumed. Raises RunEndedError when the run was ended."""
     announced = False
-    while True:
-        record = run.ledger.record
-        if record.state != "running":
-            raise RunEndedError(
-                f"run {record.run_id} was {record.state}: {record.outcome or 'no reason given'}", run=record.run_id
-            )
-        if not record.paused:
-            return
+    while is_paused(run):
         if not announced:
-            log.info("paused; `walferry resume %s` continues", record.name)
+            log.info("paused; `walferry resume %s` continues", run.record.name)
             announced = True
         time.sleep(1.0)

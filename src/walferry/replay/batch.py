@@ -1,96 +1,394 @@
-"""Apply a batch of sealed files: by group for tables whose regions did not move, by row for others; then record it."""
+"""Apply a batch of sealed files in pieces, each of them recorded on its own, and then record the batch as a round.
+
+Regions that stood still while the files were written go by group: one pass over each group's files. Rows of regions
+that moved are sorted, in pieces that are ranges of rows. Both are decided when the batch begins and kept in the ledger:
+a process that continues a batch repeats only the pieces that were running.
+
+What a file holds for a table is recorded with its piece if all of the table's regions stood still. Otherwise it waits
+for the rows, because only all files together tell whether the table's history continued (R11).
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
+from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_group import GroupTask, apply_groups
-from walferry.apply.by_row import RowTask, apply_by_row, index_files
+from walferry.apply.by_group import GroupTask, apply_in_spark
+from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
 from walferry.clock import now_ms
+from walferry.errors import GapError
 from walferry.hbase.descriptors import Region
-from walferry.ledger import KnownRegion, Round
-from walferry.ledger.regions import RegionChanges, RegionKey
-from walferry.refusals import ANY_REGION, RefusalKind
+from walferry.ledger import Piece, Round
+from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage
+from walferry.replay.applying import is_paused
 from walferry.replay.cut import regions_of
+from walferry.replay.pieces import run_pieces
 from walferry.replay.quarantine import held_regions, record, untouched
+from walferry.replay.row_ranges import RowRange, cut_rows
 from walferry.run.backlog import unapplied
-from walferry.run.facts import keep_applied_cut
+from walferry.run.facts import keep_lines
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
+PIECE_BYTES = 256 << 20
+"""of the files, or of the cells, in one piece; a larger file is a piece of its own"""
+_T = TypeVar("_T")
+_JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
-@dataclass(frozen=True)
-class Batch:
-    """Sealed files to apply together, and the tables none of whose regions moved while the files were written."""
 
-    files: list[WalFile]
+class Batch(BaseModel):
+    """Sealed files to apply together, and what was known of the regions of the run's tables when it began."""
+
+    model_config = _JSON
+
+    files: tuple[WalFile, ...]
     calm: frozenset[str]
+    """the tables all of whose regions stood still while the files were written"""
+    standing: frozenset[str]
+    """the regions that did, of all tables"""
     cut_ms: int
     """everything written before this moment is applied once the batch is"""
-    before: dict[str, str] | None
-    """fingerprints before the cut; None when the batch does not include all files before the cut"""
-    regions: Mapping[str, Sequence[Region]]
+    before: dict[str, dict[str, str]]
+    """the lines of the regions before the cut"""
+    regions: dict[str, tuple[Region, ...]]
     """each table's regions as of the cut; at the drain, as of its beginning"""
+    held: dict[str, frozenset[str]] = {}
+    """for each table, the regions that quarantine held"""
+
+
+class _GroupDone(BaseModel):
+    """What a piece of a group has shown that is needed until the batch is recorded."""
+
+    model_config = _JSON
+
+    bytes: int
+    entries: int
+    cells: int
+    held: frozenset[str]
+    """regions of which nothing is applied from here on"""
+    reports: tuple[FileReport, ...]
+    """on the tables that are recorded with the batch"""
+
+
+class _RowsDone(BaseModel):
+    """What a piece of rows has shown."""
+
+    model_config = _JSON
+
+    refusals: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True)
-class _Done:
-    """The outcome of the files for some of the tables, and what they showed about these tables' regions."""
+class _Work:
+    """A batch and what applies it."""
 
-    reports: list[FileReport]
-    regions: RegionChanges
+    run: Run
+    spark: SparkSession
+    route: Route
+    batch: Batch
+
+    def stopped(self) -> set[str]:
+        """Tables of which nothing is applied any more."""
+        return {table for table, regions in held_regions(self.run).items() if ANY_REGION in regions}
+
+    def narrowed(self, tables: Collection[str]) -> Route:
+        """The route for some of the tables."""
+        return replace(self.route, tables={t: target for t, target in self.route.tables.items() if t in tables})
+
+    def guard(self) -> None:
+        """Raise LeaseLostError if a successor of this process may have recorded something by now."""
+        self.route.guard(list(self.route.tables.values()))
+
+    def pieces(self, kind: str) -> list[Piece]:
+        """Those of a kind, as recorded."""
+        return [piece for piece in self.run.ledger.batches.pieces() if piece.kind == kind]
+
+    def apply(
+        self, pieces: Sequence[Piece], begin: Callable[[Piece], Callable[[], _T]], done: Callable[[Piece, _T], None]
+    ) -> None:
+        """Apply the pieces that are not done."""
+        context = self.spark.sparkContext
+        run_pieces(
+            [piece for piece in pieces if piece.state != "done"],
+            begin,
+            done,
+            at_once=max(1, context.defaultParallelism),
+            may_begin=lambda: not is_paused(self.run),
+            cancel=context.cancelAllJobs,
+        )
 
 
-def apply_batch(run: Run, spark: SparkSession, route: Route, batch: Batch, started_ms: int) -> Round:
-    """Apply a batch and record it as a round; what is held or refused is in quarantine.
+def begin_batch(run: Run, batch: Batch, started_ms: int) -> None:
+    """Record a batch, with the regions that are held now; `continue_batch` applies it."""
+    held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
+    batch = batch.model_copy(update={"held": held})
+    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files), started_ms)
 
-    Raises LeaseLostError, and records nothing, if the leases were lost meanwhile.
+
+def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
+    """Apply what is left of the run's unfinished batch and record it as a round; None if there is no such batch.
+
+    What is held or refused is in quarantine then. Raises LeaseLostError, and records nothing more, if the leases were
+    lost meanwhile; GapError when one of its files has vanished.
     """
-    held = held_regions(run)
-    stopped = {table for table, regions in held.items() if ANY_REGION in regions}
-    reports = [untouched(file, stopped) for file in batch.files if stopped]
-    regions: dict[RegionKey, KnownRegion | None] = {}
-    moved = {pair.source for pair in run.tables} - batch.calm - stopped
-    if moved and batch.files:
-        done = _apply_moved(run, spark, _narrow(route, moved), batch, held)
-        reports += done.reports
-        regions |= done.regions
-    calm = batch.calm - stopped
-    if calm and batch.files:
-        done = _apply_calm(run, spark, _narrow(route, calm), batch, held)
-        reports += done.reports
-        regions |= done.regions
-    route.guard(list(route.tables.values()))  # a process that was suspended must not undo what its successor recorded
-    record(run, reports, regions)
-    if batch.before is not None:
-        keep_applied_cut(run, batch.before)
-    return _record_round(run, batch, reports, started_ms)
+    kept = run.ledger.batches.now()
+    if kept is None:
+        return None
+    work = _Work(run, spark, route, Batch.model_validate_json(kept.plan))
+    if not any(piece.attempts for piece in run.ledger.batches.pieces()):
+        _look_at_closed(work)
+    try:
+        groups = _apply_groups(work)
+        refusals = _apply_rows(work, [report for group in groups for report in group.reports])
+    except GapError as gap:
+        run.ledger.log.mark_missing(gap.facts["file"])
+        raise
+    return _record(work, kept.started_ms, groups, refusals)
 
 
-def _record_round(run: Run, batch: Batch, reports: Sequence[FileReport], started_ms: int) -> Round:
-    ended_ms = now_ms()
-    tallies = [tally for report in reports if report.complete for tally in report.tallies]
+def _cut_groups(files: Iterable[WalFile]) -> list[Piece]:
+    """Consecutive files of each group, up to `PIECE_BYTES` and at least one; the oldest first."""
+    runs: list[list[WalFile]] = []
+    for file in sorted(files, key=lambda file: (file.group, file.number)):
+        fits = runs and runs[-1][0].group == file.group
+        if not fits or sum(other.length for other in runs[-1]) + file.length > PIECE_BYTES:
+            runs.append([])
+        runs[-1].append(file)
+    return [
+        Piece(number, "group", some[0].group, json.dumps([file.name for file in some]), sum(f.length for f in some))
+        for number, some in enumerate(sorted(runs, key=lambda some: some[0].number))
+    ]
+
+
+# ------------------------------------------------------------------ by group
+
+
+def _apply_groups(work: _Work) -> list[_GroupDone]:
+    """Apply the pieces by group; what each of them, also of those done earlier, has shown."""
+    pieces = work.pieces("group")
+    files = {file.name: file for file in work.batch.files}
+    outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
+    of_batch = frozenset(region for regions in work.batch.held.values() for region in regions)
+    stopped: dict[int, set[str]] = {}
+
+    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
+        work.run.ledger.batches.start(piece.number)
+        stopped[piece.number] = work.stopped()
+        route = work.narrowed(set(work.route.tables) - stopped[piece.number])
+        if not route.tables:
+            return list
+        # A region that stood still is in one group only, whose pieces come one after the other.
+        held = of_batch.union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
+        mine = tuple(files[name] for name in json.loads(piece.plan))
+        task = GroupTask(route, mine, work.batch.standing, held)
+        return partial(apply_in_spark, work.spark, task, f"apply edits, piece {piece.number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, reports: list[FileReport]) -> None:
+        work.guard()
+        mine = [files[name] for name in json.loads(piece.plan)]
+        outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
+
+    work.apply(pieces, begin, done)
+    return [outcomes[piece.number] for piece in pieces]
+
+
+def _record_group(
+    work: _Work, piece: Piece, files: Sequence[WalFile], reports: Sequence[FileReport], stopped: Collection[str]
+) -> _GroupDone:
+    """Record a piece: of the calm tables all that its files hold, of the others that it is done."""
+    run, batch = work.run, work.batch
+    calm = batch.calm - set(stopped)
+    now = [_part(report, calm - {edits.table for edits in report.moved}) for report in reports]
+    later = [_part(report, {t.table for t in report.tallies} - {t.table for t in part.tallies})
+             for report, part in zip(reports, now, strict=True)]  # fmt: skip
+    events = [event for report in now if report.complete for event in report.events]
+    before = run.ledger.regions.known(calm, (event.region for event in events))
+    after = lineage.follow(before, events, partial(lineage.families_of, run.source))
+    told = lineage.changes(before, after, calm - after.breaks.keys(), batch.regions)
+    whole = [report for report in reports if report.complete]
+    tallies = [tally for report in now if report.complete for tally in report.tallies]
+    outcome = _GroupDone(
+        bytes=sum(report.length for report in whole),
+        entries=sum(tally.entries for tally in tallies),
+        cells=sum(tally.cells for tally in tallies),
+        held=frozenset(region for report in reports for _, region in _held_by(report)),
+        reports=tuple(report for report in later if report.tallies),
+    )
+    # Too late for the edits of these files, but nothing of a table whose history broke is applied from here on.
+    now = _at_first(lineage.refusals_of(after.breaks), now)
+    now += [untouched(file, stopped) for file in files if stopped]
+    record(run, now, told, run.ledger.batches.done(piece.number, outcome.model_dump_json()))
+    return outcome
+
+
+def _look_at_closed(work: _Work) -> None:
+    """Stop calm tables that began a new history: whether closed regions continued is known by the time of the cut."""
+    run, batch = work.run, work.batch
+    known = run.ledger.regions.known(batch.calm - work.stopped())
+    closed = lineage.follow(known, [], partial(lineage.families_of, run.source))
+    _stop(work, {}, lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source)))
+
+
+# ------------------------------------------------------------------ by row
+
+
+def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
+    """Apply the rows of the regions that moved, unless they are held; what the target refused of them.
+
+    `reports`: on the tables whose regions did not all stand still.
+    """
+    pieces = work.pieces("rows")
+    if not pieces:
+        _stop_what_moved(work, reports)
+        pieces = _plan_rows(work, reports)
+        work.run.ledger.batches.add(pieces)
+    if not pieces:
+        return []
+    ranges = {piece.number: RowRange.model_validate_json(piece.plan) for piece in pieces}
+    first = ranges[pieces[0].number]
+    names = {report.file for report in reports for edits in report.moved if edits.table in first.tables}
+    left = frozenset(ranges[piece.number].number for piece in pieces if piece.state != "done")
+    task = RowTask(
+        work.narrowed(first.tables),
+        tuple(file for file in work.batch.files if file.name in names),
+        held=first.held | work.batch.standing,
+        borders=tuple(part.start for part in ranges.values() if part.start is not None),
+        pieces=left,
+    )
+    refusals = [r for p in pieces if p.state == "done" for r in _RowsDone.model_validate_json(p.outcome).refusals]
+    if not left:
+        return refusals
+    apply = place_rows(work.spark, task)
+
+    def begin(piece: Piece) -> Callable[[], RowsApplied]:
+        work.run.ledger.batches.start(piece.number)
+        number = ranges[piece.number].number
+        return partial(apply, number, f"apply edits by row, piece {number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, applied: RowsApplied) -> None:
+        work.guard()
+        work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json())
+        refusals.extend(applied.refusals)
+
+    work.apply(pieces, begin, done)
+    return refusals
+
+
+def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
+    held = frozenset(region for regions in _waiting(work, reports).values() for region in regions)
+    tables = frozenset(tally.table for report in reports for tally in report.tallies) - work.stopped()
+    moved = [e for report in reports for e in report.moved if e.table in tables and e.region not in held]
+    first = len(work.pieces("group"))
+    return [
+        Piece(first + part.number, "rows", part.subject, part.model_dump_json(), part.size)
+        for part in cut_rows(moved, tables, held, PIECE_BYTES)
+    ]
+
+
+def _stop_what_moved(work: _Work, reports: Sequence[FileReport]) -> None:
+    """Stop tables that began a new history, and those of which a held region was split or merged."""
+    run = work.run
+    tables = {tally.table for report in reports for tally in report.tallies} - work.stopped()
+    _, after = _follow(work, reports, tables)
+    breaks = lineage.find_breaks(after, work.batch.regions, partial(regions_of, run.source))
+    waiting = {table: regions for table, regions in _waiting(work, reports).items() if table in tables}
+    reshaped = _reshaped(run, waiting)
+    refused = [r for report in reports for r in report.refusals if r.table in reshaped]
+    _stop(work, reshaped, [*breaks, *refused])
+
+
+def _follow(
+    work: _Work, reports: Sequence[FileReport], tables: Collection[str]
+) -> tuple[lineage.Known, lineage.Lineage]:
+    """What was known of the regions of these tables before the reports, and what they show."""
+    events = [event for report in reports if report.complete for event in report.events if event.table in tables]
+    before = work.run.ledger.regions.known(tables, (event.region for event in events))
+    return before, lineage.follow(before, events, partial(lineage.families_of, work.run.source))
+
+
+def _waiting(work: _Work, reports: Iterable[FileReport]) -> dict[str, set[str]]:
+    """For each table the regions of which some edits are not applied, because of a refused one before them."""
+    waiting: dict[str, set[str]] = defaultdict(set)
+    for table, regions in work.batch.held.items():
+        waiting[table] |= regions
+    for report in reports:
+        for table, region in _held_by(report):
+            waiting[table].add(region)
+    return waiting
+
+
+def _held_by(report: FileReport) -> set[tuple[str, str]]:
+    """Table and region of what the report says was not applied."""
+    refused = {(refusal.table, refusal.region) for refusal in report.refusals}
+    return refused | {(withheld.table, withheld.region) for withheld in report.withheld}
+
+
+def _reshaped(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
+    """Tables in which a held region was split or merged: its rows continue under other names, so all must be held."""
+    return {
+        table
+        for table, regions in waiting.items()
+        if regions and not set(regions) <= {r.encoded for r in regions_of(run.source, table)}
+    }
+
+
+# ------------------------------------------------------------------ what is recorded
+
+
+def _stop(work: _Work, tables: Collection[str], refusals: Sequence[Refusal]) -> None:
+    """Hold these tables, and those of the refusals, from the first file of the batch on."""
+    held = {*tables, *(refusal.table for refusal in refusals)}
+    if held:
+        work.guard()
+        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]))
+
+
+def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals: Sequence[Refusal]) -> Round:
+    """Record what was left to be recorded with the batch, and the round."""
+    run, batch = work.run, work.batch
+    reports = [report for group in groups for report in group.reports]
+    reports = [replace(r, refusals=(*r.refusals, *(x for x in refusals if x.file == r.file))) for r in reports]
+    waiting = _waiting(work, reports)
+    tables, out = {tally.table for report in reports for tally in report.tallies}, work.stopped()
+    out |= _reshaped(run, {table: regions for table, regions in waiting.items() if table in tables - out})
+    tables -= out
+    parts = []
+    for report in reports:
+        part = _part(report, tables)
+        behind = (Withheld(report.file, e.table, e.region, 0) for e in part.moved if e.region in waiting[e.table])
+        parts.append(replace(part, refusals=report.refusals, withheld=(*part.withheld, *behind)))
+        parts += [replace(report, complete=False, tallies=_part(report, out).tallies, refusals=(), withheld=())]
+    before, after = _follow(work, parts, tables)
+    pieces = run.ledger.batches.pieces()
+    work.guard()
+    record(run, parts, lineage.changes(before, after, tables, batch.regions), run.ledger.batches.end())
+    keep_lines(run, "applied", batch.before)
+    ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
     done = Round(
         number=len(run.ledger.rounds.all()) + 1,
         started_ms=started_ms,
         finished_ms=ended_ms,
         files=len(batch.files),
-        bytes=sum({report.file: report.length for report in reports if report.complete}.values()),
-        entries=sum(tally.entries for tally in tallies),
-        cells=sum(tally.cells for tally in tallies),
+        bytes=sum(group.bytes for group in groups),
+        entries=sum(group.entries for group in groups) + sum(tally.entries for tally in tallies),
+        cells=sum(group.cells for group in groups) + sum(tally.cells for tally in tallies),
         lag_ms=ended_ms - batch.cut_ms,
         backlog_bytes=sum(file.length for file in unapplied(run.ledger)),
+        pieces=len(pieces),
+        repeated=sum(max(0, piece.attempts - 1) for piece in pieces),
     )
     run.ledger.rounds.record(done)
     log.info(
@@ -100,84 +398,18 @@ def _record_round(run: Run, batch: Batch, reports: Sequence[FileReport], started
     return done
 
 
-def _narrow(route: Route, tables: Collection[str]) -> Route:
-    return replace(route, tables={source: target for source, target in route.tables.items() if source in tables})
-
-
-def _apply_calm(
-    run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
-) -> _Done:
-    """Tables whose regions did not move: one pass over each group's files, whose bytes are sent unchanged."""
-    families = partial(lineage.families_of, run.source)
-    # Regions that were closed when the last batch ended have not moved since: whether they continued is known now.
-    closed = lineage.follow(run.ledger.regions.known(route.tables), [], families)
-    refusals = lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source))
-    broken = {refusal.table for refusal in refusals}
-    sound = _narrow(route, set(route.tables) - broken)
-    reports = _at_first(refusals, [untouched(file, broken) for file in batch.files if broken])
-    if not sound.tables:
-        return _Done(reports, {})
-    groups: dict[str, list[WalFile]] = defaultdict(list)
-    for file in sorted(batch.files, key=lambda file: (file.group, file.number)):
-        groups[file.group].append(file)
-    regions = frozenset(region for table in sound.tables for region in held.get(table, ()))
-    done = apply_groups(spark, [GroupTask(sound, tuple(files), regions) for files in groups.values()])
-    events = [event for report in done if report.complete for event in report.events]
-    before = run.ledger.regions.known(sound.tables, (event.region for event in events))
-    after = lineage.follow(before, events, families)
-    # Too late for the edits of these files, but nothing of such a table is applied from here on.
-    reports += _at_first(lineage.refusals_of(after.breaks), done)
-    return _Done(reports, lineage.changes(before, after, set(sound.tables) - after.breaks.keys(), batch.regions))
+def _part(report: FileReport, tables: Collection[str]) -> FileReport:
+    """A report for some of the tables only."""
+    return replace(
+        report,
+        tallies=tuple(item for item in report.tallies if item.table in tables),
+        refusals=tuple(item for item in report.refusals if item.table in (*tables, ANY_TABLE)),
+        withheld=tuple(item for item in report.withheld if item.table in tables),
+        events=tuple(item for item in report.events if item.table in tables),
+        moved=tuple(item for item in report.moved if item.table in tables),
+    )
 
 
 def _at_first(refusals: Sequence[Refusal], reports: Sequence[FileReport]) -> list[FileReport]:
     """The reports; the first also gets the refusals, which may be about earlier files."""
     return [replace(reports[0], refusals=(*reports[0].refusals, *refusals)), *reports[1:]] if reports else []
-
-
-def _apply_moved(
-    run: Run, spark: SparkSession, route: Route, batch: Batch, held: Mapping[str, Collection[str]]
-) -> _Done:
-    """Tables whose regions moved: first read what the files hold, then apply in row order."""
-    indexes = index_files(spark, route, batch.files)
-    damaged = any(not index.report.complete for index in indexes)
-    # What a damaged file hides may change the meaning of the rest: nothing of the batch is applied until its release.
-    refusals: list[Refusal] = []
-    events = [] if damaged else [event for index in indexes for event in index.report.events]
-    before = run.ledger.regions.known(route.tables, (event.region for event in events))
-    after = lineage.follow(before, events, partial(lineage.families_of, run.source))
-    if not damaged:
-        refusals = lineage.find_breaks(after, batch.regions, partial(regions_of, run.source))
-    waiting = {table: set(held.get(table, ())) for table in route.tables}
-    for refusal in (r for index in indexes for r in index.report.refusals if r.kind is not RefusalKind.DAMAGE):
-        waiting[refusal.table].add(refusal.region)
-    broken = {refusal.table for refusal in refusals} | _tables_with_reshaped_holds(run, waiting)
-    sound = _narrow(route, set(route.tables) - broken)
-    if sound.tables and not damaged:
-        held_now = frozenset(region for regions in waiting.values() for region in regions)
-        done = apply_by_row(spark, RowTask(sound, tuple(batch.files), held=held_now))
-        refusals += done.refusals
-        for refusal in done.refusals:
-            waiting[refusal.table].add(refusal.region)
-        broken |= _tables_with_reshaped_holds(run, waiting)
-    reports = []
-    for index in indexes:
-        found = index.report
-        mine = tuple(r for r in (*found.refusals, *refusals) if r.file == found.file)
-        fine = tuple(t for t in found.tallies if t.table not in broken)
-        withheld = tuple(Withheld(found.file, t, r, 0) for t, r in sorted(index.regions) if r in waiting[t])
-        reports.append(replace(found, complete=not damaged, tallies=fine, refusals=mine, withheld=withheld))
-        reports += [untouched(file, broken) for file in batch.files if broken and file.name == found.file]
-    names = {file.name for file in batch.files}
-    reports = _at_first([refusal for refusal in refusals if refusal.file not in names], reports)
-    told = {} if damaged else lineage.changes(before, after, set(route.tables) - broken, batch.regions)
-    return _Done(reports, told)
-
-
-def _tables_with_reshaped_holds(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
-    """Tables in which a held region was split or merged: its rows continue under other names, so all must be held."""
-    return {
-        table
-        for table, regions in waiting.items()
-        if regions and not set(regions) <= {r.encoded for r in regions_of(run.source, table)}
-    }

@@ -1,17 +1,17 @@
 """Cut the source's log: roll every WAL and observe each roll, so that what was written before is in sealed files.
 
-A cut also takes the fingerprint of each table's regions (which server has each, and since which opening) before the
-first roll and after the last. Equal fingerprints of two cuts prove that no region of the table moved, split, merged or
-was reopened between them, because every opening raises the region's open sequence number in hbase:meta. While a region
-is in transition, its table's fingerprint never equals any other.
+A cut also takes the line of each region (which server has it, and since which opening) before the first roll and after
+the last. Equal lines at two cuts prove that the region stood still between them, because every opening raises the
+region's open sequence number in hbase:meta: all that was written to its rows in between is in one WAL group, in order.
+While a region is in transition, its line never equals any other.
 
-A cut is quiet when no region moved during it. Only then do the files before it hold, for every edit, the earlier edits
-of its row too: otherwise a row's first edit may come after one server's roll and its next one before another's.
+A cut is quiet for a region that did not move during it. Only then do the files before it hold, for every edit of its
+rows, the earlier edits of the row too: otherwise a row's first edit may come after one server's roll and its next one
+before another's.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections import defaultdict
@@ -27,7 +27,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.replay.protect import not_applied, queued_files
-from walferry.run.facts import FenceFacts
+from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, is_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 ROLL_SECONDS = 60.0
 REST_SECONDS = 120.0
 SPLIT_SECONDS = 120.0
-NOT_KNOWN = "not known"
-"""in place of a fingerprint: never equal to one"""
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,16 @@ class Cut:
     """Files before the cut hold all that was written before `started_ms`; those in `current` and after it the rest."""
 
     started_ms: int
-    before: dict[str, str]
-    """fingerprint of each table before the first roll"""
-    after: dict[str, str]
+    before: Lines
+    """the lines before the first roll"""
+    after: Lines
     """and after the last"""
     files: list[WalFile]
     """every WAL file listed after the last roll"""
     current: dict[str, int]
     """for each group, the number of the first file after the cut"""
     regions: dict[str, list[Region]]
-    """each table's regions after the last roll, of which `after` is the fingerprint"""
+    """each table's regions after the last roll, whose lines are `after`"""
 
     def below(self) -> list[WalFile]:
         """The sealed files before the cut; dead servers' files that are still being split are left out."""
@@ -65,9 +63,10 @@ class Cut:
             if not self._is_splitting(file) and file.number < self.current.get(file.group, file.number + 1)
         ]
 
-    def is_quiet(self, table: str) -> bool:
-        """Whether no region of the table moved during the cut."""
-        return self.before[table] == self.after[table]
+    def is_quiet(self, table: str, beside: Collection[str] = ()) -> bool:
+        """Whether no region of the table, but perhaps those in `beside`, moved during the cut."""
+        moved = self.before[table].items() ^ self.after[table].items()
+        return all(region in beside for region, _ in moved)
 
     def splitting(self) -> list[WalFile]:
         """Files of dead servers that HBase is splitting, or is about to: to be applied once they are archived."""
@@ -77,16 +76,25 @@ class Cut:
         return file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
 
 
-def fingerprint(client: HBaseClient, table: str, regions: Sequence[Region]) -> str:
-    """Digest over a table's regions, as just read: encoded name, server with its start code, open sequence number.
+def lines_of(client: HBaseClient, table: str, regions: Sequence[Region]) -> dict[str, str]:
+    """The line of each region of a table, as just read: server with its start code, open sequence number.
 
-    While a region of an enabled table is not open on a live server, returns a value that never matches any other.
+    The line of a region of an enabled table that is not open on a live server never equals any other.
     """
     alive = {server.name for server in client.servers()}
-    if not all(r.server and r.server.name in alive for r in regions) and client.table_enabled(table):
-        return f"in transition {uuid4().hex}"
-    lines = sorted(f"{r.encoded} {r.server.name if r.server else '-'} {r.open_sequence}" for r in regions)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    lines = {r.encoded: f"{r.server.name if r.server else '-'} {r.open_sequence}" for r in regions}
+    moving = [r.encoded for r in regions if r.server is None or r.server.name not in alive]
+    if moving and client.table_enabled(table):
+        lines |= {region: f"in transition {uuid4().hex}" for region in moving}
+    return lines
+
+
+def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:
+    """The regions of each table that stood still between two cuts."""
+    return {
+        table: frozenset(region for region, _ in lines.items() & earlier.get(table, {}).items())
+        for table, lines in later.items()
+    }
 
 
 def regions_of(client: HBaseClient, table: str) -> list[Region]:
@@ -105,7 +113,7 @@ def cut_log(run: Run, *, whole: bool = False) -> Cut:
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
-    before = {name: fingerprint(run.source, name, regions_of(run.source, name)) for name in names}
+    before = {name: lines_of(run.source, name, regions_of(run.source, name)) for name in names}
     old = _newest(run.source_log.live())
     for server in run.source.servers():
         run.source.roll_wal(server)
@@ -139,7 +147,7 @@ def cut_log(run: Run, *, whole: bool = False) -> Cut:
     # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_of(run.source, name) for name in names}
-    after = {name: fingerprint(run.source, name, regions[name]) for name in names}
+    after = {name: lines_of(run.source, name, regions[name]) for name in names}
     return Cut(started_ms, before, after, _with_archive(run, files, whole=whole), current, regions)
 
 
@@ -221,13 +229,12 @@ def start_fence(run: Run) -> FenceFacts:
 
     def work() -> dict[str, Any]:
         cut = quiet_cut(run)
-        before = cut.before
-        if run.ledger.log.fence("start"):
-            # A kill came after the fence was set and before this phase was done: regions may have moved since.
-            before = dict.fromkeys(before, NOT_KNOWN)
+        # A kill came after the fence was set and before this phase was done: regions may have moved since.
+        known = not run.ledger.log.fence("start")
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
-        return FenceFacts(groups=len(positions), before=before, at_ms=cut.started_ms).model_dump()
+        keep_lines(run, "applied", cut.before if known else {})
+        return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
 
     return FenceFacts.model_validate(run.once("fence", work))
 
@@ -256,7 +263,8 @@ def end_fence(run: Run) -> FenceFacts:
         first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
         positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
         run.ledger.log.set_fence("end", positions)
-        return FenceFacts(groups=len(positions), before=cut.before, at_ms=cut.started_ms).model_dump()
+        keep_lines(run, "end fence", cut.before)
+        return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
 
     return FenceFacts.model_validate(run.once("end_fence", work))
 

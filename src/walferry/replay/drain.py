@@ -10,7 +10,6 @@ from walferry.errors import UsageError
 from walferry.ledger import Round
 from walferry.replay.follower import replay
 from walferry.replay.protect import renew
-from walferry.replay.rounds import STEP_BYTES
 from walferry.replay.targets import target_faults
 from walferry.run.run import Run
 
@@ -40,8 +39,7 @@ def drain_sealed(run: Run, spark: SparkSession) -> None:
         return run.ledger.rounds.latest(1)[0]
 
     def work() -> dict[str, Any]:
-        # A round of a whole step has left some of the backlog for the next.
-        replay(run, spark, until=lambda: last().bytes < STEP_BYTES)
+        replay(run, spark, until=lambda: True)
         renew(run)
         return {"round": last().number, "cells": last().cells}
 

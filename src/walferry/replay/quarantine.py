@@ -24,6 +24,7 @@ from walferry.apply.writer_protocol import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
+from walferry.ledger.batches import Change
 from walferry.ledger.regions import RegionChanges
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
@@ -53,12 +54,14 @@ def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
     return FileReport(file.name, file.length, False, tallies, (), ())
 
 
-def record(run: Run, reports: Sequence[FileReport], regions: RegionChanges | None = None) -> None:
-    """Record a batch in the ledger: quarantine and holds first, then ranges with what they show about `regions`.
+def record(
+    run: Run, reports: Sequence[FileReport], regions: RegionChanges | None = None, also: Change | None = None
+) -> None:
+    """Record reports in the ledger: quarantine and holds first, then ranges with what they show about `regions`.
 
-    After a kill in between, the batch is repeated with the holds in place, so that nothing overtakes what was
-    quarantined. A file that was not read to its end is recorded without entries: when it is released, it is read again
-    (`_unread`).
+    `also` is recorded in one transaction with the ranges. After a kill before it, the piece is repeated with the holds
+    in place, so that nothing overtakes what was quarantined. A file that was not read to its end is recorded without
+    entries: when it is released, it is read again (`_unread`).
     """
     refusals = [refusal for report in reports for refusal in report.refusals]
     ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
@@ -79,6 +82,7 @@ def record(run: Run, reports: Sequence[FileReport], regions: RegionChanges | Non
             for tally in report.tallies
         ],
         regions,
+        also,
     )
 
 

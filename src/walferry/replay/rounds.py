@@ -1,8 +1,8 @@
 """Replay: bring the target up with the source's log, round by round.
 
-A round cuts the log, applies every sealed file that is not applied yet, and records it. Only the ledger says what is
-applied (R2): the next round repeats a killed one as a whole, which converges because nothing later was applied in
-between (R3).
+A round cuts the log and applies every sealed file that is not applied yet, as one batch. Only the ledger says what is
+applied (R2): the next process continues a batch that was killed and repeats the pieces that were running, which
+converges because nothing later of their rows was applied in between (R3).
 """
 
 from __future__ import annotations
@@ -16,44 +16,43 @@ from pyspark.sql import SparkSession
 
 from walferry.apply.route import Route
 from walferry.clock import now_ms
+from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
 from walferry.replay.applying import applying
-from walferry.replay.batch import Batch, apply_batch
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import (
     Cut,
     await_archive,
     cut_until,
-    fingerprint,
+    lines_of,
     record_seen,
     regions_of,
     see,
+    standing,
 )
 from walferry.replay.quarantine import apply_released
-from walferry.run.facts import applied_cut, fence_facts
+from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
-STEP_BYTES = 1 << 30
-
 
 def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
-    """Cut the log, apply what is sealed, record it. Raises GapError when the log has a hole."""
+    """Finish a batch that was interrupted, then cut the log and apply what is sealed.
+
+    Raises GapError when the log has a hole.
+    """
+    continue_batch(run, spark, route)
     started_ms = now_ms()
     apply_released(run, spark, route)
-    fingerprints = applied_cut(run)
-    cut = _settled_cut(run, fingerprints)
+    applied = kept_lines(run, "applied")
+    cut = _settled_cut(run, applied)
     below = see(run, cut)
     check_complete(run, cut.files)
-    pending = _pending(run, below)
-    calm = frozenset(table for table, before in fingerprints.items() if before == cut.after.get(table))
-    if len(calm) == len(fingerprints) and (first := _first(pending)) != pending:
-        # A long backlog is applied in steps, so that a kill costs little; the fingerprints stay until all is applied.
-        return apply_batch(run, spark, route, Batch(first, calm, _covered_ms(run), None, cut.regions), started_ms)
-    batch = Batch(pending, calm, cut.started_ms, cut.before, cut.regions)
-    return apply_batch(run, spark, route, batch, started_ms)
+    begin_batch(run, _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions), started_ms)
+    return _finish(run, spark, route)
 
 
 def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
@@ -61,60 +60,68 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         with applying(run) as route:
+            earlier = continue_batch(run, spark, route)
             started_ms = now_ms()
             apply_released(run, spark, route)
             listed = await_archive(run)
             check_complete(run, listed, to_end_fence=True)
             below = run.fences().within(listed)
             record_seen(run, below, sealed={file.name for file in below})
-            fingerprints = applied_cut(run)
-            regions = {table: regions_of(run.source, table) for table in fingerprints}
-            now = {table: fingerprint(run.source, table, regions[table]) for table in fingerprints}
-            calm = frozenset(table for table, before in fingerprints.items() if before == now[table])
-            fence = fence_facts(run, "end")
-            batch = Batch(_pending(run, below), calm, fence.at_ms, fence.before, regions)
-            done = apply_batch(run, spark, route, batch, started_ms)
-        return {"files": done.files, "cells": done.cells, "bytes": done.bytes}
+            applied = kept_lines(run, "applied")
+            regions = {pair.source: regions_of(run.source, pair.source) for pair in run.tables}
+            now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
+            before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
+            begin_batch(run, _batch(run, below, applied, now, at_ms, before, regions), started_ms)
+            done = [*filter(None, [earlier]), _finish(run, spark, route)]
+        return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}
 
     return run.once("drain", work)
 
 
-def _settled_cut(run: Run, fingerprints: Mapping[str, str]) -> Cut:
+def _finish(run: Run, spark: SparkSession, route: Route) -> Round:
+    done = continue_batch(run, spark, route)
+    assert done is not None, "the batch has just been recorded"
+    return done
+
+
+def _batch(
+    run: Run,
+    sealed: Sequence[WalFile],
+    applied: Lines,
+    now: Lines,
+    cut_ms: int,
+    before: Lines,
+    regions: Mapping[str, Sequence[Region]],
+) -> Batch:
+    """What to apply of the sealed files. `applied`: lines of the last applied cut, `before`: of this one."""
+    return Batch(
+        files=tuple(_pending(run, sealed)),
+        calm=frozenset(table for table, lines in now.items() if lines == applied.get(table)),
+        standing=frozenset().union(*standing(applied, now).values()),
+        cut_ms=cut_ms,
+        before={table: dict(lines) for table, lines in before.items()},
+        regions={table: tuple(found) for table, found in regions.items()},
+    )
+
+
+def _settled_cut(run: Run, applied: Lines) -> Cut:
     """Cut the log such that the files before the cut hold, for every edit, the earlier edits of its row too.
 
-    While no region moves, any cut does. When regions have moved since the last applied cut (`fingerprints`), the cut
-    must be quiet: then whatever preceded a move is in a sealed file.
+    For a region that stood still since the last applied cut, whose lines are `applied`, any cut does. For those that
+    have moved since, the cut must be quiet: then whatever preceded a move is in a sealed file.
     """
 
     def moving(cut: Cut) -> list[str]:
-        moved = [table for table, before in fingerprints.items() if before != cut.after[table]]
+        moved = [table for table, lines in cut.after.items() if lines != applied.get(table)]
         if moved:
             log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
         if moved and cut.splitting():
             await_archive(run)
             return moved
-        return moved if not all(cut.is_quiet(table) for table in moved) else []
+        still = standing(applied, cut.after)
+        return [table for table in moved if not cut.is_quiet(table, still[table])]
 
     return cut_until(run, moving)
-
-
-def _first(pending: Sequence[WalFile]) -> list[WalFile]:
-    """The first files of each group, up to `STEP_BYTES` and at least one."""
-    taken: dict[str, int] = defaultdict(int)
-    first = []
-    for file in sorted(pending, key=lambda file: (file.group, file.number)):
-        if taken[file.group] < STEP_BYTES:
-            first.append(file)
-        taken[file.group] += file.length
-    return first
-
-
-def _covered_ms(run: Run) -> int:
-    """The moment up to which everything is applied now: the start of the last completely applied cut."""
-    rounds = run.ledger.rounds.all()
-    if not rounds:
-        return fence_facts(run, "start").at_ms
-    return rounds[-1].covered_ms
 
 
 def _pending(run: Run, sealed: Sequence[WalFile]) -> list[WalFile]:

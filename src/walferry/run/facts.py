@@ -5,6 +5,7 @@ Other facts of phases are for people (the report, the board); nothing is steered
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -14,7 +15,12 @@ from walferry.ledger.rows import FenceKind
 from walferry.run.run import Run
 
 _PHASES: dict[FenceKind, str] = {"start": "fence", "end": "end_fence"}
-_APPLIED = "applied cut"
+_LINES = "lines of regions"
+
+Lines = Mapping[str, Mapping[str, str]]
+"""For each source table, the line of each region, by encoded name (`replay.cut`)."""
+LinesOf = Literal["applied", "end fence"]
+"""Of which cut: the last one before which everything is applied (the start fence at first), or the end fence."""
 
 
 class _Facts(BaseModel):
@@ -26,8 +32,6 @@ class FenceFacts(_Facts):
 
     groups: int
     """WAL groups that the fence names"""
-    before: dict[str, str]
-    """fingerprint of each table's regions before the cut"""
     at_ms: int
     """when the cut began"""
 
@@ -40,10 +44,6 @@ class WriteStopFacts(_Facts):
     how: Literal["confirm", "readonly"]
     by: str | None = None
     """who confirmed it"""
-
-
-class _AppliedCut(_Facts):
-    before: dict[str, str]
 
 
 def fence_facts(run: Run, kind: FenceKind) -> FenceFacts:
@@ -63,12 +63,11 @@ def write_stop_facts(ledger: RunLedger) -> WriteStopFacts | None:
     return None if facts is None else WriteStopFacts.model_validate(facts)
 
 
-def keep_applied_cut(run: Run, before: dict[str, str]) -> None:
-    """Everything up to a cut is applied; `before`: fingerprint of each table's regions before it."""
-    run.ledger.notes.keep(_APPLIED, _AppliedCut(before=before).model_dump())
+def keep_lines(run: Run, of: LinesOf, lines: Lines) -> None:
+    """Remember the lines of the regions before a cut."""
+    run.ledger.notes.keep(_LINES, lines, of)
 
 
-def applied_cut(run: Run) -> dict[str, str]:
-    """Fingerprints before the last cut up to which everything is applied; before the first one, the start fence's."""
-    kept = run.ledger.notes.get(_APPLIED)
-    return fence_facts(run, "start").before if kept is None else _AppliedCut.model_validate(kept).before
+def kept_lines(run: Run, of: LinesOf) -> Lines:
+    """The lines as remembered; none before that cut was made."""
+    return run.ledger.notes.get(_LINES, of) or {}

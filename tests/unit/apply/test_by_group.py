@@ -89,7 +89,7 @@ def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_
 
     monkeypatch.setattr(by_group, "writer_to", lambda _: None)
     route = SimpleNamespace(tables=TABLES)
-    lanes = _Lanes(GroupTask(cast(Route, route), ()))
+    lanes = _Lanes(GroupTask(cast(Route, route), (), frozenset()))
     batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
     second = int(batch.start[1])
     lanes.hold(3, refused("d", 0))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch, lineage
-from walferry.replay.batch import Batch, apply_batch
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError
 from walferry.run.run import Run
@@ -31,7 +32,9 @@ from walferry.wal.files import Place, WalFile
 
 TABLE, OTHER = "shop:orders", "shop:users"
 GROUP = "rs%2C1%2C2"
-SPARK: SparkSession = None  # type: ignore[assignment]
+SPARK = cast(
+    SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, cancelAllJobs=lambda: None))
+)
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE, OTHER: OTHER}, Guard())
 A, B = "a" * 32, "b" * 32
@@ -63,14 +66,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[RegionEvent]:
     """What files read by group tell of regions; whether a table is read is told by its tally."""
     events: list[RegionEvent] = []
 
-    def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
+    def apply(spark: SparkSession, task: GroupTask, what: str) -> list[FileReport]:
         return [
             FileReport(file.name, 100, True, tuple(TableTally(t, 2, 3, 1, 2) for t in task.route.tables), (), (),
                        tuple(event for event in events if event.file == file.name))
-            for task in tasks for file in task.files
+            for file in task.files
         ]  # fmt: skip
 
-    monkeypatch.setattr(batch, "apply_groups", apply_groups)
+    monkeypatch.setattr(batch, "apply_in_spark", apply)
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
     return events
 
@@ -90,7 +93,19 @@ def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = 
     run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, f"/{name}", 100, sealed=True)])
     file = WalFile(name, GROUP, "rs,1,2", number, f"/{name}", Place.ARCHIVED, 100)
     regions = {table: regions_of(run.source, table) for table in (TABLE, OTHER)} if at_cut is None else at_cut
-    apply_batch(run, SPARK, route, Batch([file], frozenset({TABLE, OTHER}), 0, {}, regions), 0)
+    begin_batch(
+        run,
+        Batch(
+            files=(file,),
+            calm=frozenset({TABLE, OTHER}),
+            standing=frozenset({A, B}),
+            cut_ms=0,
+            before={},
+            regions={table: tuple(found) for table, found in regions.items()},
+        ),
+        0,
+    )
+    continue_batch(run, SPARK, route)
 
 
 def event(kind: Marker, number: int, *files: str, file: int = 10) -> RegionEvent:

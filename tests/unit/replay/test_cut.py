@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -21,13 +21,15 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.replay import cut as cutting
 from walferry.replay import rounds as replaying
-from walferry.replay.cut import NOT_KNOWN, Cut, cut_log, fingerprint, quiet_cut, start_fence
+from walferry.replay.cut import Cut, cut_log, lines_of, quiet_cut, standing, start_fence
 from walferry.replay.rounds import _settled_cut
+from walferry.run.facts import kept_lines
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import Place, WalFile
 
 TABLE = "shop:orders"
+R = "r"
 HOME = Server("rs", 1, 2)
 
 
@@ -38,7 +40,7 @@ def wal(group: str, number: int, place: Place) -> WalFile:
 def cut_of(*files: WalFile, before: str = "still", after: str = "still", at_ms: int = 1) -> Cut:
     """A cut whose newest live file of each group is behind it."""
     current = {file.group: file.number for file in files if file.place is Place.LIVE}
-    return Cut(at_ms, {TABLE: before}, {TABLE: after}, list(files), current, {TABLE: []})
+    return Cut(at_ms, {TABLE: {R: before}}, {TABLE: {R: after}}, list(files), current, {TABLE: []})
 
 
 @pytest.fixture
@@ -89,7 +91,8 @@ def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(run: Run, cut
         cut_of(wal("rs", 7, Place.LIVE), before="here", after="there"),
         cut_of(wal("rs", 8, Place.LIVE), before="there", after="there"),
     )
-    assert start_fence(run).before == {TABLE: "there"}
+    start_fence(run)
+    assert kept_lines(run, "applied") == {TABLE: {R: "there"}}
     assert run.ledger.log.fence("start") == [Position("rs", "rs.8", 8, 0)]
 
 
@@ -105,7 +108,8 @@ def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_st
         patch.setattr(run.ledger.phases, "finish", kill)
         with pytest.raises(KeyboardInterrupt):
             start_fence(run)
-    assert start_fence(run).before == {TABLE: NOT_KNOWN}
+    start_fence(run)
+    assert kept_lines(run, "applied") == {}
     assert run.ledger.log.fence("start") == [Position("rs", "rs.7", 7, 0)]
 
 
@@ -124,9 +128,9 @@ def test_a_round_in_which_regions_moved_needs_a_quiet_cut_and_one_in_which_none_
     loud = cut_of(wal("rs", 7, Place.LIVE), before="there", after="elsewhere")
     quiet = cut_of(wal("rs", 8, Place.LIVE), before="elsewhere", after="elsewhere")
     cuts(loud, quiet)
-    assert _settled_cut(run, {TABLE: "here"}) == quiet
+    assert _settled_cut(run, {TABLE: {R: "here"}}) == quiet
     cuts(loud, quiet)
-    assert _settled_cut(run, {TABLE: "elsewhere"}) == loud
+    assert _settled_cut(run, {TABLE: {R: "elsewhere"}}) == loud
 
 
 def test_a_round_in_which_regions_moved_waits_for_the_logs_of_a_server_that_died(
@@ -137,7 +141,7 @@ def test_a_round_in_which_regions_moved_waits_for_the_logs_of_a_server_that_died
     dying = cut_of(wal("dying", 6, Place.SPLITTING), wal("rs", 7, Place.LIVE))
     whole = cut_of(wal("dying", 6, Place.ARCHIVED), wal("rs", 8, Place.LIVE))
     cuts(dying, whole)
-    assert _settled_cut(run, {TABLE: "here"}) == whole
+    assert _settled_cut(run, {TABLE: {R: "here"}}) == whole
     assert waited == [run]
 
 
@@ -274,25 +278,39 @@ def on(server: Server | None, open_sequence: int = 9) -> list[Region]:
     return [Region(b"r", "r", TABLE, b"", b"", server, 1, open_sequence)]
 
 
-def prints(meta: Meta) -> tuple[str, str]:
+def lines(meta: Meta) -> tuple[str, str]:
     client = cast(HBaseClient, meta)
-    return fingerprint(client, TABLE, meta.regions_now), fingerprint(client, TABLE, meta.regions_now)
+    return lines_of(client, TABLE, meta.regions_now)[R], lines_of(client, TABLE, meta.regions_now)[R]
 
 
-def test_regions_that_stay_have_one_fingerprint_and_reopened_ones_another() -> None:
-    first, again = prints(Meta(on(HOME), [HOME]))
+def test_a_region_that_stays_has_one_line_and_a_reopened_one_another() -> None:
+    first, again = lines(Meta(on(HOME), [HOME]))
     assert first == again
-    assert prints(Meta(on(HOME, 10), [HOME]))[0] != first
+    assert lines(Meta(on(HOME, 10), [HOME]))[0] != first
+
+
+def test_the_others_of_a_table_stand_still_while_one_of_its_regions_moves_is_split_or_comes_anew() -> None:
+    earlier = {TABLE: {"a": "rs 1", "b": "rs 1", "parent": "rs 1"}, "gone": {"x": "rs 1"}}
+    later = {TABLE: {"a": "rs 1", "b": "other 2", "daughter": "rs 3"}, "new": {"y": "rs 1"}}
+    assert standing(earlier, later) == {TABLE: {"a"}, "new": set()}
+
+
+def test_a_cut_need_not_be_quiet_for_regions_that_stood_still_before_it() -> None:
+    """One that moves during this cut is among those that moved at the next."""
+    made = replace(cut_of(), before={TABLE: {"a": "1", "b": "1"}}, after={TABLE: {"a": "1", "b": "2", "c": "1"}})
+    assert not made.is_quiet(TABLE)
+    assert not made.is_quiet(TABLE, {"b"})
+    assert made.is_quiet(TABLE, {"b", "c"})
 
 
 @pytest.mark.parametrize("meta", [Meta(on(None), [HOME]), Meta(on(HOME), [])], ids=["on its way", "on a dead server"])
 def test_a_region_that_is_not_served_is_never_still(meta: Meta) -> None:
-    first, again = prints(meta)
+    first, again = lines(meta)
     assert first != again
 
 
 def test_the_closed_regions_of_a_disabled_table_are_still() -> None:
-    first, again = prints(Meta(on(None), [HOME], enabled=False))
+    first, again = lines(Meta(on(None), [HOME], enabled=False))
     assert first == again
 
 
@@ -300,6 +318,6 @@ def test_files_of_a_server_that_just_died_are_neither_sealed_nor_below_a_cut() -
     """Its znode is gone and the master has not renamed its folder yet: the files are to be split."""
     dying, alive, old = wal("dying", 5, Place.LIVE), wal("rs", 7, Place.LIVE), wal("rs", 6, Place.LIVE)
     archived = wal("gone", 3, Place.ARCHIVED)
-    cut = Cut(1, {TABLE: "still"}, {TABLE: "still"}, [dying, alive, old, archived], {"rs": 7}, {TABLE: []})
+    cut = Cut(1, {TABLE: {R: "still"}}, {TABLE: {R: "still"}}, [dying, alive, old, archived], {"rs": 7}, {TABLE: []})
     assert cut.below() == [old, archived]
     assert cut.splitting() == [dying]

@@ -14,10 +14,10 @@ from walferry.ledger import Ledger
 from walferry.run.facts import (
     FenceFacts,
     WriteStopFacts,
-    applied_cut,
     fence_facts,
     fenced_ms,
-    keep_applied_cut,
+    keep_lines,
+    kept_lines,
     write_stop_facts,
 )
 from walferry.run.run import Run
@@ -34,21 +34,27 @@ def finish(run: Run, phase: str, facts: dict[str, object]) -> None:
     run.ledger.phases.finish(phase, facts)
 
 
-def test_the_last_applied_cut_takes_the_place_of_the_start_fences(run: Run) -> None:
+def test_the_lines_of_a_cut_are_as_they_were_kept_last(run: Run) -> None:
+    assert kept_lines(run, "applied") == {}
+    keep_lines(run, "applied", {"t": {"r": "a"}})
+    keep_lines(run, "end fence", {"t": {"r": "b"}})
+    assert (kept_lines(run, "applied"), kept_lines(run, "end fence")) == ({"t": {"r": "a"}}, {"t": {"r": "b"}})
+    keep_lines(run, "applied", {"t": {}})
+    assert kept_lines(run, "applied") == {"t": {}}
+
+
+def test_a_fence_is_known_once_its_phase_is_done(run: Run) -> None:
     with pytest.raises(UsageError, match="this needs fence"):
-        applied_cut(run)
+        fence_facts(run, "start")
     assert fenced_ms(run.ledger) is None
-    finish(run, "fence", FenceFacts(groups=2, before={"t": "a"}, at_ms=5).model_dump())
-    assert (applied_cut(run), fenced_ms(run.ledger)) == ({"t": "a"}, 5)
-    keep_applied_cut(run, {"t": "b"})
-    assert applied_cut(run) == {"t": "b"}
-    assert fence_facts(run, "start").before == {"t": "a"}
+    finish(run, "fence", FenceFacts(groups=2, at_ms=5).model_dump())
+    assert (fence_facts(run, "start").groups, fenced_ms(run.ledger)) == (2, 5)
 
 
 def test_facts_that_are_not_what_they_should_be_steer_nothing(run: Run) -> None:
     assert write_stop_facts(run.ledger) is None
     finish(run, "fence", {"at_ms": 5})
-    with pytest.raises(ValidationError, match="before"):
+    with pytest.raises(ValidationError, match="groups"):
         fence_facts(run, "start")
     finish(run, "write_stop", WriteStopFacts(at_ms=7, how="readonly").model_dump())
     assert write_stop_facts(run.ledger) == WriteStopFacts(at_ms=7, how="readonly", by=None)

@@ -1,0 +1,98 @@
+"""The batch that one run applies now, and its pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, update
+
+from walferry.clock import now_ms
+from walferry.errors import WalferryError
+from walferry.ledger.rows import BatchRecord, Piece, to_columns
+from walferry.ledger.store import Store, fetch
+
+Change = Callable[[Connection], None]
+"""something to record in the transaction of something else"""
+
+
+class Batches:
+    """The batch that one run applies now, and its pieces. A run has at most one; it is gone once it is recorded."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store = store
+        self._run_id = run_id
+
+    def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int) -> None:
+        """Record a batch before anything of it is applied. Raises WalferryError while there is an unfinished one."""
+        batches = self._store.table("batches")
+        with self._store.database.write() as connection:
+            self._store.unfinished(connection, self._run_id)
+            if self._find(connection):
+                raise WalferryError(f"run {self._run_id} has an unfinished batch already", run=self._run_id)
+            connection.execute(insert(batches).values(run_id=self._run_id, plan=plan, started_ms=started_ms))
+            self._insert(connection, pieces)
+
+    def add(self, pieces: Sequence[Piece]) -> None:
+        """Record more pieces of the batch."""
+        with self._store.database.write() as connection:
+            self._insert(connection, pieces)
+
+    def now(self) -> BatchRecord | None:
+        """The unfinished batch; None when there is none."""
+        with self._store.database.read() as connection:
+            found = self._find(connection)
+        return found[0] if found else None
+
+    def pieces(self) -> list[Piece]:
+        """The pieces of the unfinished batch, by number."""
+        table = self._store.table("pieces")
+        with self._store.database.read() as connection:
+            return fetch(connection, Piece, table, table.c.run_id == self._run_id, order=(table.c.number,))
+
+    def start(self, number: int) -> None:
+        """A piece is applied from here on: another attempt."""
+        table = self._store.table("pieces")
+        attempts = table.c.attempts + 1
+        with self._store.database.write() as connection:
+            self._store.unfinished(connection, self._run_id)
+            connection.execute(
+                update(table).where(*self._same(number)).values(state="running", attempts=attempts, started_ms=now_ms())
+            )
+
+    def done(self, number: int, outcome: str) -> Change:
+        """Records that a piece is done, in the transaction of what it has shown."""
+        table = self._store.table("pieces")
+
+        def change(connection: Connection) -> None:
+            values = {"state": "done", "finished_ms": now_ms(), "outcome": outcome}
+            connection.execute(update(table).where(*self._same(number)).values(values))
+
+        return change
+
+    def finish(self, number: int, outcome: str) -> None:
+        """Record that a piece is done that has shown nothing else to be recorded now."""
+        with self._store.database.write() as connection:
+            self.done(number, outcome)(connection)
+
+    def end(self) -> Change:
+        """Removes the batch and its pieces, in the transaction of the last of what it has shown."""
+        batches, pieces = self._store.table("batches"), self._store.table("pieces")
+
+        def change(connection: Connection) -> None:
+            connection.execute(delete(pieces).where(pieces.c.run_id == self._run_id))
+            connection.execute(delete(batches).where(batches.c.run_id == self._run_id))
+
+        return change
+
+    def _find(self, connection: Connection) -> list[BatchRecord]:
+        batches = self._store.table("batches")
+        return fetch(connection, BatchRecord, batches, batches.c.run_id == self._run_id)
+
+    def _insert(self, connection: Connection, pieces: Sequence[Piece]) -> None:
+        if pieces:
+            rows = [to_columns(piece) | {"run_id": self._run_id} for piece in pieces]
+            connection.execute(insert(self._store.table("pieces")), rows)
+
+    def _same(self, number: int) -> tuple[ColumnElement[bool], ...]:
+        table = self._store.table("pieces")
+        return (table.c.run_id == self._run_id, table.c.number == number)
