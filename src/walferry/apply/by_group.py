@@ -9,12 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from pyspark.sql import SparkSession
 
+from walferry.apply.by_row import WriteTimes
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
@@ -41,11 +42,16 @@ class GroupTask:
     standing: frozenset[str]
     """encoded names"""
     held: frozenset[str] = frozenset()
+    window: WriteTimes | None = None
+    """only what was written in it is applied; None: everything"""
+    skipped: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries to leave out: quarantined ones"""
 
 
-def apply_in_spark(spark: SparkSession, task: GroupTask, what: str) -> list[FileReport]:
-    """Apply the files of one WAL group in a Spark job of one task. Returns the files' reports, in order."""
-    return fan_out(spark, apply_group, [task], what=what, sizes=[sum(file.length for file in task.files)])
+def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
+    """Apply files of WAL groups in one Spark job, a task each. Returns the reports of all files, in task order."""
+    sizes = [sum(file.length for file in task.files) for task in tasks]
+    return fan_out(spark, apply_group, tasks, what=what, sizes=sizes)
 
 
 def apply_group(task: GroupTask) -> list[FileReport]:
@@ -82,6 +88,11 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
                 refusals.append(refusal)
                 lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+            if task.window is not None:
+                edits &= task.window.holds(batch.write_time)
+            for name, offset in task.skipped:
+                if name == file.name:
+                    edits &= batch.base + batch.start != offset
             stands = np.array([name.decode() in task.standing for name in batch.regions] or [False])[batch.region]
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             moved.add(batch, np.flatnonzero(edits & ~stands))

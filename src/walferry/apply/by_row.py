@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -38,15 +39,16 @@ LEAST_WRITERS = 4
 """partitions of the shuffle, each with one request under way; more where there are more cores"""
 
 
-def index_files(spark: SparkSession, route: Route, files: Sequence[WalFile]) -> list[FileIndex]:
-    """Read files without applying anything; one task each."""
-    return fan_out(
-        spark,
-        lambda file: [index_file(route.open(file), file, route.tables)],
-        files,
-        what="read WALs",
-        sizes=[file.length for file in files],
-    )
+def index_files(
+    spark: SparkSession, route: Route, files: Sequence[WalFile], window: RowTask | None = None
+) -> list[FileIndex]:
+    """Read files without applying anything; one task each. With `window`, also what it would apply of them."""
+
+    def index(file: WalFile) -> list[FileIndex]:
+        select = None if window is None else partial(_in_window, window, file.name)
+        return [index_file(route.open(file), file, route.tables, select)]
+
+    return fan_out(spark, index, files, what="read WALs", sizes=[file.length for file in files])
 
 
 @dataclass(frozen=True)
@@ -302,6 +304,14 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
             chosen &= offsets != offset
     picked: np.ndarray = np.flatnonzero(chosen)
     return picked
+
+
+def _in_window(task: RowTask, file: str, batch: EntryBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the chosen entries that are in the task's window, and of those that the target already has."""
+    assert task.window is not None
+    chosen = _chosen(task, file, batch)
+    inside = task.window.holds(batch.write_time[chosen])
+    return chosen[inside], chosen[~inside]
 
 
 def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_group import GroupTask, apply_in_spark
+from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
@@ -194,7 +194,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         held = of_batch.union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
         mine = tuple(files[name] for name in json.loads(piece.plan))
         task = GroupTask(route, mine, work.batch.standing, held)
-        return partial(apply_in_spark, work.spark, task, f"apply edits, piece {piece.number + 1} of {len(pieces)}")
+        return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
         work.guard()

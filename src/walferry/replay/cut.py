@@ -82,11 +82,16 @@ def lines_of(client: HBaseClient, table: str, regions: Sequence[Region]) -> dict
     The line of a region of an enabled table that is not open on a live server never equals any other.
     """
     alive = {server.name for server in client.servers()}
-    lines = {r.encoded: f"{r.server.name if r.server else '-'} {r.open_sequence}" for r in regions}
+    lines = {region.encoded: line_of(region) for region in regions}
     moving = [r.encoded for r in regions if r.server is None or r.server.name not in alive]
     if moving and client.table_enabled(table):
         lines |= {region: f"in transition {uuid4().hex}" for region in moving}
     return lines
+
+
+def line_of(region: Region) -> str:
+    """The line of a region that is not in transition."""
+    return f"{region.server.name if region.server else '-'} {region.open_sequence}"
 
 
 def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:

@@ -11,7 +11,8 @@ cell is left out. "Later" means by sequence number, as in the row's own history,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,8 +20,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowTask, WriteTimes, apply_by_row, index_files
-from walferry.apply.index import FileIndex
+from walferry.apply.index import FileIndex, InWindow, merge
 from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
@@ -32,7 +34,7 @@ from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying
-from walferry.replay.cut import await_archive, cut_log, record_seen
+from walferry.replay.cut import await_archive, cut_log, line_of, lines_of, record_seen, regions_of
 from walferry.replay.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
@@ -200,9 +202,6 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
-        indexes = index_files(spark, route, plan.files)
-        beside = index_files(spark, route, files[len(plan.files) :])
-        _require_one_history([*indexes, *beside], plan, partial(families_of, run.source))
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
             route = replace(route, writer_kind=WriterKind.RPC)
@@ -216,14 +215,15 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
             window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
+        read = index_files(spark, route, files, task)
+        indexes, beside = read[: len(plan.files)], read[len(plan.files) :]
+        _require_one_history([*indexes, *beside], plan, partial(families_of, run.source))
         refusals = [r for index in indexes for r in index.report.refusals if _concerns(r, task)]
         damaged = any(refusal.kind is RefusalKind.DAMAGE for refusal in refusals)
-        if damaged:
-            cells = outranked = 0
-        else:
-            done = apply_by_row(spark, task)
-            cells, outranked = done.cells, done.outranked
-            refusals += done.refusals
+        cells = outranked = 0
+        if not damaged:
+            cells, outranked, refused = _apply_edits(run, spark, task, read)
+            refusals += [refusal for refusal in refused if refusal not in refusals]
         _reread(run, spark, route, released)
         if refusals:
             ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
@@ -239,6 +239,61 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         "files": len(plan.files), "bytes": sum(index.report.length for index in indexes), "cells": cells,
         "outranked": outranked, "along": len(plan.along),
     }  # fmt: skip
+
+
+def _apply_edits(
+    run: Run, spark: SparkSession, task: RowTask, indexes: Sequence[FileIndex]
+) -> tuple[int, int, list[Refusal]]:
+    """Apply the window's edits. Returns how many cells, how many were left out as outranked, and what was refused.
+
+    Regions that have stood still since the first of these edits go by group, unless the target has later edits of
+    theirs; the others go by row.
+    """
+    edits: dict[tuple[str, str], InWindow] = {}
+    for index in indexes:
+        for key, found in index.in_window.items():
+            edits[key] = merge(edits.get(key), found)
+    mine = {key: found for key, found in edits.items() if found.cells}
+    # Damage that was accepted ends a group's file earlier than its edits' order tells.
+    candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
+    still = _open_since(run, candidates)
+    standing = {key: found for key, found in candidates.items() if key in still}
+    cells = outranked = 0
+    refused: list[Refusal] = []
+    assert task.window is not None
+    if standing:
+        regions = frozenset(region for _, region in standing)
+        groups: dict[str, list[WalFile]] = defaultdict(list)
+        for file in sorted(task.files, key=lambda file: (file.group, file.number)):
+            groups[file.group].append(file)
+        tasks = [GroupTask(task.route, tuple(files), regions, window=task.window, skipped=task.skipped)
+                 for files in groups.values()]  # fmt: skip
+        reports = apply_groups(spark, tasks)
+        refused += [r for report in reports for r in report.refusals if _concerns(r, task)]
+        cells += sum(found.cells for found in standing.values())
+        task = replace(task, held=regions)
+    if mine.keys() - standing.keys():
+        done = apply_by_row(spark, task)
+        cells, outranked = cells + done.cells, done.outranked
+        refused += done.refusals
+    return cells, outranked, refused
+
+
+def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
+    """Which of these regions are still open as they were when the first of the edits was written.
+
+    hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
+    them are in one WAL group, in order, and no other region has had the rows.
+    """
+    found = set()
+    for table in {table for table, _ in edits}:
+        regions = regions_of(run.source, table)
+        lines = lines_of(run.source, table, regions)
+        for region in regions:
+            mine = edits.get((table, region.encoded))
+            if mine is not None and lines[region.encoded] == line_of(region) and region.open_sequence <= mine.lowest:
+                found.add((table, region.encoded))
+    return found
 
 
 def require_targets(run: Run) -> None:

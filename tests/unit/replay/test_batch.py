@@ -66,14 +66,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[RegionEvent]:
     """What files read by group tell of regions; whether a table is read is told by its tally."""
     events: list[RegionEvent] = []
 
-    def apply(spark: SparkSession, task: GroupTask, what: str) -> list[FileReport]:
+    def apply(spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
         return [
             FileReport(file.name, 100, True, tuple(TableTally(t, 2, 3, 1, 2) for t in task.route.tables), (), (),
                        tuple(event for event in events if event.file == file.name))
-            for file in task.files
+            for task in tasks for file in task.files
         ]  # fmt: skip
 
-    monkeypatch.setattr(batch, "apply_in_spark", apply)
+    monkeypatch.setattr(batch, "apply_groups", apply)
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
     return events
 

@@ -141,7 +141,7 @@ def test_what_nobody_looked_at_while_a_whole_table_waited_is_refused_before_its_
     damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     report = FileReport(FILE, 100, True, (), (load, damaged), ())
     opened = RegionEvent(Marker.REGION_OPEN, FILE, 60, TABLE, "r9", 2, 1)
-    index = FileIndex("rs%2C1%2C2", report, frozenset())
+    index = FileIndex(report)
     breaks = refusals_of(created([opened]))
     task = RowTask(route=None, files=())  # type: ignore[arg-type]
     found = _passed_over(breaks, [index], task, [])
@@ -159,7 +159,7 @@ def test_what_nobody_looked_at_while_a_whole_table_waited_is_refused_before_its_
 def index(*events: RegionEvent) -> FileIndex:
     """What the file turns out to hold once somebody reads it."""
     report = FileReport(FILE, 100, True, (TableTally(TABLE, 2, 3, 1_000, 2_000),), (), (), events)
-    return FileIndex("rs%2C1%2C2", report, frozenset())
+    return FileIndex(report)
 
 
 def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Run) -> None:
