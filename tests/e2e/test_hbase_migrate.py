@@ -160,11 +160,11 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             tables = [{"source": MAPPED, "target": "moved:ledger"}, PLAIN]
             run = DagRun.trigger(airflow, "hbase_migrate", {"name": "e2e", "tables": tables, "max_lag": 60})
 
-            wait_for(lambda: processes("spark_app.py", "copy", "e2e-1"), 240, "the copy runs")
+            wait_for(lambda: processes("spark_app.py", "copy", "e2e-1"), 600, "the copy runs")
             kill_all(processes("spark_app.py", "copy", "e2e-1"))  # kill -9 of the drivers
 
             with Ledger.open(environment.ledger) as ledger:
-                wait_for(lambda: ledger.of("e2e-1").rounds.all(), 300, "a replay round")
+                wait_for(lambda: ledger.of("e2e-1").rounds.all(), 600, "a replay round")
                 kill_all(processes("spark_app.py", "replay", "e2e-1", "java"))
                 rounds = len(ledger.of("e2e-1").rounds.all())
                 wait_for(
@@ -183,7 +183,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
 
             run.clear("fence")
             run.clear("snapshot")
-            wait_for(lambda: states(run)["approve_cutover"] == {"awaiting_input"}, 240, "the approval is asked for")
+            wait_for(lambda: states(run)["approve_cutover"] == {"awaiting_input"}, 600, "the approval is asked for")
             wait_for(
                 lambda: states(run)["snapshot"] == states(run)["fence"] == {"success"}, 120, "cleared tasks are done"
             )

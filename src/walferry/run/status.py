@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from walferry import clock
 from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
+from walferry.run.batch_progress import batch_progress
 from walferry.run.lag import lag_of
 from walferry.run.phases import steps
 from walferry.run.state import state_of
@@ -26,6 +28,8 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
     ended = run.state != "running"
+    batch = batch_progress(ledger)
+    eta = eta_seconds(ledger, backlog) if batch is None else batch.eta_seconds
     return {
         "run": run.run_id,
         "state": state.name,
@@ -49,7 +53,8 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
-        "eta_seconds": eta_seconds(ledger, backlog) if state.name in ("catching up", "draining") else None,
+        "batch": None if batch is None else asdict(batch),
+        "eta_seconds": eta if state.name in ("catching up", "draining") else None,
     }
 
 
@@ -58,8 +63,12 @@ def status_line(facts: dict[str, Any]) -> str:
     lag = f"N/A ({facts['lag_unknown']})" if facts["lag_seconds"] is None else f"{facts['lag_seconds']:.1f}s"
     logs = {0: "", 1: " and 1 open log"}.get(facts["open_logs"], f" and {facts['open_logs']} open logs")
     eta = "N/A" if facts["eta_seconds"] is None else f"{facts['eta_seconds']}s"
+    pieces = ""
+    if (batch := facts["batch"]) is not None:
+        again = f", {len(batch['repeated'])} again" if batch["repeated"] else ""
+        pieces = f"Pieces: {batch['done']} of {batch['pieces']}{again}; "
     return (
-        f"{facts['phase']}: {facts['percent']:.1f}%; Applied: {facts['edits_applied']}; "
+        f"{facts['phase']}: {facts['percent']:.1f}%; {pieces}Applied: {facts['edits_applied']}; "
         f"Backlog: {facts['backlog_bytes'] / 1e6:.1f}MB{logs}; Time: {facts['elapsed_seconds']:.0f}s; "
         f"Lag: {lag}; State: {facts['state']}; ETA: {eta}"
     )

@@ -1,0 +1,202 @@
+"""A batch is recorded piece by piece: a process that continues it repeats the pieces that were running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from unit.migration.filled_ledger import SPEC
+from walferry.apply.by_group import GroupTask
+from walferry.apply.by_row import RowsApplied, RowTask
+from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
+from walferry.apply.route import Route
+from walferry.errors import GapError, TransientError
+from walferry.hbase.address import ClusterAddress
+from walferry.hbase.descriptors import Region
+from walferry.hbase.zookeeper import Server
+from walferry.ledger import Ledger, Round, SeenFile
+from walferry.replay import batch as applying
+from walferry.replay import lineage
+from walferry.replay.batch import Batch, begin_batch, continue_batch
+from walferry.run.batch_progress import batch_progress
+from walferry.run.facts import kept_lines
+from walferry.run.run import Run
+from walferry.wal.files import Place, WalFile
+
+CALM, MOVING = "shop:users", "shop:orders"
+TABLES = {CALM: CALM, MOVING: MOVING}
+STILL, MOVED = "a" * 32, "b" * 32
+HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, lambda tables: None)
+SPARK = cast(
+    SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
+)
+BEFORE = {MOVING: {STILL: "rs 1", MOVED: "rs 2"}}
+
+
+class Source:
+    """Both tables' regions; all of them are open."""
+
+    def regions(self, table: str) -> list[Region]:
+        names = [STILL, MOVED] if table == MOVING else ["c" * 32]
+        return [Region(b"", name, table, b"", b"", Server("rs", 1, 2), 1, 50) for name in names]
+
+    def describe(self, table: str) -> SimpleNamespace:
+        return SimpleNamespace(families={"f": None})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass
+class Executors:
+    """What the executors were given, and what they answer."""
+
+    files: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    task: RowTask | None = None
+    lost: set[str | int] = field(default_factory=set)
+    """names of files, or numbers of ranges, at which an executor is lost"""
+    refused: list[Refusal] = field(default_factory=list)
+
+    def apply_groups(self, spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
+        (task,) = tasks
+        names = [file.name for file in task.files]
+        self.files += names
+        if self.lost & set(names):
+            raise TransientError("an executor was lost")
+        moved = MovedEdits(MOVING, MOVED, 4 * SAMPLE_BYTES, tuple(b"%d" % number for number in range(4)))
+        return [
+            FileReport(name, 100, True, tuple(TableTally(table, 2, 3, 1, 2) for table in task.route.tables), (), (),
+                       (), (moved,) if MOVING in task.route.tables else ())
+            for name in names
+        ]  # fmt: skip
+
+    def place_rows(self, spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+        self.task = task
+
+        def apply(number: int, what: str) -> RowsApplied:
+            self.rows.append(number)
+            if number in self.lost:
+                raise TransientError("an executor was lost")
+            return RowsApplied(1, tuple(self.refused))
+
+        return apply
+
+
+@pytest.fixture
+def executors(monkeypatch: pytest.MonkeyPatch) -> Executors:
+    made = Executors()
+    monkeypatch.setattr(applying, "apply_groups", made.apply_groups)
+    monkeypatch.setattr(applying, "place_rows", made.place_rows)
+    monkeypatch.setattr(applying, "PIECE_BYTES", 100)
+    monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path, executors: Executors) -> Iterator[Run]:
+    """A run with a batch of two files in each of two groups; one of the regions has moved."""
+    spec = SPEC | {"tables": [{"source": table, "target": table} for table in TABLES]}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__["source"] = Source()
+        files = [WalFile(f"{group}.{number}", group, group, number, f"/{group}.{number}", Place.ARCHIVED, 100)
+                 for group, number in (("b", 1), ("a", 2), ("a", 3), ("b", 4))]  # fmt: skip
+        run.ledger.log.see_files([SeenFile(f.name, f.group, f.server, f.number, f.path, 100, True) for f in files])
+        regions = {table: tuple(run.source.regions(table)) for table in TABLES}
+        batch = Batch(files=tuple(files), calm=frozenset({CALM}), standing=frozenset({STILL, "c" * 32}), cut_ms=1,
+                      before=BEFORE, regions=regions)  # fmt: skip
+        begin_batch(run, batch, 5)
+        yield run
+
+
+def states(run: Run, table: str) -> dict[str, str]:
+    return {r.file: r.state for r in run.ledger.log.ranges() if r.table == table}
+
+
+def proceed(run: Run) -> Round:
+    done = continue_batch(run, SPARK, ROUTE)
+    assert done is not None
+    return done
+
+
+def test_the_oldest_files_go_first_and_the_rest_follows_when_they_are_recorded(run: Run, executors: Executors) -> None:
+    done = proceed(run)
+    assert executors.files == ["b.1", "a.2", "a.3", "b.4"]
+    assert set(states(run, CALM).values()) == set(states(run, MOVING).values()) == {"applied"}
+    assert (done.files, done.bytes, done.entries, done.cells) == (4, 400, 16, 24)
+    assert (done.pieces, done.repeated) == (4 + len(executors.rows), 0)
+    assert run.ledger.batches.now() is None
+    assert kept_lines(run, "applied") == BEFORE
+
+
+def test_after_a_lost_executor_only_its_piece_and_what_was_not_begun_is_applied(run: Run, executors: Executors) -> None:
+    executors.lost = {"a.3"}
+    with pytest.raises(TransientError, match="lost"):
+        proceed(run)
+    assert states(run, CALM) == {"b.1": "applied", "a.2": "applied"}, "recorded at once"
+    assert states(run, MOVING) == {}, "its history is judged by all files together"
+    executors.lost, executors.files = set(), []
+    assert proceed(run).repeated == 1
+    assert executors.files == ["a.3", "b.4"]
+    assert set(states(run, MOVING).values()) == {"applied"}
+
+
+def test_rows_that_were_applied_are_not_applied_again(run: Run, executors: Executors) -> None:
+    executors.lost = {2}
+    with pytest.raises(TransientError, match="lost"):
+        proceed(run)
+    assert (executors.rows, states(run, MOVING)) == ([0, 1, 2], {})
+    executors.lost, executors.rows, executors.files = set(), [], []
+    assert proceed(run).repeated == 1
+    assert executors.files == []
+    assert executors.rows == [2, 3]
+    assert executors.task is not None
+    assert executors.task.pieces == {2, 3}
+    assert executors.task.held >= {STILL}, "what stood still went by group"
+
+
+def test_a_release_in_the_middle_of_a_batch_waits_for_its_end(run: Run, executors: Executors) -> None:
+    """Otherwise some ranges of rows would have the edits of a region that other ranges left out."""
+    executors.lost = {2}
+    executors.refused = [Refusal("a.2", 1, 9, MOVING, MOVED, 1, "no such family", b"x")]
+    with pytest.raises(TransientError, match="lost"):
+        proceed(run)
+    executors.lost = set()
+    proceed(run)
+    assert states(run, MOVING) == dict.fromkeys(("b.1", "a.2", "a.3", "b.4"), "sealed")
+    assert {(hold.file, hold.region) for hold in run.ledger.quarantine.holds()} == {
+        (name, MOVED) for name in ("b.1", "a.2", "a.3", "b.4")
+    }
+    assert set(states(run, CALM).values()) == {"applied"}
+
+
+def test_status_names_the_pieces_that_are_begun_again(run: Run, executors: Executors) -> None:
+    executors.lost = {"a.3"}
+    for _ in range(2):
+        with pytest.raises(TransientError, match="lost"):
+            proceed(run)
+    progress = batch_progress(run.ledger)
+    assert progress is not None
+    assert (progress.pieces, progress.done, progress.bytes, progress.bytes_done) == (4, 2, 400, 200)
+    assert progress.repeated == ("a: attempt 2",)
+    assert progress.eta_seconds is not None
+
+
+def test_a_file_that_vanishes_under_a_batch_is_a_gap(
+    run: Run, executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(*_: object) -> list[FileReport]:
+        raise GapError("a.3 is gone", file="a.3", start=0, end=None)
+
+    monkeypatch.setattr(applying, "apply_groups", vanish)
+    with pytest.raises(GapError):
+        proceed(run)
+    assert [file.name for file in run.ledger.log.files() if file.state == "missing"] == ["a.3"]
