@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_row import RowsApplied, RowTask
+from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.replay import batch
@@ -60,7 +60,7 @@ def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never
             at_source.roll_wal(server)
     monkeypatch.setattr(batch, "PIECE_BYTES", 1 << 20)
     sorted_cells = 0
-    place_rows, record_group = batch.place_rows, batch._record_group
+    record_group = batch._record_group
 
     def count(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
         apply = place_rows(spark, task)

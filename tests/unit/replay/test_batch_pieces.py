@@ -159,7 +159,7 @@ def test_rows_that_were_applied_are_not_applied_again(run: Run, executors: Execu
     assert executors.files == []
     assert executors.rows == [2, 3]
     assert executors.task is not None
-    assert executors.task.pieces == {2, 3}
+    assert executors.task.pieces == frozenset({2, 3})
     assert executors.task.held >= {STILL}, "what stood still went by group"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -10,7 +11,6 @@ import pytest
 
 from walferry.errors import TransientError
 from walferry.ledger import Piece
-from walferry.replay import pieces as working
 from walferry.replay.pieces import run_pieces
 
 
@@ -125,6 +125,6 @@ def test_while_the_run_is_paused_what_runs_goes_on_and_nothing_begins(monkeypatc
         recorded.may_begin = True
 
     recorded.record = pause  # type: ignore[method-assign]
-    monkeypatch.setattr(working.time, "sleep", resume)
+    monkeypatch.setattr(time, "sleep", resume)
     recorded.run(2)
     assert sorted(number for number, _ in recorded.done) == [0, 1, 2, 3]

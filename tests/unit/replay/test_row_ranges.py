@@ -23,7 +23,7 @@ def edits(table: str, region: str, rows: list[bytes]) -> MovedEdits:
 def test_no_edits_are_no_range_and_few_are_one() -> None:
     assert cut() == []
     (only,) = cut(MovedEdits("t", "r", 1, ()))
-    assert (only.start, only.size, only.tables, only.held) == (None, 1, TABLES, {"held"})
+    assert (only.start, only.size, only.tables, only.held) == (None, 1, TABLES, frozenset({"held"}))
 
 
 def test_even_a_small_amount_is_sent_by_several_writers() -> None:
