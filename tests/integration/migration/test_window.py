@@ -171,7 +171,7 @@ def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_on
     time.sleep(window_log.SKEW_MS / 1000)
     later = open_replay(two_tables, (edges[1], edges[2]))
     with monkeypatch.context() as patch:
-        patch.setattr(window, "apply_by_row", lambda spark, task: (_ for _ in ()).throw(TransientError("killed")))
+        patch.setattr(window, "apply_groups", lambda spark, tasks: (_ for _ in ()).throw(TransientError("killed")))
         with pytest.raises(TransientError, match="killed"):
             replay_window(later, lambda: spark)
     whole = open_replay(two_tables, (edges[0], edges[2]))
