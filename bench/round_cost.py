@@ -44,7 +44,7 @@ from walferry.ledger import Ledger, Position, Round, SeenFile
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import cut_log, see
 from walferry.replay.quarantine import record
-from walferry.run.facts import keep_applied_cut
+from walferry.run.facts import Lines, keep_lines
 from walferry.run.run import Run
 from walferry.run.status import status
 
@@ -354,12 +354,10 @@ def one_round(run: Run, source: Source, number: int) -> None:
     status(run.ledger)
 
 
-def finish(
-    run: Run, source: Source, reports: list[FileReport], number: int, started_ms: int, before: dict[str, str]
-) -> None:
+def finish(run: Run, source: Source, reports: list[FileReport], number: int, started_ms: int, before: Lines) -> None:
     """Record a round."""
     record(run, reports)
-    keep_applied_cut(run, before)
+    keep_lines(run, "applied", before)
     size = sum(item.length for item in reports)
     cells = sum(tally.cells for item in reports for tally in item.tallies)
     run.ledger.rounds.record(Round(number, started_ms, source.now, len(reports), size, cells // 10, cells, 5_000, 0))

@@ -377,8 +377,9 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     record(run, parts, lineage.changes(before, after, tables, batch.regions), run.ledger.batches.end())
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
+    latest = run.ledger.rounds.last()
     done = Round(
-        number=len(run.ledger.rounds.all()) + 1,
+        number=1 if latest is None else latest.number + 1,
         started_ms=started_ms,
         finished_ms=ended_ms,
         files=len(batch.files),

@@ -8,7 +8,6 @@ converges because nothing later of their rows was applied in between (R3).
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,12 +125,5 @@ def _settled_cut(run: Run, applied: Lines) -> Cut:
 
 def _pending(run: Run, sealed: Sequence[WalFile]) -> list[WalFile]:
     """The sealed files that are neither applied nor completely held by quarantine."""
-    tables = {pair.source for pair in run.tables}
-    handled = defaultdict(set)
-    waiting = {(hold.file, hold.table) for hold in run.ledger.quarantine.holds()}
-    # A batch's ranges are written last and all at once: holds without ranges belong to a batch to be repeated.
-    for r in run.ledger.log.ranges():
-        if r.state in ("applied", "verified") or (r.file, r.table) in waiting:
-            handled[r.file].add(r.table)
-    pending = [file for file in sealed if handled[file.name] < tables or not handled[file.name]]
-    return sorted(pending, key=lambda file: (file.group, file.number))
+    waiting = run.ledger.log.pending([file.name for file in sealed])
+    return sorted((file for file in sealed if file.name in waiting), key=lambda file: (file.group, file.number))
