@@ -78,7 +78,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
-    moved = Moved()
+    moved = Moved(file.name)
     wal = task.route.open(file)
     try:
         for batch in wal:

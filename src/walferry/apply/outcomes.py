@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -82,17 +83,18 @@ class FileReport:
     moved: tuple[MovedEdits, ...] = ()
 
 
-SAMPLE_BYTES = 1 << 20
-"""of cells of a region that moved, for each row that is named: their rows are cut into pieces by these"""
+SAMPLE_BYTES = 256 << 10
+"""of cells of regions that moved, for each row that is named: their rows are cut into pieces by these"""
 
 
 class Moved:
     """What one file holds of regions that moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        # Anywhere within the first sample: many small files are sampled as one large one is.
+        self._unsampled = zlib.crc32(file.encode()) % SAMPLE_BYTES
         self._bytes: dict[tuple[str, str], int] = {}
         self._rows: dict[tuple[str, str], list[bytes]] = {}
-        self._unsampled = 0
 
     def add(self, batch: EntryBatch, picked: np.ndarray) -> None:
         """Count these entries of a batch."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen
+from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen, pieces_of
 from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -43,3 +47,18 @@ def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_tar
     assert chosen("file") == [15, 25]
     assert chosen("another file") == [15]
     assert chosen("file", frozenset({batch.regions[0].decode()})) == [15]
+
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "a:b", "t"]), st.binary(max_size=3)), max_size=30)
+
+
+@given(ROWS, st.sets(st.tuples(st.sampled_from(["a", "a:b", "t"]), st.binary(max_size=3)), max_size=6))
+def test_each_row_is_in_the_piece_whose_border_is_the_last_at_or_before_it(
+    rows: list[tuple[str, bytes]], borders: set[tuple[str, bytes]]
+) -> None:
+    cells = pa.record_batch(
+        [pa.array([table for table, _ in rows], pa.string()), pa.array([row for _, row in rows], pa.binary())],
+        ["table", "row"],
+    )
+    expected = [sum(1 for border in borders if border <= row) for row in rows]
+    assert pieces_of(cells, sorted(borders)).tolist() == expected

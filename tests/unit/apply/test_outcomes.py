@@ -1,0 +1,43 @@
+"""What is counted of regions that moved, so that their rows can be cut into pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.apply.outcomes import SAMPLE_BYTES, Moved, MovedEdits
+from walferry.formats.cells import encode_cell
+from walferry.formats.wal import WalReader
+
+VALUE = b"v" * 1000
+
+
+def moved_in(name: str, rows: int) -> MovedEdits:
+    """What is counted of a file with one entry for each row."""
+    cells = [encode_cell(b"%06d" % row, b"f", b"q", 1, 4, VALUE) for row in range(rows)]
+    content = header() + b"".join(entry([cell], number + 1) for number, cell in enumerate(cells)) + TRAILER
+    moved = Moved(name)
+    for batch in WalReader([content], name):
+        picked = np.flatnonzero(batch.cell_count > 0)
+        for half in np.array_split(picked, 2):
+            moved.add(batch, half)
+    (edits,) = moved.edits()
+    assert edits.size == sum(len(cell) for cell in cells)
+    return edits
+
+
+def test_a_row_is_named_for_every_sample_of_a_file() -> None:
+    edits = moved_in("log", 2000)
+    assert len(edits.rows) in (edits.size // SAMPLE_BYTES, edits.size // SAMPLE_BYTES + 1)
+    assert list(edits.rows) == sorted(edits.rows)
+    assert np.all(np.diff([int(row) for row in edits.rows]) >= SAMPLE_BYTES // (len(VALUE) + 60))
+
+
+def test_many_small_files_are_sampled_as_one_large_one_is() -> None:
+    found = [moved_in(f"log.{number}", 60) for number in range(60)]
+    named, size = sum(len(edits.rows) for edits in found), sum(edits.size for edits in found)
+    assert 0.5 < named / (size / SAMPLE_BYTES) < 1.5
+
+
+def test_nothing_moved_is_nothing() -> None:
+    assert Moved("log").edits() == ()
