@@ -255,6 +255,10 @@ class Source:
     def peer_queues(self, peer: str) -> dict[str, set[str]]:
         return self.zookeeper.replication_queues(peer)
 
+    def write_counts(self, server: Server, tables: object) -> dict[str, int]:
+        """Something new at every cut."""
+        return {"any": self.now}
+
     def regions(self, table: str) -> list[Region]:
         return self._regions[table]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from walferry.errors import TransientError, UsageError
@@ -176,6 +176,29 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
             lambda current: pb.CompactRegionRequest(region=current.specifier, major=major),
             pb.CompactRegionResponse,
         )
+
+
+def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict[str, int]:
+    """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
+
+    Raises RemoteError before HBase 2.0, which cannot be asked (RSRpcServices.getRegionLoad).
+    """
+    answer, _ = retried(
+        lambda: client.pool.call(
+            server.address,
+            "AdminService",
+            "GetRegionLoad",
+            pb.GetRegionLoadRequest(),
+            pb.GetRegionLoadResponse,
+            timeout_s=client.timeout_s,
+        )
+    )
+    names = {region.region_specifier.value: region.write_requests_count for region in answer.region_loads}
+    return {
+        name.rstrip(b".").rpartition(b".")[2].decode(): count
+        for name, count in names.items()
+        if name.partition(b",")[0].decode() in tables
+    }
 
 
 def roll_wal(client: Calls, server: Server) -> None:

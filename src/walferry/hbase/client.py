@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
@@ -26,19 +25,6 @@ from walferry.hbase.zookeeper import Server, ZooKeeper
 M = TypeVar("M", bound=Message)
 _ASK_FOR_STATE = 3  # failures after which a table may well be disabled
 _HBASE_VERSION, _LIVE_SERVERS = 0, 2  # ClusterStatus.Option
-
-
-@dataclass(frozen=True)
-class WriteCounts:
-    """How many write requests each region of a server has had since it opened there, by full region name."""
-
-    reported_ms: int
-    """when the server counted, by its own clock"""
-    regions: Mapping[bytes, int]
-
-
-def _table_of(region: pb.RegionLoad) -> str:
-    return str(region.region_specifier.value.partition(b",")[0].decode())
 
 
 class HBaseClient:
@@ -70,6 +56,7 @@ class HBaseClient:
     clone_snapshot = admin.clone_snapshot
     restore_snapshot = admin.restore_snapshot
     roll_wal = admin.roll_wal
+    write_counts = admin.write_counts
     add_peer = admin.add_peer
     peers = admin.peers
     remove_peer = admin.remove_peer
@@ -138,36 +125,14 @@ class HBaseClient:
 
         They report whole MiB per region, so this is a lower bound.
         """
-        sizes: dict[str, int] = {}
-        for server in self._live_servers():
-            for region in server.server_load.region_loads:
-                table = _table_of(region)
-                sizes[table] = sizes.get(table, 0) + (region.mem_store_size_MB << 20)
-        return sizes
-
-    def write_counts(self, tables: Collection[str]) -> dict[str, WriteCounts]:
-        """The write requests to regions of these tables, by name of the server, as last reported to the master.
-
-        A server that has not reported yet is not among them.
-        """
-        return {
-            f"{server.server.host_name},{server.server.port},{server.server.start_code}": WriteCounts(
-                server.server_load.report_end_time,
-                {
-                    region.region_specifier.value: region.write_requests_count
-                    for region in server.server_load.region_loads
-                    if _table_of(region) in tables
-                },
-            )
-            for server in self._live_servers()
-            if server.server_load.report_end_time
-        }
-
-    def _live_servers(self) -> Sequence[pb.LiveServerInfo]:
         request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
         answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
-        live: Sequence[pb.LiveServerInfo] = answer.cluster_status.live_servers
-        return live
+        sizes: dict[str, int] = {}
+        for server in answer.cluster_status.live_servers:
+            for region in server.server_load.region_loads:
+                table = region.region_specifier.value.partition(b",")[0].decode()
+                sizes[table] = sizes.get(table, 0) + (region.mem_store_size_MB << 20)
+        return sizes
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
         """Names of all tables, or of one namespace's; HBase's own only with `system`."""

@@ -26,6 +26,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
+from walferry.replay.idle import idle_servers
 from walferry.replay.protect import not_applied, queued_files
 from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
@@ -110,18 +111,23 @@ def regions_of(client: HBaseClient, table: str) -> list[Region]:
         return []
 
 
-def cut_log(run: Run, *, whole: bool = False) -> Cut:
-    """Roll all WALs of the source and wait until each group has a new file and the previous one is closed.
+def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> Cut:
+    """Roll the source's WALs and wait until each group has a new file and the previous one is closed.
 
-    `whole`: all archived files are listed, not only those that matter to the run (`_with_archive`).
+    `whole`: all archived files are listed, not only those that matter to the run (`_with_archive`). `applied`: lines of
+    the last applied cut; while they still hold, servers on which nothing was written since are not rolled.
     Raises TransientError when that does not happen within a minute.
     """
     names = [pair.source for pair in run.tables]
     started_ms = time.time_ns() // 1_000_000
     before = {name: lines_of(run.source, name, regions_of(run.source, name)) for name in names}
+    servers = run.source.servers()
+    # What preceded a move may be on any server, also on one where nothing is now.
+    idle = idle_servers(run, servers, started_ms, may_rest=before == applied)
     old = _newest(run.source_log.live())
-    for server in run.source.servers():
-        run.source.roll_wal(server)
+    for server in servers:
+        if server.name not in idle:
+            run.source.roll_wal(server)
     deadline = time.monotonic() + ROLL_SECONDS
     while True:
         files = run.source_log.live()
@@ -130,7 +136,7 @@ def cut_log(run: Run, *, whole: bool = False) -> Cut:
         new = _newest(file for file in files if file.place is Place.LIVE)
         waiting = [
             group for group, file in old.items()
-            if file.place is Place.LIVE and file.server in alive
+            if file.place is Place.LIVE and file.server in alive and file.server not in idle
             and (group not in new or new[group].number <= file.number)
         ]  # fmt: skip
         left = [
@@ -177,11 +183,13 @@ def quiet_cut(run: Run) -> Cut:
     return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)], whole=True)
 
 
-def cut_until(run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False) -> Cut:
-    """Cut the log until `moving` returns no table whose moves spoil the cut; TransientError after two minutes."""
+def cut_until(
+    run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False, applied: Lines | None = None
+) -> Cut:
+    """Cut the log (as `cut_log`) until `moving` returns no table whose moves spoil the cut; TransientError after two minutes."""
     deadline = time.monotonic() + REST_SECONDS
     while True:
-        cut = cut_log(run, whole=whole)
+        cut = cut_log(run, whole=whole, applied=applied)
         moved = ", ".join(sorted(moving(cut)))
         if not moved:
             return cut

@@ -12,9 +12,17 @@ from walferry.replay.applying import applying, wait_while_paused
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
 
+BUSY_BYTES = 64 << 20
+"""of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
+PAUSE_SECONDS = (2.0, 60.0)
+"""at least and at most, between two rounds"""
 
-def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_seconds: float = 2.0) -> None:
+
+def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
+
+    Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
+    `max_lag` passes. `until` is asked then, too.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
@@ -22,10 +30,18 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], pause_se
     with applying(run) as route:
         while True:
             wait_while_paused(run)
-            run_round(run, spark, route)
+            done = run_round(run, spark, route)
             if until():
                 return
-            time.sleep(pause_seconds)
+            for _ in range(round(_pause_seconds(run.spec.max_lag, done.bytes))):
+                time.sleep(1.0)
+                if until():
+                    return
+
+
+def _pause_seconds(max_lag: int, applied_bytes: int) -> float:
+    least, most = PAUSE_SECONDS
+    return least if applied_bytes >= BUSY_BYTES else min(most, max(least, max_lag / 4))
 
 
 def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lambda: False) -> None:

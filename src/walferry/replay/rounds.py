@@ -120,7 +120,7 @@ def _settled_cut(run: Run, applied: Lines) -> Cut:
         still = standing(applied, cut.after)
         return [table for table in moved if not cut.is_quiet(table, still[table])]
 
-    return cut_until(run, moving)
+    return cut_until(run, moving, applied=applied)
 
 
 def _pending(run: Run, sealed: Sequence[WalFile]) -> list[WalFile]:

@@ -171,6 +171,9 @@ class Rolling:
     def regions(self, table: str) -> list[Region]:
         return []
 
+    def write_counts(self, server: Server, tables: object) -> dict[str, int]:
+        return {}
+
     def path(self, number: int) -> str:
         return f"{self.root}/WALs/{HOME.name}/rs%2C1%2C2.{number}"
 

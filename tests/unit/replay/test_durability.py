@@ -16,7 +16,7 @@ from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.errors import TransientError
 from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, Round
 from walferry.ledger.rows import RunKind
 from walferry.pipeline import abort
 from walferry.replay import follower, lease
@@ -210,10 +210,11 @@ def test_a_run_that_is_aborted_while_it_applies_gives_back_as_soon_as_it_notices
     target.set("ASYNC_WAL")
     seen: list[str] = []
 
-    def round_beside_an_abort(*_: object) -> None:
+    def round_beside_an_abort(*_: object) -> Round:
         seen.append(durability(target))
         abort(run, "enough")
         seen.append(durability(target))  # a request may be under way
+        return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", round_beside_an_abort)
     with at_work(run), pytest.raises(RunEndedError):

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from unit.migration.filled_ledger import SPEC
 from unit.replay.test_durability import Source, Target
 from walferry.apply.writer_protocol import Limits
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, Round
 from walferry.replay import applying, follower
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
@@ -45,7 +45,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
     together: list[str] = []
     both_begun, last_rounds = threading.Event(), threading.Event()
 
-    def run_round(run: Run, *_: object) -> None:
+    def run_round(run: Run, *_: object) -> Round:
         name = threading.current_thread().name
         replaying.append(name)
         rounds.append(name)
@@ -56,6 +56,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
         if len(replaying) > 1:
             together.append(name)
         replaying.remove(name)
+        return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", run_round)
     ended: dict[str, BaseException | None] = {}

@@ -1,0 +1,55 @@
+"""Which region servers have nothing new for a run, so that their WALs need not be rolled (R6).
+
+A region counts a write request when it begins, shortly before the edit is in the WAL. So a server rests only after two
+rolls with equal counts: what began before the first is in a file that the second has closed. An edit that waited even
+longer in between, for a row lock, comes with the next write, with the roll that each server gets from time to time, or
+with a fence, which rolls all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from walferry.hbase.errors import RemoteError
+from walferry.hbase.zookeeper import Server
+from walferry.run.run import Run
+
+_SEEN = "write counts"
+REST_MS = 600_000
+"""a server rests no longer than this"""
+
+
+class _Seen(BaseModel):
+    """A server at the last cut."""
+
+    counts: dict[str, int]
+    settled: bool
+    """whether the counts were the same at the cut before"""
+    rolled_ms: int
+
+
+def idle_servers(run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: bool) -> set[str]:
+    """Names of the servers that need not be rolled at a cut that begins now; the others are taken as rolled.
+
+    With `may_rest` False there are none. Servers before HBase 2.0 do not tell their counts and are always rolled.
+    """
+    tables = {pair.source for pair in run.tables}
+    before = {name: _Seen.model_validate(kept) for name, kept in (run.ledger.notes.get(_SEEN) or {}).items()}
+    seen: dict[str, _Seen] = {}
+    idle = set()
+    for server in servers:
+        try:
+            counts = run.source.write_counts(server, tables)
+        except RemoteError:
+            continue
+        last = before.get(server.name)
+        same = last is not None and last.counts == counts
+        if may_rest and last is not None and same and last.settled and now_ms - last.rolled_ms < REST_MS:
+            idle.add(server.name)
+            seen[server.name] = last
+        else:
+            seen[server.name] = _Seen(counts=counts, settled=same, rolled_ms=now_ms)
+    run.ledger.notes.keep(_SEEN, {name: one.model_dump() for name, one in seen.items()})
+    return idle
