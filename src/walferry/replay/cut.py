@@ -186,7 +186,10 @@ def quiet_cut(run: Run) -> Cut:
 def cut_until(
     run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False, applied: Lines | None = None
 ) -> Cut:
-    """Cut the log (as `cut_log`) until `moving` returns no table whose moves spoil the cut; TransientError after two minutes."""
+    """Cut the log, as `cut_log` does, until `moving` returns no table whose moves spoil the cut.
+
+    Raises TransientError after two minutes.
+    """
     deadline = time.monotonic() + REST_SECONDS
     while True:
         cut = cut_log(run, whole=whole, applied=applied)

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from unit.apply.guards import Guard
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
 from walferry.apply.by_row import RowsApplied, RowTask
@@ -33,7 +34,7 @@ CALM, MOVING = "shop:users", "shop:orders"
 TABLES = {CALM: CALM, MOVING: MOVING}
 STILL, MOVED = "a" * 32, "b" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, lambda tables: None)
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard())
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )
