@@ -102,17 +102,24 @@ class Moved:
             return
         sizes = batch.end[picked] - batch.cells_start[picked]
         total = np.cumsum(sizes) + self._unsampled
-        samples = picked[np.diff(total // SAMPLE_BYTES, prepend=0) > 0]
+        sampled = np.diff(total // SAMPLE_BYTES, prepend=0) > 0
         self._unsampled = int(total[-1]) % SAMPLE_BYTES
         for table, region in np.unique(np.stack([batch.table[picked], batch.region[picked]]), axis=1).T:
             mine = (batch.table[picked] == table) & (batch.region[picked] == region)
             key = batch.tables[table].decode(), batch.regions[region].decode()
             self._bytes[key] = self._bytes.get(key, 0) + int(sizes[mine].sum())
-        for entry in samples.tolist():
+        for entry, end in zip(picked[sampled].tolist(), total[sampled].tolist(), strict=True):
             key = batch.tables[batch.table[entry]].decode(), batch.regions[batch.region[entry]].decode()
-            first = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
-            begin, length = int(first.row_start[0]), int(first.row_length[0])
-            self._rows.setdefault(key, []).append(batch.buffer[begin : begin + length].tobytes())
+            cells = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
+            # Cells of one entry may be of many rows.
+            before = end - int(batch.end[entry] - batch.cells_start[entry])
+            marks = np.arange(before // SAMPLE_BYTES + 1, end // SAMPLE_BYTES + 1) * SAMPLE_BYTES - 1 - before
+            at = np.searchsorted(cells.position, marks + int(batch.cells_start[entry]), side="right") - 1
+            starts, lengths = cells.row_start[at].tolist(), cells.row_length[at].tolist()
+            rows = [
+                batch.buffer[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)
+            ]
+            self._rows.setdefault(key, []).extend(rows)
 
     def edits(self) -> tuple[MovedEdits, ...]:
         """What was counted, by table and region."""

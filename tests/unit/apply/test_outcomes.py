@@ -39,5 +39,14 @@ def test_many_small_files_are_sampled_as_one_large_one_is() -> None:
     assert 0.5 < named / (size / SAMPLE_BYTES) < 1.5
 
 
+def test_the_rows_of_a_large_entry_are_sampled_as_those_of_many_small_ones() -> None:
+    cells = [encode_cell(b"%06d" % row, b"f", b"q", 1, 4, VALUE) for row in range(2000)]
+    moved = Moved("log")
+    for batch in WalReader([header() + entry(cells, 1) + TRAILER], "log"):
+        moved.add(batch, np.flatnonzero(batch.cell_count > 0))
+    (edits,) = moved.edits()
+    assert edits.rows == moved_in("log", 2000).rows
+
+
 def test_nothing_moved_is_nothing() -> None:
     assert Moved("log").edits() == ()
