@@ -69,8 +69,7 @@ class Log:
             new = [file for name, file in known.items() if name not in before]
             changed = [file for name, file in known.items() if name in before and before[name] != file]
             if new:
-                rows = [to_columns(file) | {"run_id": self._run_id} for file in new]
-                connection.execute(insert(wal_files), rows)
+                connection.execute(insert(wal_files), [to_columns(file) | {"run_id": self._run_id} for file in new])
             for file in changed:
                 connection.execute(update(wal_files).where(*self._file(file.name)).values(to_columns(file)))
             self._unpack(connection, [file.name for file in changed if file.length > before[file.name].length])
@@ -225,8 +224,10 @@ class Log:
         file: str | None = None,
         state: RangeState | None = None,
         groups: Collection[str] | None = None,
+        since_ms: int | None = None,
     ) -> list[WalRange]:
-        """Ranges (of a file, in a state, of WAL groups) by file, table and start.
+        """Ranges (of a file, in a state, of WAL groups) by file, table and start. `since_ms`: of files that are applied
+        for every table, only ranges with an entry that was written then or later.
 
         Reads all that was ever applied, unless one file or a state before `applied` is asked for: not for a round.
         """
@@ -247,7 +248,7 @@ class Log:
             if state in (None, "applied", "verified"):
                 tables = self._tables(connection)
                 rows = connection.execute(select(files).where(*packed)).mappings()
-                unpacked = (item for row in rows for item in Packed.of(row).ranges(tables))
+                unpacked = (item for row in rows for item in Packed.of(row).ranges(tables, since_ms))
                 found += [item for item in unpacked if state in (None, item.state)]
         return sorted(found, key=range_key)
 

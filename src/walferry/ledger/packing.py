@@ -54,12 +54,17 @@ class Packed:
         last = row["number"] if row["folded_to"] is None else row["folded_to"]
         return cls(row["name"], row["wal_group"], row["number"], row["applied_end"], row["packed"], verified, last)
 
-    def ranges(self, tables: Mapping[str, int]) -> list[WalRange]:
-        """The ranges that were packed; `tables`: the run's, with their numbers."""
+    def ranges(self, tables: Mapping[str, int], since_ms: int | None = None) -> list[WalRange]:
+        """The ranges that were packed; `tables`: the run's, with their numbers.
+
+        `since_ms`: only of tables with an entry that was written then or later.
+        """
         held = {int(part.partition(":")[0]): part for part in self.packed.split()}
         found = []
         for table, number in tables.items():
             entries, cells, first, last = _counts(held.get(number, "::::"), self.number)
+            if since_ms is not None and (last is None or last < since_ms):
+                continue
             state = "verified" if number in self.verified else "applied"
             found.append(WalRange(self.name, 0, self.end, table, entries, cells, first, last, state))  # type: ignore[arg-type]
         return found

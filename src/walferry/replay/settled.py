@@ -162,7 +162,7 @@ def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for hold in theirs.quarantine.holds():
         held[hold.file, hold.table].add(hold.region)
-    for r in theirs.log.ranges():
+    for r in theirs.log.ranges(since_ms=max(begins, span.start_ms)):
         if r.first_write_ms is not None and r.last_write_ms is not None:
             if r.last_write_ms < max(begins, span.start_ms) or r.first_write_ms >= span.end_ms:
                 continue

@@ -40,6 +40,8 @@ def test_a_file_that_every_table_has_is_one_row_and_its_ranges_are_still_known(p
     assert part.log.ranges() == part.log.ranges(file="rs1.10") == part.log.ranges(groups=["rs1"]) == (
         whole("rs1.10", state)
     )  # fmt: skip
+    assert part.log.ranges(since_ms=2_000) == whole("rs1.10", state)[:1]
+    assert part.log.ranges(since_ms=2_001) == []
     assert part.log.ranges(state="sealed") == part.log.ranges(file="rs1.11") == part.log.ranges(groups=["rs2"]) == []
     assert part.log.applied(["rs1.10", "rs1.11"]) == {"rs1.10"}
     assert part.log.applied_for(TABLE) == part.log.applied_for(OTHER) == {"rs1.10"}

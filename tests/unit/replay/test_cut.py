@@ -262,6 +262,16 @@ def test_the_log_of_a_server_that_joins_during_the_cut_is_not_below_it(tmp_path:
     assert [file.number for file in made.below()] == [7]
 
 
+def test_a_fence_knows_each_group_of_the_archive_and_a_round_only_what_matters_to_it(tmp_path: Path) -> None:
+    """A group that the start fence does not name counts in full."""
+    with rolled(Rolling(tmp_path), Local()) as run:
+        cut_log(run)
+        Local().write(f"{tmp_path}/oldWALs/gone%2C1%2C1.3", [b"log LAWP"])
+        assert [file.number for file in cut_log(run).files] == [7, 8, 9]
+        made = quiet_cut(run)
+    assert [(file.group, file.number) for file in made.files if file.place is Place.ARCHIVED] == [("gone%2C1%2C1", 3)]
+
+
 @dataclass
 class Meta:
     """What a client knows of one table's regions."""

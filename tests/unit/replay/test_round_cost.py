@@ -223,6 +223,20 @@ def test_what_is_applied_and_gone_is_folded_when_the_archive_is_listed(tmp_path:
     run.ledger.whole.close()
 
 
+def test_a_log_that_was_begun_closed_and_archived_between_two_rounds_is_in_the_next(tmp_path: Path) -> None:
+    """No listing of the servers' folders ever showed it: the peer's queue does."""
+    run, source = run_of(tmp_path, 20)
+    with patch.object(wal_files, "TRAILER_MAGIC", b"LAWP"), patch.object(cutting, "bytes_held", lambda *_: 1):
+        one_round(run, 21)
+        before = source.number
+        for _ in range(4):
+            source.roll_wal(SERVER)
+        vars(source.cost).update(vars(Cost()))
+        assert [file.number for file in one_round(run, 22)] == list(range(before, before + 5))
+        assert not run.source_log.whole
+    run.ledger.whole.close()
+
+
 @pytest.mark.parametrize("what", ["a server came", "many are expected", "time has passed"])
 def test_the_archive_is_listed_as_a_whole_only_when_something_calls_for_it(tmp_path: Path, what: str) -> None:
     run, _ = run_of(tmp_path, 20)
