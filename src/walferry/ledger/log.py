@@ -463,7 +463,9 @@ class Log:
                 changed = [item for item in ranges if before.get(range_key(item)) != item]
                 for item in changed:
                     if range_key(item) in before:
-                        connection.execute(update(table).where(*self._same(item)).values(to_columns(item)))
+                        same = (table.c.table_name == item.table, table.c.start_offset == item.start)
+                        of_file = (table.c.run_id == self._run_id, table.c.file == item.file)
+                        connection.execute(update(table).where(*of_file, *same).values(to_columns(item)))
                     else:
                         new.append(to_columns(item) | {"run_id": self._run_id})
             if done or name in with_rows:
@@ -491,15 +493,6 @@ class Log:
         for file in packed:
             empty = {"applied_end": None, "packed": "", "verified": ""}
             connection.execute(update(wal_files).where(*self._file(file.name)).values(empty))
-
-    def _same(self, item: WalRange) -> list[ColumnElement[bool]]:
-        table = self._store.table("wal_ranges")
-        return [
-            table.c.run_id == self._run_id,
-            table.c.file == item.file,
-            table.c.table_name == item.table,
-            table.c.start_offset == item.start,
-        ]
 
 
 def _by_number(files: Table) -> tuple[ColumnElement[Any], ...]:

@@ -27,23 +27,23 @@ def of(name: str, number: int) -> list[WalRange]:
     return [first, WalRange(name, 0, number, OTHER, 0, 0, None, None, "applied")]
 
 
+def told(long_run: RunLedger) -> list[object]:
+    """What does not change."""
+    log = long_run.log
+    return [log.coverage(), log.gaps(), log.reached(), log.last_edit_ms(), log.groups()]
+
+
 def names(long_run: RunLedger) -> list[str]:
     return [file.name for file in long_run.log.files()]
 
 
 def test_what_is_gone_from_the_beginning_of_a_group_is_one_row_with_the_sums_of_all(long_run: RunLedger) -> None:
-    before = long_run.log.coverage(), long_run.log.gaps(), long_run.log.reached(), long_run.log.last_edit_ms(), long_run.log.groups()
+    before = told(long_run)
     left = [f"rs1.{number}" for number in (15, 17, 18, 19)] + ["rs2.10"]
     long_run.log.fold(left)
     # The file of a fence stays, and what is gone after a file that exists.
     assert names(long_run) == ["rs1.10", "rs1.11", *(f"rs1.{number}" for number in range(15, 20)), "rs2.10", "rs2.11"]
-    assert (
-        long_run.log.coverage(),
-        long_run.log.gaps(),
-        long_run.log.reached(),
-        long_run.log.last_edit_ms(),
-        long_run.log.groups(),
-    ) == before
+    assert told(long_run) == before
     assert long_run.log.ranges(file="rs1.11") == [
         WalRange("rs1.11", 0, 11 + 12 + 13 + 14, TABLE, 8, 20, 11_000, 14_007, "applied"),
         WalRange("rs1.11", 0, 11 + 12 + 13 + 14, OTHER, 0, 0, None, None, "applied"),
