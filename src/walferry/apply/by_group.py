@@ -30,8 +30,6 @@ from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import fan_out
 from walferry.wal.files import WalFile
 
-LANES = 4
-
 
 @dataclass(frozen=True)
 class GroupTask:
@@ -131,7 +129,10 @@ class _Lanes:
         self._withheld: dict[tuple[str, str], Withheld] = {}
         self._refusals: list[Refusal] = []
         self._error: BaseException | None = None
-        self._queues: list[queue.Queue[_Request | None]] = [queue.Queue(maxsize=2) for _ in range(LANES)]
+        limits = task.route.limits
+        self._queues: list[queue.Queue[_Request | None]] = [
+            queue.Queue(maxsize=limits.read_ahead) for _ in range(limits.lanes)
+        ]
         self._threads = [
             threading.Thread(target=self._run, args=(lane, writer_to(self._route)), daemon=True)
             for lane in self._queues
@@ -159,7 +160,7 @@ class _Lanes:
 
     def put(self, request: _Request) -> None:
         """Queue the entries by region; waits while a lane's queue is full, which bounds memory."""
-        lane_of = lanes_of(request.batch)[request.picked]
+        lane_of = lanes_of(request.batch, len(self._queues))[request.picked]
         for lane, waiting in enumerate(self._queues):
             mine = request.picked[lane_of == lane]
             if len(mine):
@@ -229,9 +230,9 @@ class _Lanes:
         self._withheld[file, region] = Withheld(file, table, region, first)
 
 
-def lanes_of(batch: EntryBatch) -> np.ndarray:
-    """The lane of each entry: by the region's name, because its code differs from file to file."""
-    lanes = np.array([zlib.crc32(name) % LANES for name in batch.regions] or [0])
+def lanes_of(batch: EntryBatch, count: int) -> np.ndarray:
+    """The lane of each entry, of so many: by the region's name, because its code differs from file to file."""
+    lanes = np.array([zlib.crc32(name) % count for name in batch.regions] or [0])
     of_entries: np.ndarray = lanes[batch.region]
     return of_entries
 

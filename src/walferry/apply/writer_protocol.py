@@ -10,27 +10,55 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from walferry.errors import WalferryError
+from walferry.errors import UsageError, WalferryError
 
 Positions = npt.NDArray[np.integer[Any]]
 
 
+def _setting(name: str, default: float) -> float:
+    """A number from the environment. Raises UsageError when it is none, or not above 0."""
+    text = os.environ.get(name, str(default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{name} is {text!r}: give a number above 0", variable=name)
+    return number
+
+
+def _seconds(name: str, default: float) -> float:
+    return field(default_factory=lambda: _setting(name, default))
+
+
+def _whole(name: str, default: int) -> int:
+    return field(default_factory=lambda: max(1, int(_setting(name, default))))
+
+
 @dataclass(frozen=True)
 class Limits:
-    """How large a request may be, how long it may take, and how often it is sent before the run gives up."""
+    """How much is sent at a time, how long that may take, and how often it is tried before the run gives up.
 
-    mutations: int = 5_000
+    The variables are read by the driver, which sends the values to the executors (docs/performance.md lists them).
+    """
+
+    mutations: int = _whole("WALFERRY_REQUEST_MUTATIONS", 5_000)
     """in one request: the receiving server would apply more in chunks that run concurrently
     (`hbase.rpc.rows.warning.threshold`), which could reorder a row's edits"""
-    bytes: int = 4 << 20
+    bytes: int = _whole("WALFERRY_REQUEST_BYTES", 4 << 20)
     """of cells in one request; a larger cell is sent alone"""
-    request_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_REQUEST_SECONDS", "30")))
+    lanes: int = _whole("WALFERRY_LANES", 4)
+    """connections of a piece of a WAL group, with one request under way on each"""
+    read_ahead: int = _whole("WALFERRY_READ_AHEAD", 2)
+    """batches of entries that wait for each lane while the file is read on"""
+    piece_bytes: int = _whole("WALFERRY_PIECE_BYTES", 256 << 20)
+    """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
     attempts: int = 6
-    settle_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_SETTLE_SECONDS", "10")))
+    request_seconds: float = _seconds("WALFERRY_REQUEST_SECONDS", 30)
+    settle_seconds: float = _seconds("WALFERRY_SETTLE_SECONDS", 10)
     """Pause after a request whose outcome is unknown, until the receiving server has ended it
     (`replication.sink.client.ops.timeout`) and it cannot overtake what is sent next."""
-
-    claim_seconds: float = field(default_factory=lambda: float(os.environ.get("WALFERRY_CLAIM_SECONDS", "10")))
+    claim_seconds: float = _seconds("WALFERRY_CLAIM_SECONDS", 10)
     """A request is sent only if the lease was confirmed less than this long ago (R13)."""
 
     @property

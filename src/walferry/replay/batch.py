@@ -43,8 +43,6 @@ from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 256 << 20
-"""of the files, or of the cells, in one piece; a larger file is a piece of its own"""
 _T = TypeVar("_T")
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -131,11 +129,11 @@ class _Work:
         )
 
 
-def begin_batch(run: Run, batch: Batch, started_ms: int) -> None:
-    """Record a batch, with the regions that are held now; `continue_batch` applies it."""
+def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int) -> None:
+    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it."""
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
     batch = batch.model_copy(update={"held": held})
-    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files), started_ms)
+    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files, piece_bytes), started_ms)
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
@@ -159,12 +157,12 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
     return _record(work, kept.started_ms, groups, refusals)
 
 
-def _cut_groups(files: Iterable[WalFile]) -> list[Piece]:
-    """Consecutive files of each group, up to `PIECE_BYTES` and at least one; the oldest first."""
+def _cut_groups(files: Iterable[WalFile], piece_bytes: int) -> list[Piece]:
+    """Consecutive files of each group, up to so many bytes and at least one; the oldest first."""
     runs: list[list[WalFile]] = []
     for file in sorted(files, key=lambda file: (file.group, file.number)):
         fits = runs and runs[-1][0].group == file.group
-        if not fits or sum(other.length for other in runs[-1]) + file.length > PIECE_BYTES:
+        if not fits or sum(other.length for other in runs[-1]) + file.length > piece_bytes:
             runs.append([])
         runs[-1].append(file)
     return [
@@ -294,7 +292,7 @@ def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
     first = len(work.pieces("group"))
     return [
         Piece(first + part.number, "rows", part.subject, part.model_dump_json(), part.size)
-        for part in cut_rows(moved, tables, held, PIECE_BYTES)
+        for part in cut_rows(moved, tables, held, work.route.limits.piece_bytes)
     ]
 
 

@@ -50,7 +50,8 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     cut = _settled_cut(run, applied)
     below = see(run, cut)
     check_complete(run, cut.files)
-    begin_batch(run, _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions), started_ms)
+    batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
+    begin_batch(run, batch, started_ms, route.limits.piece_bytes)
     return _finish(run, spark, route)
 
 
@@ -70,7 +71,8 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             regions = {pair.source: regions_of(run.source, pair.source) for pair in run.tables}
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
-            begin_batch(run, _batch(run, below, applied, now, at_ms, before, regions), started_ms)
+            batch = _batch(run, below, applied, now, at_ms, before, regions)
+            begin_batch(run, batch, started_ms, route.limits.piece_bytes)
             done = [*filter(None, [earlier]), _finish(run, spark, route)]
         return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}
 

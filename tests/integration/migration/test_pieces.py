@@ -58,7 +58,7 @@ def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never
         at_source.move_region(moving, next(server for server in at_source.servers() if server != moving.server))
         for server in at_source.servers():
             at_source.roll_wal(server)
-    monkeypatch.setattr(batch, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 20))
     sorted_cells = 0
     record_group = batch._record_group
 

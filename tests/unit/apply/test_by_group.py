@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.apply import by_group
-from walferry.apply.by_group import LANES, GroupTask, _Lanes, _Request, lanes_of, requests
+from walferry.apply.by_group import GroupTask, _Lanes, _Request, lanes_of, requests
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import Limits
@@ -73,10 +73,10 @@ def test_a_region_keeps_its_lane_from_file_to_file() -> None:
         cell = encode_cell(b"r", b"f", b"q", 1, 4)
         content = header() + b"".join(entry([cell], encoded_region_name=name) for name in names) + TRAILER
         (batch,) = WalReader([content], "file")
-        return dict(zip(names, lanes_of(batch).tolist(), strict=True))
+        return dict(zip(names, lanes_of(batch, 4).tolist(), strict=True))
 
     assert lanes(regions) == lanes(regions[::-1])
-    assert set(lanes(regions).values()) <= set(range(LANES))
+    assert set(lanes(regions).values()) <= set(range(4))
 
 
 def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_those_are_met(
@@ -88,7 +88,7 @@ def test_a_region_waits_from_the_first_place_that_was_refused_in_whatever_order_
         return Refusal(file, start, start + 1, "t1", REGION.decode(), 1, "refused", b"")
 
     monkeypatch.setattr(by_group, "writer_to", lambda _: None)
-    route = SimpleNamespace(tables=TABLES)
+    route = SimpleNamespace(tables=TABLES, limits=LIMITS)
     lanes = _Lanes(GroupTask(cast(Route, route), (), frozenset()))
     batch, _ = batch_of([(1, "t1", 0), (1, "t1", 0)])
     second = int(batch.start[1])

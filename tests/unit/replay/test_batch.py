@@ -104,6 +104,7 @@ def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = 
             regions={table: tuple(found) for table, found in regions.items()},
         ),
         0,
+        route.limits.piece_bytes,
     )
     continue_batch(run, SPARK, route)
 

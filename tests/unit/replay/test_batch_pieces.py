@@ -17,6 +17,7 @@ from walferry.apply.by_group import GroupTask
 from walferry.apply.by_row import RowsApplied, RowTask
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
 from walferry.apply.route import Route
+from walferry.apply.writer_protocol import Limits
 from walferry.errors import GapError, TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
@@ -34,7 +35,7 @@ CALM, MOVING = "shop:users", "shop:orders"
 TABLES = {CALM: CALM, MOVING: MOVING}
 STILL, MOVED = "a" * 32, "b" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard())
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard(), Limits(piece_bytes=100))
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )
@@ -96,7 +97,6 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> Executors:
     made = Executors()
     monkeypatch.setattr(applying, "apply_groups", made.apply_groups)
     monkeypatch.setattr(applying, "place_rows", made.place_rows)
-    monkeypatch.setattr(applying, "PIECE_BYTES", 100)
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
     return made
 
@@ -114,7 +114,7 @@ def run(tmp_path: Path, executors: Executors) -> Iterator[Run]:
         regions = {table: tuple(run.source.regions(table)) for table in TABLES}
         batch = Batch(files=tuple(files), calm=frozenset({CALM}), standing=frozenset({STILL, "c" * 32}), cut_ms=1,
                       before=BEFORE, regions=regions)  # fmt: skip
-        begin_batch(run, batch, 5)
+        begin_batch(run, batch, 5, ROUTE.limits.piece_bytes)
         yield run
 
 

@@ -1,0 +1,36 @@
+"""What is sent at a time is set in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from walferry.apply.sink_settings import limits_of
+from walferry.apply.writer_protocol import Limits
+from walferry.errors import UsageError
+from walferry.hbase.writer_kind import WriterKind
+
+VARIABLES = {
+    "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES", "lanes": "WALFERRY_LANES",
+    "read_ahead": "WALFERRY_READ_AHEAD", "piece_bytes": "WALFERRY_PIECE_BYTES",
+    "request_seconds": "WALFERRY_REQUEST_SECONDS", "settle_seconds": "WALFERRY_SETTLE_SECONDS",
+    "claim_seconds": "WALFERRY_CLAIM_SECONDS",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "variable"), VARIABLES.items())
+def test_each_limit_has_a_variable(name: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "7")
+    assert getattr(Limits(), name) == 7
+    assert getattr(Limits(), name) != getattr(Limits(**{name: 9}), name)
+
+
+@pytest.mark.parametrize("text", ["many", "", "0", "-1", "nan", "inf"])
+def test_what_is_not_a_number_above_0_is_refused_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_LANES", text)
+    with pytest.raises(UsageError, match="WALFERRY_LANES is"):
+        Limits()
+
+
+def test_more_mutations_than_the_target_keeps_in_order_are_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_REQUEST_MUTATIONS", "1000000")
+    assert limits_of(WriterKind.RPC, None).mutations == 5_000
