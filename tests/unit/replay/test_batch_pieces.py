@@ -66,6 +66,8 @@ class Executors:
     lost: set[str | int] = field(default_factory=set)
     """names of files, or numbers of ranges, at which an executor is lost"""
     refused: list[Refusal] = field(default_factory=list)
+    without: set[str] = field(default_factory=set)
+    """names of files that hold no edit of the region that moved"""
 
     def apply_groups(self, spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
         (task,) = tasks
@@ -76,7 +78,7 @@ class Executors:
         moved = MovedEdits(MOVING, MOVED, 4 * SAMPLE_BYTES, tuple(b"%d" % number for number in range(4)))
         return [
             FileReport(name, 100, True, tuple(TableTally(table, 2, 3, 1, 2) for table in task.route.tables), (), (),
-                       (), (moved,) if MOVING in task.route.tables else ())
+                       (), (moved,) if MOVING in task.route.tables and name not in self.without else ())
             for name in names
         ]  # fmt: skip
 
@@ -148,6 +150,29 @@ def test_after_a_lost_executor_only_its_piece_and_what_was_not_begun_is_applied(
     assert proceed(run).repeated == 1
     assert executors.files == ["a.3", "b.4"]
     assert set(states(run, MOVING).values()) == {"applied"}
+
+
+def test_of_a_table_that_moved_nothing_is_recorded_before_its_history_was_judged(
+    run: Run, executors: Executors
+) -> None:
+    executors.lost, executors.without = {"a.3"}, {"b.1"}
+    with pytest.raises(TransientError, match="lost"):
+        proceed(run)
+    assert states(run, MOVING) == {}
+    executors.lost = set()
+    proceed(run)
+    assert executors.task is not None
+    assert {file.name for file in executors.task.files} == {"a.2", "a.3", "b.4"}, "only these are read again"
+    assert set(states(run, MOVING).values()) == {"applied"}
+
+
+def test_what_the_target_refuses_of_the_rows_is_in_quarantine_and_its_region_waits(
+    run: Run, executors: Executors
+) -> None:
+    executors.refused = [Refusal("a.2", 1, 9, MOVING, MOVED, 1, "no such family", b"x")]
+    proceed(run)
+    assert [(item.file, item.region) for item in run.ledger.quarantine.items()] == [("a.2", MOVED)]
+    assert states(run, MOVING) == dict.fromkeys(("b.1", "a.2", "a.3", "b.4"), "sealed")
 
 
 def test_rows_that_were_applied_are_not_applied_again(run: Run, executors: Executors) -> None:
