@@ -50,11 +50,13 @@ class Cut:
     after: Lines
     """and after the last"""
     files: list[WalFile]
-    """every WAL file listed after the last roll"""
+    """the WAL files after the last roll; of archived ones perhaps only those that matter (`_with_archive`)"""
     current: dict[str, int]
     """for each group, the number of the first file after the cut"""
     regions: dict[str, list[Region]]
     """each table's regions after the last roll, whose lines are `after`"""
+    whole: bool = False
+    """whether `files` has all that exist"""
 
     def below(self) -> list[WalFile]:
         """The sealed files before the cut; dead servers' files that are still being split are left out."""
@@ -159,7 +161,8 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_of(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
-    return Cut(started_ms, before, after, _with_archive(run, files, whole=whole), current, regions)
+    files = _with_archive(run, files, whole=whole)
+    return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
 
 
 def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
@@ -288,13 +291,13 @@ def end_fence(run: Run) -> FenceFacts:
 def see(run: Run, cut: Cut) -> list[WalFile]:
     """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut.
 
-    What is applied and no longer exists at the source is folded whenever the whole archive was listed.
+    What is applied and no longer exists at the source is folded, if the whole archive was listed.
     """
     fences = run.fences()
     wanted = [file for file in cut.files if fences.starts_by(file)]
     below = {file.name for file in cut.below()}
     record_seen(run, wanted, sealed=below)
-    if run.source_log.whole:
+    if cut.whole:
         run.ledger.log.fold({file.name for file in cut.files})
     return [file for file in wanted if file.name in below]
 
