@@ -124,6 +124,9 @@ def by_number(file: WalFile) -> tuple[str, int]:
 
 def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
     """Look a file up again after it moved; None when it no longer exists."""
+    # An archived file stays where it is: one request. Others are looked up in the order of their moves.
+    if file.place is Place.ARCHIVED and (archived := find_archived(file_system, root, file.name)):
+        return archived
     server_folder = f"{root}/WALs/{file.server}"
     for folder, place in (
         (server_folder, Place.LIVE),

@@ -83,6 +83,20 @@ def test_a_file_that_moves_is_found_again_and_one_that_went_is_none(root: Path) 
     assert find_wal(Local(), str(root), file) is None
 
 
+def test_an_archived_file_is_looked_up_in_one_request(root: Path) -> None:
+    write(root, "oldWALs", f"{GROUP}.1")
+    (file,) = list_wals(Local(), str(root))
+    asked = []
+
+    class Asked(Local):
+        def status(self, path: str) -> FileStatus | None:
+            asked.append(path)
+            return super().status(path)
+
+    assert find_wal(Asked(), str(root), file) == file
+    assert asked == [file.path]
+
+
 def test_a_file_seen_in_two_places_counts_once_at_the_later_one(root: Path) -> None:
     write(root, f"WALs/{SERVER}", f"{GROUP}.1")
     write(root, "oldWALs", f"{GROUP}.1")
