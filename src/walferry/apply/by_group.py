@@ -22,7 +22,7 @@ from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.errors import DamagedInputError
-from walferry.formats.cells import gather, index_cells
+from walferry.formats.cells import find_cells, gather
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
@@ -96,6 +96,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             moved.add(batch, np.flatnonzero(edits & ~stands))
             if len(batch):
                 count_bytes(int(batch.end[-1] - batch.start[0]))
+            del batch  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
     return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits())
@@ -130,6 +131,7 @@ class _Lanes:
         self._refusals: list[Refusal] = []
         self._error: BaseException | None = None
         limits = task.route.limits
+        self._ahead = _Ahead(limits.ahead_bytes)
         self._queues: list[queue.Queue[_Request | None]] = [
             queue.Queue(maxsize=limits.read_ahead) for _ in range(limits.lanes)
         ]
@@ -159,14 +161,15 @@ class _Lanes:
         self._withhold(refusal.file, refusal.table, refusal.region, refusal.start)
 
     def put(self, request: _Request) -> None:
-        """Queue the entries by region; waits while a lane's queue is full, which bounds memory."""
+        """Queue the entries by region; waits while too much is queued, which bounds memory."""
         lane_of = lanes_of(request.batch, len(self._queues))[request.picked]
-        for lane, waiting in enumerate(self._queues):
-            mine = request.picked[lane_of == lane]
-            if len(mine):
-                if self._error is not None:
-                    raise self._error
-                waiting.put(request.narrowed(mine))
+        parts = {lane: request.picked[lane_of == lane] for lane in np.unique(lane_of).tolist()}
+        if parts:
+            self._ahead.enter(request.batch, len(parts))
+        for lane, mine in parts.items():
+            if self._error is not None:
+                raise self._error
+            self._queues[lane].put(request.narrowed(mine))
 
     def wait(self) -> None:
         """Wait until everything queued is acknowledged; raises a lane's error."""
@@ -182,15 +185,21 @@ class _Lanes:
         return replace(report, refusals=refusals, withheld=withheld)
 
     def _run(self, lane: queue.Queue[_Request | None], writer: Writer) -> None:
-        while (request := lane.get()) is not None:
-            try:
-                if self._error is None:
-                    self._send(writer, request)
-            except BaseException as error:  # raised again by `put` or `wait`
-                self._error = error
-            finally:
-                lane.task_done()
-        lane.task_done()
+        while self._send_next(lane, writer):
+            pass  # a function of its own, so that nothing of a request is kept while the lane waits for the next
+
+    def _send_next(self, lane: queue.Queue[_Request | None], writer: Writer) -> bool:
+        request = lane.get()
+        try:
+            if request is not None and self._error is None:
+                self._send(writer, request)
+        except BaseException as error:  # raised again by `put` or `wait`
+            self._error = error
+        finally:
+            if request is not None:
+                self._ahead.leave(request.batch)
+            lane.task_done()
+        return request is not None
 
     def _send(self, writer: Writer, request: _Request) -> None:
         """Send what is not held; after a refusal, halve until the refused entry is alone."""
@@ -228,6 +237,34 @@ class _Lanes:
         known = self._withheld.get((file, region))
         first = offset if known is None else min(offset, known.from_offset)
         self._withheld[file, region] = Withheld(file, table, region, first)
+
+
+class _Ahead:
+    """Bounds the bytes of the batches in the lanes, however many lanes a batch is in."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._lanes: dict[int, int] = {}
+        """by identity of a batch, how many lanes still have it"""
+        self._bytes = 0
+
+    def enter(self, batch: EntryBatch, lanes: int) -> None:
+        """Wait until there is room for a batch that so many lanes will have."""
+        size = batch.buffer.nbytes
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lanes or self._bytes + size <= self._most)
+            self._lanes[id(batch)] = lanes
+            self._bytes += size
+
+    def leave(self, batch: EntryBatch) -> None:
+        """A lane has sent its part of a batch."""
+        with self._changed:
+            self._lanes[id(batch)] -= 1
+            if not self._lanes[id(batch)]:
+                del self._lanes[id(batch)]
+                self._bytes -= batch.buffer.nbytes
+                self._changed.notify()
 
 
 def lanes_of(batch: EntryBatch, count: int) -> np.ndarray:
@@ -276,8 +313,9 @@ def _split_entry(
     batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut an entry that exceeds a request between its cells, into several requests to send one after the other."""
-    start, end = int(batch.cells_start[entry]), int(batch.end[entry])
-    borders = np.append(index_cells(batch.buffer, start, end).position, end)
+    alone = slice(entry, entry + 1)
+    start, *_ = find_cells(batch.buffer, batch.cells_start[alone], batch.cell_count[alone])
+    borders = np.append(start, batch.end[entry])
     for begin, stop in limits.cut(borders, 0, len(borders) - 1):
         yield [_run(batch, entry, stop - begin, tables)], batch.buffer[int(borders[begin]) : int(borders[stop])].data
 

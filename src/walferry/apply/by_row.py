@@ -27,7 +27,7 @@ from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.errors import DamagedInputError, WalferryError
-from walferry.formats.cells import CellType, binary_column, gather, index_cells
+from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_cells, find_cells, gather, index_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
@@ -37,6 +37,9 @@ from walferry.wal.open import entry_at
 
 LEAST_WRITERS = 4
 """partitions of the shuffle, each with one request under way; more where there are more cores"""
+_CELLS_AT_ONCE = 10_000
+_BYTES_AT_ONCE = 4 << 20
+"""handed to Spark at a time"""
 
 
 def index_files(
@@ -269,6 +272,7 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
         for entries in task.route.open(file):
             settled = None if task.window is None or not task.settled else ~task.window.holds(entries.write_time)
             yield from row_cells(entries, file.name, _chosen(task, file.name, entries), settled)
+            del entries  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
         if end is None or error.facts["offset"] < end:
             raise
@@ -327,17 +331,25 @@ def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 def row_cells(
     batch: EntryBatch, file: str, picked: np.ndarray, settled: np.ndarray | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The cells of entries with what orders them; the cells' bytes are those of the WAL.
+    """The cells of entries with what orders them, a few MiB at a time; the cells' bytes are those of the WAL.
 
     `settled`: for each entry of the batch, whether the target already has it; if given, the ranking columns are added.
     """
     if len(picked) == 0:
         return
-    buffer = gather(batch.buffer, batch.cells_start[picked], batch.end[picked])
+    start, length, entry, index = find_cells(batch.buffer, batch.cells_start[picked], batch.cell_count[picked])
+    borders = np.append(0, np.cumsum(length))
+    for begin, end in cut_cells(borders, 0, len(start), _CELLS_AT_ONCE, _BYTES_AT_ONCE):
+        part = slice(begin, end)
+        buffer = gather(batch.buffer, start[part], start[part] + length[part])
+        yield _row_batch(batch, file, buffer, picked[entry[part]], index[part], settled)
+
+
+def _row_batch(
+    batch: EntryBatch, file: str, buffer: Bytes, entry: np.ndarray, index: Int32s, settled: np.ndarray | None
+) -> pa.RecordBatch:
+    """The cells in `buffer`; of each its entry's number in the batch, and its index in that entry."""
     cells = index_cells(buffer)
-    counts = batch.cell_count[picked]
-    entry = np.repeat(picked, counts)
-    index = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     borders = np.append(cells.position, len(buffer)).astype(np.int32)
 
     def named(codes: np.ndarray, names: list[bytes], kind: pa.DataType) -> pa.Array:
@@ -352,7 +364,7 @@ def row_cells(
             pa.array(cells.type.astype(np.int32)),
             pa.array(settled[entry]),
         ]
-    yield pa.record_batch(
+    return pa.record_batch(
         [
             named(batch.table, batch.tables, pa.string()),
             binary_column(buffer, cells.row_start, cells.row_length),

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from walferry.errors import UsageError, WalferryError
-
-Positions = npt.NDArray[np.integer[Any]]
+from walferry.formats.cells import Positions, cut_cells
 
 
 def _setting(name: str, default: float) -> float:
@@ -51,6 +47,8 @@ class Limits:
     """connections of a piece of a WAL group, with one request under way on each"""
     read_ahead: int = _whole("WALFERRY_READ_AHEAD", 2)
     """batches of entries that wait for each lane while the file is read on"""
+    ahead_bytes: int = _whole("WALFERRY_READ_AHEAD_BYTES", 64 << 20)
+    """and how many bytes of batches in all of a piece's lanes; a larger batch waits until those before it are sent"""
     piece_bytes: int = _whole("WALFERRY_PIECE_BYTES", 256 << 20)
     """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
     attempts: int = 6
@@ -73,11 +71,7 @@ class Limits:
         `borders` are the positions at which the cells begin, followed by the one at which the last cell ends. A cell is
         at most one mutation.
         """
-        while begin < end:
-            fitting = int(np.searchsorted(borders, borders[begin] + self.bytes, side="right")) - 1
-            stop = max(begin + 1, min(end, begin + self.mutations, fitting))
-            yield begin, stop
-            begin = stop
+        return cut_cells(borders, begin, end, self.mutations, self.bytes)
 
 
 @dataclass(frozen=True)

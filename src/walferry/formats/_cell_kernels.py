@@ -209,6 +209,27 @@ def locate_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
+def find_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untyped-def]
+    """For each checked cell of several entries: position, length, its entry's number and its index there."""
+    n = cell_count.sum()
+    start = np.empty(n, np.int64)
+    length = np.empty(n, np.int64)
+    entry = np.empty(n, np.int32)
+    index = np.empty(n, np.int32)
+    i = 0
+    for e in range(len(cells_start)):
+        at = cells_start[e]
+        for c in range(cell_count[e]):
+            start[i] = at
+            length[i] = 4 + int32_at(buffer, at)
+            entry[i] = e
+            index[i] = c
+            at += length[i]
+            i += 1
+    return start, length, entry, index
+
+
+@njit(cache=True, nogil=True)
 def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
     """Copy n slices one after the other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
     n = len(starts)

@@ -117,7 +117,8 @@ class WalReader:
     unknown codecs and writers. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that
     cannot be read, `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
 
-    Memory: about twice `batch_bytes`, or twice the largest entry if that is larger.
+    Memory: the batch given out last and the next one. A batch has `batch_bytes`, or, when an entry does not fit, up to
+    one and a half times that entry.
     """
 
     def __init__(self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, offset: int = 0) -> None:
@@ -304,7 +305,8 @@ class _Buffer:
 
     def advance(self, at: int) -> None:
         """Drop what comes before `at` and read on; at least one byte is added unless the file ends."""
-        self._move(at, 2 * (self.filled - at))
+        left = self.filled - at
+        self._move(at, left + left // 2)
 
     def drain(self) -> None:
         """Read the rest of the file without keeping it."""
@@ -319,6 +321,7 @@ class _Buffer:
         self.data[: len(kept)] = kept
         self.filled = len(kept)
         self.base += at
+        del kept  # with it the old array, unless a batch has it
         self._fill()
 
     def _fill(self) -> None:

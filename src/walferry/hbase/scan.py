@@ -84,6 +84,7 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
                 yield block
                 start = _last_row(block) + b"\0"
                 failures = 0
+                del block  # a large row is not kept while the next is read
             if not region.end or (stop and region.end >= stop):
                 return
             start = region.end

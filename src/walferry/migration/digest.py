@@ -40,6 +40,8 @@ SHOWN_ROWS = 200
 
 Scan = Callable[[bytes, bytes], Iterator[bytes]]
 """Raw cell blocks of whole rows, from a start row to before a stop row."""
+AHEAD_BYTES = 8 << 20
+"""how large a block may be for the next one to be read while it is compared"""
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
 
@@ -112,7 +114,8 @@ def _scans(pair: RangePair) -> tuple[Scan, Scan]:
 
 
 def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:
-    """Read a range on both sides and compare it. Memory: two blocks of each side, or its largest row.
+    """Read a range on both sides and compare it. Memory: two blocks of each side; of rows above AHEAD_BYTES, one of
+    each side, which is twice there while it arrives, and 104 bytes for each of its cells.
 
     `read` counts the reads of these rows, from 1.
     """
@@ -127,6 +130,7 @@ def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now
         total += outcome
         total = replace(total, rows=total.rows[: pair.named])
         start = stop
+        del here, there  # large rows are not kept while the next ones are read
     return total
 
 
@@ -147,14 +151,14 @@ class _Piece:
 
 
 class _Side:
-    """One side's scan; the next block is read while the previous one is compared."""
+    """One side's scan; the next block is read while the previous one is compared, unless that is large."""
 
     def __init__(self, blocks: Iterator[bytes], readers: ThreadPoolExecutor, clock: Clock) -> None:
         self._blocks = blocks
         self._readers = readers
         self._clock = clock
         self._ended = False
-        self._next: Future[_Piece] = readers.submit(self._read)
+        self._next: Future[_Piece] | None = None
         self._piece = _Piece(_NO_CELLS, 0, 0)
 
     def _read(self) -> _Piece:
@@ -162,12 +166,17 @@ class _Side:
         block = next(self._blocks, b"")
         return _Piece(index_cells(np.frombuffer(block, np.uint8)), first_ms, self._clock())
 
+    def read_on(self) -> None:
+        """Begin to read the next block, if it is needed now."""
+        if self._next is None and not len(self._piece.cells) and not self._ended:
+            self._next = self._readers.submit(self._read)
+
     def last_row(self) -> bytes | None:
         """The last row that has been read; None at the end."""
-        if not len(self._piece.cells) and not self._ended:
-            self._piece = self._next.result()
+        if not len(self._piece.cells) and self._next is not None:
+            self._piece, self._next = self._next.result(), None
             self._ended = not len(self._piece.cells)
-            if not self._ended:
+            if not self._ended and self._piece.cells.buffer.nbytes <= AHEAD_BYTES:
                 self._next = self._readers.submit(self._read)
         return None if self._ended else self._piece.last_row
 
@@ -176,7 +185,8 @@ class _Side:
         cells = self._piece.cells
         count = bisect_right(range(len(cells)), border, key=cells.row)
         taken = replace(self._piece, cells=cells.part(0, count))
-        self._piece = replace(self._piece, cells=cells.part(count, len(cells)))
+        rest = cells.part(count, len(cells)) if count < len(cells) else _NO_CELLS
+        self._piece = replace(self._piece, cells=rest)
         return taken
 
 
@@ -189,6 +199,8 @@ def _pieces(pair: RangePair, source: Scan, target: Scan, clock: Clock) -> Iterat
         here = _Side(source(pair.start, pair.stop), readers, clock)
         there = _Side(target(pair.start, pair.stop), readers, clock)
         while True:
+            here.read_on()
+            there.read_on()
             ends = [row for row in (here.last_row(), there.last_row()) if row is not None]
             if not ends:
                 return

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from walferry.formats.cells import CellIndex, CellType, cells_to_arrow, index_cells
+from walferry.formats.cells import CellIndex, CellType, cells_to_arrow, cut_cells, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 
 ROW_CELLS = 1_000
@@ -32,6 +32,8 @@ TABLE_BYTES = 128 << 20
 _SHORT_VALUE = 32
 _CELL_OVERHEAD = 16  # timestamp, type and lengths
 _CELLS_AT_ONCE = 1_000
+_BYTES_AT_ONCE = 1 << 20
+"""turned into objects at a time"""
 _FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
 
 Cell = tuple[bytes, bytes, int, int, bytes, bytes]
@@ -212,8 +214,8 @@ def _place(item: tuple[Cell, bool]) -> tuple[bytes, bytes, int]:
 
 def _cells(index: CellIndex, chosen: npt.NDArray[np.bool_] | None = None) -> Iterator[Cell]:
     """The (chosen) cells, in their order, few at a time."""
-    for start in range(0, len(index), _CELLS_AT_ONCE):
-        stop = start + _CELLS_AT_ONCE
+    borders = np.append(index.position, len(index.buffer))
+    for start, stop in cut_cells(borders, 0, len(index), _CELLS_AT_ONCE, _BYTES_AT_ONCE):
         batch = cells_to_arrow(index.part(start, stop))
         yield from cells_of(batch if chosen is None else batch.filter(pa.array(chosen[start:stop])))
 

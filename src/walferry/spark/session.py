@@ -18,6 +18,8 @@ from walferry.errors import UsageError
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
+BATCH_BYTES = 16 << 20
+"""of records handed to a Python worker at a time, or a single larger one"""
 
 _WATCHER = """
 read -r _ || kill -9 "$1"
@@ -48,7 +50,11 @@ def open_session(app_name: str) -> SparkSession:
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
         .config("spark.sql.python.filterPushdown.enabled", "false")
+        # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
+        # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
+        .config("spark.sql.windowExec.buffer.in.memory.threshold", "16")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
         .config("spark.sql.adaptive.enabled", "false")

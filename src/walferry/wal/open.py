@@ -137,6 +137,7 @@ class Wal:
                 for batch in reader:
                     reached = reader.end
                     yield batch
+                    del batch  # its bytes are not kept while the next ones are read
                 self.length, reached, ending = reader.length, reader.end, reader.ending
                 self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
             except FileNotFoundError:

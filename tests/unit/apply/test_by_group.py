@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import defaultdict
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,7 +19,7 @@ from walferry.apply import by_group
 from walferry.apply.by_group import GroupTask, _Lanes, _Request, lanes_of, requests
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import CellRun, Limits
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
@@ -130,3 +133,57 @@ def test_a_cell_with_more_bytes_than_a_request_may_have_goes_alone() -> None:
 def test_an_entry_with_more_mutations_than_the_target_takes_in_order_goes_in_several() -> None:
     cells = [encode_cell(b"%02d" % i, b"f", b"q", 1, 4) for i in range(10)]
     assert [count for count, _ in sizes_of([cells], Limits(mutations=4))] == [4, 4, 2]
+
+
+def test_reading_waits_while_the_lanes_have_as_many_bytes_as_may_be_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many lanes there are, and however large the entries."""
+    answered = threading.Event()
+    sent: list[int] = []
+
+    class SlowWriter:
+        def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+            answered.wait(60)
+            sent.append(len(cells))
+
+    monkeypatch.setattr(by_group, "writer_to", lambda _: SlowWriter())
+    cell = encode_cell(b"r", b"f", b"q", 1, 4, bytes(1000))
+    batches: list[EntryBatch] = []
+    for number in range(12):
+        content = header() + entry([cell], encoded_region_name=b"%032x" % number) + TRAILER
+        batches += WalReader([content], "file")
+    assert {int(lanes_of(batch, 4)[0]) for batch in batches} == set(range(4))
+    limits = Limits(lanes=4, read_ahead=2, ahead_bytes=3 * batches[0].buffer.nbytes)
+    task = GroupTask(cast(Route, SimpleNamespace(tables={"t1": "t1"}, limits=limits)), (), frozenset())
+    put: list[EntryBatch] = []
+
+    def read(lanes: _Lanes) -> None:
+        for batch in batches:
+            lanes.put(_Request(0, "file", batch, np.arange(1)))
+            put.append(batch)
+
+    with _Lanes(task) as lanes:
+        reader = threading.Thread(target=read, args=(lanes,))
+        reader.start()
+        deadline = time.monotonic() + 10
+        while len(put) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        read_ahead = len(put)
+        answered.set()
+        reader.join()
+        lanes.wait()
+    assert read_ahead == 3
+    assert sent == [len(cell)] * len(batches)
+
+
+def test_a_batch_larger_than_what_may_be_read_ahead_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(
+        by_group, "writer_to", lambda _: SimpleNamespace(send=lambda runs, cells: sent.append(len(runs)))
+    )
+    task = GroupTask(cast(Route, SimpleNamespace(tables=TABLES, limits=Limits(ahead_bytes=1))), (), frozenset())
+    with _Lanes(task) as lanes:
+        for _ in range(3):
+            lanes.put(_Request(0, "file", batch_of([(1, "t1", 0)])[0], np.arange(1)))
+        lanes.wait()
+    assert sent == [1, 1, 1]

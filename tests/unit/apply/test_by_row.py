@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen, pieces_of
+from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen, pieces_of, row_cells
 from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -62,3 +63,18 @@ def test_each_row_is_in_the_piece_whose_border_is_the_last_at_or_before_it(
     )
     expected = [sum(1 for border in borders if border <= row) for row in rows]
     assert pieces_of(cells, sorted(borders)).tolist() == expected
+
+
+def test_cells_are_handed_on_in_their_order_and_a_few_megabytes_at_a_time() -> None:
+    cells = [encode_cell(b"r%05d" % i, b"f", b"q", 1, 4, bytes(1 << 20 if i < 9 else 10)) for i in range(25_000)]
+    cells.append(encode_cell(b"s", b"f", b"q", 1, 4, bytes(6 << 20)))
+    content = header() + entry(cells[:2], 1) + entry([CELL], 2) + entry(cells[2:], 3) + TRAILER
+    (batch,) = WalReader([content], "file", batch_bytes=2 * len(content))
+    found = list(row_cells(batch, "file", np.array([0, 2])))
+    assert max(part.num_rows for part in found) == 10_000
+    assert max(part.nbytes for part in found if part.num_rows > 1) < 6 << 20
+    table = pa.Table.from_batches(found)
+    assert table["cell"].to_pylist() == cells
+    assert table["index"].to_pylist() == [0, 1, *range(len(cells) - 2)]
+    assert table["sequence_number"].to_pylist() == [1, 1, *[3] * (len(cells) - 2)]
+    assert table["row"].to_pylist()[-2:] == [b"r24999", b"s"]

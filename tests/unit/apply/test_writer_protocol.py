@@ -11,7 +11,8 @@ from walferry.hbase.writer_kind import WriterKind
 
 VARIABLES = {
     "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES", "lanes": "WALFERRY_LANES",
-    "read_ahead": "WALFERRY_READ_AHEAD", "piece_bytes": "WALFERRY_PIECE_BYTES",
+    "read_ahead": "WALFERRY_READ_AHEAD", "ahead_bytes": "WALFERRY_READ_AHEAD_BYTES",
+    "piece_bytes": "WALFERRY_PIECE_BYTES",
     "request_seconds": "WALFERRY_REQUEST_SECONDS", "settle_seconds": "WALFERRY_SETTLE_SECONDS",
     "claim_seconds": "WALFERRY_CLAIM_SECONDS",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
 from walferry.formats import wal
-from walferry.formats.cells import encode_cell
+from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.wal import Ending, EntryBatch, WalReader
@@ -347,3 +347,12 @@ def test_random_damage_never_raises_anything_but_the_defined_errors(data: st.Dat
         if len(base) <= len(header()):
             return
     Outcome(bytes(base), batch_bytes=data.draw(st.sampled_from([64, 500, 1 << 20])))
+
+
+def test_a_batch_with_a_large_entry_is_at_most_half_as_large_again() -> None:
+    large = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, bytes(10 << 20))
+    content = header() + entry([large]) * 4 + TRAILER
+    chunks = (content[at : at + 100_000] for at in range(0, len(content), 100_000))
+    batches = list(WalReader(chunks, "file", batch_bytes=1 << 20))
+    assert sum(len(batch) for batch in batches) == 4
+    assert max(batch.buffer.nbytes for batch in batches) <= 1.5 * len(entry([large]))

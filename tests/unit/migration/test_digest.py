@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import cast
 
 import pytest
 
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
+from walferry.migration import digest
 from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, compare_pair
 
 DAY = 86_400_000
@@ -194,3 +197,31 @@ def test_a_side_that_cannot_be_read_fails_the_comparison() -> None:
     for here, there in ((source.scan, broken), (broken, source.scan)):
         with pytest.raises(OSError, match="gone"):
             compare_pair(pair, here, there)
+
+
+@pytest.mark.parametrize(("ahead_bytes", "most"), [(1 << 20, 2), (10, 1)], ids=["ordinary rows", "large rows"])
+def test_one_block_is_read_ahead_unless_it_is_large(
+    ahead_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many blocks of a side there are at a time, the one that is being read included."""
+    monkeypatch.setattr(digest, "AHEAD_BYTES", ahead_bytes)
+    held = []
+
+    class Block(bytearray):
+        """With a weak reference, which bytes cannot have."""
+
+    def scan(start: bytes, stop: bytes) -> Iterator[bytes]:
+        blocks: list[weakref.ref[Block]] = []
+        for number in range(20):
+            row = b"%03d" % number
+            block = Block(encode_cell(row, b"f", b"q", START, CellType.PUT, bytes(100)))
+            blocks.append(weakref.ref(block))
+            held.append(sum(known() is not None for known in blocks))
+            yield cast(bytes, block)
+            del block
+
+    pair = RangePair(ADDRESS, ADDRESS, "t", "t", "region", b"", b"", {b"f": FamilyRules(1, 0, None)})
+    outcome = compare_pair(pair, scan, scan)
+    assert outcome.source == outcome.target
+    assert outcome.source.rows == 20
+    assert max(held) == most
