@@ -45,6 +45,12 @@ class GroupTask:
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries to leave out: quarantined ones"""
 
+    def concerns(self, refusal: Refusal) -> bool:
+        """Whether the refused entry is one to apply."""
+        if self.window is not None and not self.window.start_ms <= refusal.write_time < self.window.end_ms:
+            return False
+        return (refusal.file, refusal.start) not in self.skipped
+
 
 def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
     """Apply files of WAL groups in one Spark job, a task each. Returns the reports of all files, in task order."""
@@ -83,8 +89,9 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             selected = tally.add(batch)
             events += region_events(batch, file.name, selected)
             for refusal in unreadable_markers(batch, file.name, task.route.tables):
-                refusals.append(refusal)
-                lanes.hold(number, refusal)
+                if task.concerns(refusal):
+                    refusals.append(refusal)
+                    lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
             if task.window is not None:
                 edits &= task.window.holds(batch.write_time)

@@ -94,6 +94,8 @@ class RowTask:
     """only what was written in it is applied; None: everything"""
     settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
     """with a window: by file and source table, the edits outside it that the target already has"""
+    by_group: frozenset[str] = frozenset()
+    """regions whose edits in the window are applied by group"""
     absent_at_target: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries among those that the target does not have after all"""
     borders: tuple[tuple[str, bytes], ...] = ()
@@ -297,7 +299,8 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
         for name, offset in task.absent_at_target:
             if name == file:
                 settled &= offsets != offset
-        chosen &= task.window.holds(batch.write_time) | settled
+        otherwise = np.array([name.decode() in task.by_group for name in batch.regions] or [False])[batch.region]
+        chosen &= np.where(task.window.holds(batch.write_time), ~otherwise, settled)
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, ANY_REGION), never)

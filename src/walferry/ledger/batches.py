@@ -16,25 +16,30 @@ Change = Callable[[Connection], None]
 
 
 class Batches:
-    """The batch that one run applies now, and its pieces. A run has at most one; it is gone once it is recorded."""
+    """The batch that one run applies now, and its pieces. A run has at most one; it is gone once it is recorded.
+
+    Every change calls `fence` in its transaction, which raises if this process has been succeeded by another one.
+    """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
 
-    def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int) -> None:
+    def begin(self, plan: str, pieces: Sequence[Piece], started_ms: int, fence: Change) -> None:
         """Record a batch before anything of it is applied. Raises WalferryError while there is an unfinished one."""
         batches = self._store.table("batches")
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
+            fence(connection)
             if self._find(connection):
                 raise WalferryError(f"run {self._run_id} has an unfinished batch already", run=self._run_id)
             connection.execute(insert(batches).values(run_id=self._run_id, plan=plan, started_ms=started_ms))
             self._insert(connection, pieces)
 
-    def add(self, pieces: Sequence[Piece]) -> None:
+    def add(self, pieces: Sequence[Piece], fence: Change) -> None:
         """Record more pieces of the batch."""
         with self._store.database.write() as connection:
+            fence(connection)
             self._insert(connection, pieces)
 
     def now(self) -> BatchRecord | None:
@@ -49,36 +54,39 @@ class Batches:
         with self._store.database.read() as connection:
             return fetch(connection, Piece, table, table.c.run_id == self._run_id, order=(table.c.number,))
 
-    def start(self, number: int) -> None:
+    def start(self, number: int, fence: Change) -> None:
         """A piece is applied from here on: another attempt."""
         table = self._store.table("pieces")
         attempts = table.c.attempts + 1
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
+            fence(connection)
             connection.execute(
                 update(table).where(*self._same(number)).values(state="running", attempts=attempts, started_ms=now_ms())
             )
 
-    def done(self, number: int, outcome: str) -> Change:
+    def done(self, number: int, outcome: str, fence: Change) -> Change:
         """Records that a piece is done, in the transaction of what it has shown."""
         table = self._store.table("pieces")
 
         def change(connection: Connection) -> None:
+            fence(connection)
             values = {"state": "done", "finished_ms": now_ms(), "outcome": outcome}
             connection.execute(update(table).where(*self._same(number)).values(values))
 
         return change
 
-    def finish(self, number: int, outcome: str) -> None:
+    def finish(self, number: int, outcome: str, fence: Change) -> None:
         """Record that a piece is done that has shown nothing else to be recorded now."""
         with self._store.database.write() as connection:
-            self.done(number, outcome)(connection)
+            self.done(number, outcome, fence)(connection)
 
-    def end(self) -> Change:
+    def end(self, fence: Change) -> Change:
         """Removes the batch and its pieces, in the transaction of the last of what it has shown."""
         batches, pieces = self._store.table("batches"), self._store.table("pieces")
 
         def change(connection: Connection) -> None:
+            fence(connection)
             connection.execute(delete(pieces).where(pieces.c.run_id == self._run_id))
             connection.execute(delete(batches).where(batches.c.run_id == self._run_id))
 

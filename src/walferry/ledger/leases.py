@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
@@ -25,6 +26,15 @@ class Leases:
         with self._store.database.read() as connection:
             query = select(func.max(leases.c.fencing_number)).where(leases.c.resource == resource)
             return int(connection.execute(query).scalar_one() or 0)
+
+    def outdated(self, connection: Connection, numbers: Mapping[str, int]) -> str | None:
+        """The first of these resources of which any run has taken a newer lease than the one of this number."""
+        leases = self._store.table("leases")
+        for resource, number in numbers.items():
+            query = select(func.max(leases.c.fencing_number)).where(leases.c.resource == resource)
+            if int(connection.execute(query).scalar_one() or 0) > number:
+                return resource
+        return None
 
     def take(self, resource: str, holder: str, fencing_number: int) -> None:
         """Record that `holder` has the lease on `resource`. Raises WalferryError unless its number is the highest so

@@ -20,19 +20,22 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection
 
 from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
-from walferry.apply.outcomes import FileReport, Refusal, Withheld
+from walferry.apply.outcomes import FileReport, Refusal, Withheld, damage
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.errors import GapError
+from walferry.errors import DamagedInputError, GapError
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Piece, Round
+from walferry.ledger.batches import Change
 from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage
 from walferry.replay.applying import is_paused
 from walferry.replay.cut import regions_of
+from walferry.replay.lease import LeaseLostError, resource
 from walferry.replay.pieces import run_pieces
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.row_ranges import RowRange, cut_rows
@@ -98,6 +101,14 @@ class _Work:
     route: Route
     batch: Batch
 
+    def held(self) -> dict[str, set[str]]:
+        """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
+        a piece still counts when it is repeated."""
+        held = {table: set(regions) for table, regions in self.batch.held.items()}
+        for table, regions in held_regions(self.run).items():
+            held.setdefault(table, set()).update(regions)
+        return held
+
     def stopped(self) -> set[str]:
         """Tables of which nothing is applied any more."""
         return {table for table, regions in held_regions(self.run).items() if ANY_REGION in regions}
@@ -106,8 +117,11 @@ class _Work:
         """The route for some of the tables."""
         return replace(self.route, tables={t: target for t, target in self.route.tables.items() if t in tables})
 
+    fence: Change
+    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+
     def guard(self) -> None:
-        """Raise LeaseLostError if a successor of this process may have recorded something by now."""
+        """Raise LeaseLostError if the leases are no longer held; `fence` asks again where something is recorded."""
         self.route.guard(list(self.route.tables.values()))
 
     def pieces(self, kind: str) -> list[Piece]:
@@ -129,11 +143,35 @@ class _Work:
         )
 
 
-def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int) -> None:
-    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it."""
+def fence_of(run: Run, route: Route) -> Change:
+    """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
+
+    Whoever takes them records their numbers before it does anything else.
+    """
+    cluster = run.target.cluster_id()
+    numbers = {name: run.ledger.leases.newest(name) for name in (resource(cluster, t) for t in route.tables.values())}
+    route.guard(list(route.tables.values()))  # so that these numbers are this process's own
+
+    def fence(connection: Connection) -> None:
+        newer = run.ledger.leases.outdated(connection, numbers)
+        if newer is not None:
+            raise LeaseLostError(
+                f"the lease number {numbers[newer]} on {newer} is no longer held: another process has taken it; "
+                "run it again",
+                table=newer, number=numbers[newer],
+            )  # fmt: skip
+
+    return fence
+
+
+def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> None:
+    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it.
+
+    `fence` is of before the batch's files were chosen.
+    """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
     batch = batch.model_copy(update={"held": held})
-    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files, piece_bytes), started_ms)
+    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files, piece_bytes), started_ms, fence)
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
@@ -142,15 +180,18 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
     What is held or refused is in quarantine then. Raises LeaseLostError, and records nothing more, if the leases were
     lost meanwhile; GapError when one of its files has vanished.
     """
+    if run.ledger.batches.now() is None:
+        return None
+    fence = fence_of(run, route)
     kept = run.ledger.batches.now()
     if kept is None:
         return None
-    work = _Work(run, spark, route, Batch.model_validate_json(kept.plan))
+    work = _Work(run, spark, route, Batch.model_validate_json(kept.plan), fence)
     if not any(piece.attempts for piece in run.ledger.batches.pieces()):
         _look_at_closed(work)
     try:
         groups = _apply_groups(work)
-        refusals = _apply_rows(work, [report for group in groups for report in group.reports])
+        refusals = _apply_rows_or_stop(work, [report for group in groups for report in group.reports])
     except GapError as gap:
         run.ledger.log.mark_missing(gap.facts["file"])
         raise
@@ -179,17 +220,17 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
     pieces = work.pieces("group")
     files = {file.name: file for file in work.batch.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
-    of_batch = frozenset(region for regions in work.batch.held.values() for region in regions)
     stopped: dict[int, set[str]] = {}
 
     def begin(piece: Piece) -> Callable[[], list[FileReport]]:
-        work.run.ledger.batches.start(piece.number)
+        work.run.ledger.batches.start(piece.number, work.fence)
         stopped[piece.number] = work.stopped()
         route = work.narrowed(set(work.route.tables) - stopped[piece.number])
         if not route.tables:
             return list
         # A region that stood still is in one group only, whose pieces come one after the other.
-        held = of_batch.union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
+        before = (outcomes[p.number].held for p in pieces if p.number in outcomes)
+        held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
         task = GroupTask(route, mine, work.batch.standing, held)
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
@@ -228,7 +269,7 @@ def _record_group(
     # Too late for the edits of these files, but nothing of a table whose history broke is applied from here on.
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
-    record(run, now, told, run.ledger.batches.done(piece.number, outcome.model_dump_json()))
+    record(run, now, told, run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence))
     return outcome
 
 
@@ -252,7 +293,7 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
     if not pieces:
         _stop_what_moved(work, reports)
         pieces = _plan_rows(work, reports)
-        work.run.ledger.batches.add(pieces)
+        work.run.ledger.batches.add(pieces, work.fence)
     if not pieces:
         return []
     ranges = {piece.number: RowRange.model_validate_json(piece.plan) for piece in pieces}
@@ -272,17 +313,26 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
     apply = place_rows(work.spark, task)
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
-        work.run.ledger.batches.start(piece.number)
+        work.run.ledger.batches.start(piece.number, work.fence)
         number = ranges[piece.number].number
         return partial(apply, number, f"apply edits by row, piece {number + 1} of {len(pieces)}")
 
     def done(piece: Piece, applied: RowsApplied) -> None:
         work.guard()
-        work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json())
+        work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json(), work.fence)
         refusals.extend(applied.refusals)
 
     work.apply(pieces, begin, done)
     return refusals
+
+
+def _apply_rows_or_stop(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
+    """As `_apply_rows`; if a file has become unreadable since it was read by group, its damage holds the tables."""
+    try:
+        return _apply_rows(work, reports)
+    except DamagedInputError as error:
+        _stop(work, {tally.table for report in reports for tally in report.tallies}, [damage(error)])
+        return []
 
 
 def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
@@ -320,7 +370,7 @@ def _follow(
 def _waiting(work: _Work, reports: Iterable[FileReport]) -> dict[str, set[str]]:
     """For each table the regions of which some edits are not applied, because of a refused one before them."""
     waiting: dict[str, set[str]] = defaultdict(set)
-    for table, regions in work.batch.held.items():
+    for table, regions in work.held().items():
         waiting[table] |= regions
     for report in reports:
         for table, region in _held_by(report):
@@ -348,10 +398,10 @@ def _reshaped(run: Run, waiting: Mapping[str, Collection[str]]) -> set[str]:
 
 def _stop(work: _Work, tables: Collection[str], refusals: Sequence[Refusal]) -> None:
     """Hold these tables, and those of the refusals, from the first file of the batch on."""
-    held = {*tables, *(refusal.table for refusal in refusals)}
+    held = {*tables, *(refusal.table for refusal in refusals)} - {ANY_TABLE}
     if held:
         work.guard()
-        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]))
+        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]), None, work.fence)
 
 
 def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals: Sequence[Refusal]) -> Round:
@@ -372,7 +422,7 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     before, after = _follow(work, parts, tables)
     pieces = run.ledger.batches.pieces()
     work.guard()
-    record(run, parts, lineage.changes(before, after, tables, batch.regions), run.ledger.batches.end())
+    record(run, parts, lineage.changes(before, after, tables, batch.regions), run.ledger.batches.end(work.fence))
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
     latest = run.ledger.rounds.last()

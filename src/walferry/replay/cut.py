@@ -125,7 +125,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     before = {name: lines_of(run.source, name, regions_of(run.source, name)) for name in names}
     servers = run.source.servers()
     # What preceded a move may be on any server, also on one where nothing is now.
-    idle = idle_servers(run, servers, started_ms, may_rest=before == applied)
+    idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
     old = _newest(run.source_log.live())
     for server in servers:
         if server.name not in idle:
@@ -157,6 +157,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
                 file=open_one,
             )
         time.sleep(0.3)
+    remember()
     # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_of(run.source, name) for name in names}

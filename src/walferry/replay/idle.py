@@ -8,7 +8,7 @@ with a fence, which rolls all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
@@ -30,8 +30,10 @@ class _Seen(BaseModel):
     rolled_ms: int
 
 
-def idle_servers(run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: bool) -> set[str]:
-    """Names of the servers that need not be rolled at a cut that begins now; the others are taken as rolled.
+def idle_servers(
+    run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: bool
+) -> tuple[set[str], Callable[[], None]]:
+    """Names of the servers that need not be rolled at a cut that begins now, and what to call once the others were.
 
     With `may_rest` False there are none. Servers before HBase 2.0 do not tell their counts and are always rolled.
     """
@@ -51,5 +53,4 @@ def idle_servers(run: Run, servers: Sequence[Server], now_ms: int, *, may_rest: 
             seen[server.name] = last
         else:
             seen[server.name] = _Seen(counts=counts, settled=same, rolled_ms=now_ms)
-    run.ledger.notes.keep(_SEEN, {name: one.model_dump() for name, one in seen.items()})
-    return idle
+    return idle, lambda: run.ledger.notes.keep(_SEEN, {name: one.model_dump() for name, one in seen.items()})

@@ -18,7 +18,7 @@ from walferry.clock import now_ms
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
 from walferry.replay.applying import applying
-from walferry.replay.batch import Batch, begin_batch, continue_batch
+from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import (
     Cut,
@@ -44,14 +44,14 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     Raises GapError when the log has a hole.
     """
     continue_batch(run, spark, route)
-    started_ms = now_ms()
+    started_ms, fence = now_ms(), fence_of(run, route)
     apply_released(run, spark, route)
     applied = kept_lines(run, "applied")
     cut = _settled_cut(run, applied)
     below = see(run, cut)
     check_complete(run, cut.files)
     batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
-    begin_batch(run, batch, started_ms, route.limits.piece_bytes)
+    begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
     return _finish(run, spark, route)
 
 
@@ -61,7 +61,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         with applying(run) as route:
             earlier = continue_batch(run, spark, route)
-            started_ms = now_ms()
+            started_ms, fence = now_ms(), fence_of(run, route)
             apply_released(run, spark, route)
             listed = await_archive(run)
             check_complete(run, listed, to_end_fence=True)
@@ -72,7 +72,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
             batch = _batch(run, below, applied, now, at_ms, before, regions)
-            begin_batch(run, batch, started_ms, route.limits.piece_bytes)
+            begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
             done = [*filter(None, [earlier]), _finish(run, spark, route)]
         return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}
 

@@ -123,6 +123,8 @@ def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
     own = ResolvedSpec.model_validate(other.spec).window
     if own is not None:
         return own.start_ms < window.end_ms and window.start_ms < own.end_ms
+    if theirs.batches.now() is not None:  # part of it may be applied without being recorded by table yet
+        return True
     last = theirs.rounds.last()
     return window.end_ms > (last.covered_ms if last else fenced_ms(theirs) or 0)
 

@@ -260,22 +260,26 @@ def _apply_edits(
     standing = {key: found for key, found in candidates.items() if key in still}
     cells = outranked = 0
     refused: list[Refusal] = []
-    assert task.window is not None
+    regions = frozenset(region for _, region in standing)
+    if mine.keys() - standing.keys():  # first: what a region has of before it opened is older than all that follows
+        done = apply_by_row(spark, replace(task, by_group=regions))
+        cells, outranked = done.cells, done.outranked
+        refused += done.refusals
     if standing:
-        regions = frozenset(region for _, region in standing)
         groups: dict[str, list[WalFile]] = defaultdict(list)
         for file in sorted(task.files, key=lambda file: (file.group, file.number)):
             groups[file.group].append(file)
         tasks = [GroupTask(task.route, tuple(files), regions, window=task.window, skipped=task.skipped)
                  for files in groups.values()]  # fmt: skip
         reports = apply_groups(spark, tasks)
-        refused += [r for report in reports for r in report.refusals if _concerns(r, task)]
+        refused += [refusal for report in reports for refusal in report.refusals]
+        left = [report.file for report in reports if report.withheld or not report.complete]
+        if left and not refused:
+            raise WalferryError(
+                f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
+                file=left[0],
+            )
         cells += sum(found.cells for found in standing.values())
-        task = replace(task, held=regions)
-    if mine.keys() - standing.keys():
-        done = apply_by_row(spark, task)
-        cells, outranked = cells + done.cells, done.outranked
-        refused += done.refusals
     return cells, outranked, refused
 
 
@@ -283,7 +287,7 @@ def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tupl
     """Which of these regions are still open as they were when the first of the edits was written.
 
     hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
-    them are in one WAL group, in order, and no other region has had the rows.
+    them are in one WAL group, in order. What other regions have of the rows is older than that opening.
     """
     found = set()
     for table in {table for table, _ in edits}:

@@ -24,7 +24,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch, lineage
-from walferry.replay.batch import Batch, begin_batch, continue_batch
+from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError
 from walferry.run.run import Run
@@ -83,7 +83,7 @@ def run(tmp_path: Path, source: Source) -> Iterator[Run]:
     spec = SPEC | {"tables": [{"source": table, "target": table} for table in (TABLE, OTHER)]}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__["source"] = source
+        run.__dict__.update(source=source, target=SimpleNamespace(cluster_id=lambda: "there", close=lambda: None))
         yield run
 
 
@@ -105,6 +105,7 @@ def calm(run: Run, number: int, at_cut: Mapping[str, Sequence[Region]] | None = 
         ),
         0,
         route.limits.piece_bytes,
+        fence_of(run, route),
     )
     continue_batch(run, SPARK, route)
 

@@ -18,14 +18,16 @@ from walferry.apply.by_row import RowsApplied, RowTask
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import Limits
-from walferry.errors import GapError, TransientError
+from walferry.errors import DamagedInputError, GapError, TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger, Round, SeenFile
+from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
+from walferry.refusals import RefusalKind
 from walferry.replay import batch as applying
 from walferry.replay import lineage
-from walferry.replay.batch import Batch, begin_batch, continue_batch
+from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.lease import LeaseLostError
 from walferry.run.batch_progress import batch_progress
 from walferry.run.facts import kept_lines
 from walferry.run.run import Run
@@ -61,6 +63,7 @@ class Executors:
     """What the executors were given, and what they answer."""
 
     files: list[str] = field(default_factory=list)
+    tasks: list[GroupTask] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     task: RowTask | None = None
     lost: set[str | int] = field(default_factory=set)
@@ -71,6 +74,7 @@ class Executors:
 
     def apply_groups(self, spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
         (task,) = tasks
+        self.tasks.append(task)
         names = [file.name for file in task.files]
         self.files += names
         if self.lost & set(names):
@@ -109,14 +113,14 @@ def run(tmp_path: Path, executors: Executors) -> Iterator[Run]:
     spec = SPEC | {"tables": [{"source": table, "target": table} for table in TABLES]}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__["source"] = Source()
+        run.__dict__.update(source=Source(), target=SimpleNamespace(cluster_id=lambda: "there", close=lambda: None))
         files = [WalFile(f"{group}.{number}", group, group, number, f"/{group}.{number}", Place.ARCHIVED, 100)
                  for group, number in (("b", 1), ("a", 2), ("a", 3), ("b", 4))]  # fmt: skip
         run.ledger.log.see_files([SeenFile(f.name, f.group, f.server, f.number, f.path, 100, True) for f in files])
         regions = {table: tuple(run.source.regions(table)) for table in TABLES}
         batch = Batch(files=tuple(files), calm=frozenset({CALM}), standing=frozenset({STILL, "c" * 32}), cut_ms=1,
                       before=BEFORE, regions=regions)  # fmt: skip
-        begin_batch(run, batch, 5, ROUTE.limits.piece_bytes)
+        begin_batch(run, batch, 5, ROUTE.limits.piece_bytes, fence_of(run, ROUTE))
         yield run
 
 
@@ -202,6 +206,59 @@ def test_a_release_in_the_middle_of_a_batch_waits_for_its_end(run: Run, executor
         (name, MOVED) for name in ("b.1", "a.2", "a.3", "b.4")
     }
     assert set(states(run, CALM).values()) == {"applied"}
+
+
+def test_a_hold_that_a_killed_process_recorded_counts_when_its_piece_is_repeated(
+    run: Run, executors: Executors
+) -> None:
+    """Otherwise edits after it are applied, and those before them when it is released."""
+    (item,) = run.ledger.quarantine.put([QuarantineItem("b.1", 1, 9, CALM, "c" * 32, 1, "no such family", b"x")])
+    run.ledger.quarantine.hold([Hold("b.1", CALM, "c" * 32, 0, item)])
+    proceed(run)
+    assert all("c" * 32 in task.held for task in executors.tasks)
+
+
+def test_a_process_that_was_succeeded_neither_begins_nor_records_anything(
+    run: Run, executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guard may have passed just before it was suspended."""
+    real = executors.apply_groups
+
+    def succeeded(spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
+        run.ledger.leases.take(f"there {CALM}", "another", run.ledger.leases.newest(f"there {CALM}") + 1)
+        return real(spark, tasks, what)
+
+    monkeypatch.setattr(applying, "apply_groups", succeeded)
+    fence = fence_of(run, ROUTE)
+    with pytest.raises(LeaseLostError, match="another process has taken it"):
+        proceed(run)
+    assert executors.files == ["b.1"]
+    assert [piece.state for piece in run.ledger.batches.pieces()] == ["running", *["waiting"] * 3]
+    assert run.ledger.log.ranges() == []
+    changes: list[Callable[[], None]] = [
+        lambda: run.ledger.batches.start(3, fence),
+        lambda: run.ledger.batches.finish(3, "{}", fence),
+        lambda: run.ledger.batches.add([Piece(9, "rows", "", "", 1)], fence),
+        lambda: run.ledger.log.set_ranges([], also=run.ledger.batches.end(fence)),
+        lambda: run.ledger.batches.begin("", [], 1, fence),
+    ]
+    for change in changes:
+        with pytest.raises(LeaseLostError):
+            change()
+    assert len(run.ledger.batches.pieces()) == 4
+
+
+def test_damage_that_shows_only_when_rows_are_read_holds_the_tables_and_ends_the_batch(
+    run: Run, executors: Executors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> None:
+        raise DamagedInputError("a.2 is damaged at byte 7", file="a.2", offset=7)
+
+    monkeypatch.setattr(applying, "place_rows", damaged)
+    proceed(run)
+    assert [(item.file, item.kind) for item in run.ledger.quarantine.items("held")] == [("a.2", RefusalKind.DAMAGE)]
+    assert set(states(run, MOVING).values()) == {"sealed"}
+    assert run.ledger.batches.now() is None
 
 
 def test_status_names_the_pieces_that_are_begun_again(run: Run, executors: Executors) -> None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from unit.formats.wal_builder import TRAILER, entry, header
+from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.apply.by_group import GroupTask
-from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, _in_window
+from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, _chosen, _in_window
 from walferry.apply.index import NONE, FileIndex, InWindow, index_file
-from walferry.apply.outcomes import FileReport
+from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.route import Route
+from walferry.errors import WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
+from walferry.refusals import RefusalKind
 from walferry.replay import window
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
@@ -57,14 +59,18 @@ def region(name: str, open_sequence: int) -> Region:
 class Applied:
     """What went by group and by row."""
 
+    order: list[str] = field(default_factory=list)
+    reports: list[FileReport] = field(default_factory=list)
     groups: list[GroupTask] = field(default_factory=list)
     rows: list[RowTask] = field(default_factory=list)
 
     def apply_groups(self, spark: SparkSession, tasks: Sequence[GroupTask]) -> list[FileReport]:
+        self.order.append("groups")
         self.groups += tasks
-        return []
+        return self.reports
 
     def apply_by_row(self, spark: SparkSession, task: RowTask) -> RowsApplied:
+        self.order.append("rows")
         self.rows.append(task)
         return RowsApplied(5, (), 1)
 
@@ -125,7 +131,39 @@ def test_each_region_goes_its_own_way(applied: Applied) -> None:
         1,
     )
     assert {task.standing for task in applied.groups} == {frozenset({"r"})}
-    assert [task.held for task in applied.rows] == [frozenset({"r"})]
+    assert [task.by_group for task in applied.rows] == [frozenset({"r"})]
+    assert applied.order == ["rows", "groups"], "a parent's edits are older than its daughter's opening"
+
+
+def test_a_region_that_goes_by_group_still_outranks_what_goes_by_row() -> None:
+    """Of a daughter, what the target has of other times is later than its parent's edits in the window."""
+    cell = encode_cell(b"r", b"f", b"q", 1, 4)
+    content = header() + b"".join(entry([cell], n, write_time=at) for n, at in ((5, 9), (6, 15))) + TRAILER
+    (batch,) = WalReader([content], "a.1")
+    settled = {("a.1", T): (Settled(WriteTimes(0, 25)),)}
+    route = cast(Route, SimpleNamespace(tables={T: T}))
+    task = RowTask(route, FILES, window=SPAN, settled=settled, by_group=frozenset({REGION.decode()}))
+    assert batch.write_time[_chosen(task, "a.1", batch)].tolist() == [9]
+
+
+def test_edits_that_are_left_without_a_reason_are_an_error(applied: Applied) -> None:
+    applied.reports = [FileReport("a.1", 10, True, (), (), (Withheld("a.1", T, "r", 0),))]
+    with pytest.raises(WalferryError, match=r"a\.1 were not applied"):
+        apply(Source([region("r", 7)]), {"r": InWindow(2, 9, -1)})
+
+
+@pytest.mark.parametrize(
+    ("task", "concerned"),
+    [
+        ({}, True),
+        ({"window": WriteTimes(0, 9)}, False),
+        ({"window": WriteTimes(9, 10)}, True),
+        ({"skipped": frozenset({("a.1", 3)})}, False),
+    ],
+)
+def test_a_marker_of_other_times_or_one_that_was_released_holds_nothing(task: dict[str, Any], concerned: bool) -> None:
+    refusal = Refusal("a.1", 3, 4, T, "r", 1, "a bulk load", b"", RefusalKind.NOT_IN_LOG, write_time=9)
+    assert GroupTask(cast(Route, None), (), frozenset(), **task).concerns(refusal) is concerned
 
 
 def test_where_damage_was_accepted_nothing_goes_by_group(applied: Applied) -> None:
