@@ -123,6 +123,22 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
     assert content(target, two_tables) == here
 
 
+def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
+    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
+) -> None:
+    edges = [now()]
+    for value in (b"parent", b"daughter"):
+        at_source.put(two_tables, [Cell(row, b"f", b"q", value, 7) for row in (b"a", b"k")])
+        if value == b"parent":
+            at_source.split_region(at_source.regions(two_tables)[0], b"f")
+    edges.append(now())
+    time.sleep(window_log.SKEW_MS / 1000)
+    replay_window(open_replay(two_tables, (edges[0], edges[1])), lambda: spark)
+    here = content(source, two_tables)
+    assert len(here) == 2
+    assert content(target, two_tables) == here
+
+
 def test_a_window_holds_its_first_moment_and_not_its_last(
     target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:

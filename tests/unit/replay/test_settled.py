@@ -195,3 +195,7 @@ def test_a_window_waits_until_a_drain_has_passed_it(ledger: Ledger) -> None:
         require_no_overlap(after, appliers(after))
     drain.rounds.record(Round(1, HOUR, 2 * HOUR + 5, 1, 1, 1, 1, 5, 0))
     require_no_overlap(after, appliers(after))
+    # What a batch has applied of a table is recorded with its end; until then no window can take it into account.
+    drain.batches.begin("{}", [], 1, lambda connection: None)
+    with pytest.raises(OverlappingRunError, match="has not finished"):
+        require_no_overlap(before, appliers(before))
