@@ -104,6 +104,12 @@ class Guard(Protocol):
         After a call that returned, nobody else writes to them for `request_seconds + settle_seconds` of the `Limits`.
         """
 
+    def of_attempt(self, task: str, number: int) -> Guard:
+        """The guard of one attempt (from 0) at a Spark task of this replay, named within it.
+
+        A repeated attempt first ends the right of those before it, and waits until they must have noticed.
+        """
+
     def mark_dirty(self, rows: Rows) -> None:
         """Record that a request for these rows may have been carried out although the right to send it was lost."""
 

@@ -5,8 +5,8 @@ What a kind needs of the target is checked in `run.spec` and `migration.plan`; `
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pyspark import TaskContext
 
@@ -20,12 +20,11 @@ from walferry.spark.clients import shared_client
 
 
 def writer_to(route: Route) -> Writer:
-    """A writer to the route's target. A task that Spark repeats first waits until its predecessor's requests have
-    ended.
-    """
+    """A writer to the route's target. A task that Spark repeats first waits for its predecessor to end."""
     task = TaskContext.get()
-    if task is not None and task.attemptNumber() > 0:
-        time.sleep(route.limits.quiet_seconds)
+    if task is not None:
+        guard = route.guard.of_attempt(f"{task.stageId()}-{task.partitionId()}", task.attemptNumber())
+        route = replace(route, guard=guard)
     return WRITERS[route.writer_kind](route)
 
 

@@ -47,7 +47,7 @@ def applying(run: Run) -> Iterator[Route]:
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
             tables={pair.source: pair.target for pair in run.tables},
-            guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds),
+            guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds),
             limits=limits,
             writer_kind=run.spec.writer_kind,
         )

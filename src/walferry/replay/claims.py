@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from kazoo.protocol.states import KazooState
 
@@ -21,7 +22,7 @@ from walferry.clock import now_ms, steady_s
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
 from walferry.replay.dirty import DirtyRows, mark
-from walferry.replay.lease import HeldLease, LeaseLostError, LeaseUnknownError
+from walferry.replay.lease import Attempt, HeldLease, LeaseLostError, LeaseUnknownError, Watch
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 READS = 5
 """tries to confirm a claim; a session that expired while the process was suspended takes some"""
 _FIRST_PAUSE_S = 0.2
-
-Watch = Callable[[object], None]
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,26 @@ class Claims:
     run_id: str
     seconds: float
     """L: a claim that was confirmed longer ago than this is none"""
+    quiet_seconds: float
+    """`Limits.quiet_seconds`"""
+    attempt: Attempt | None = None
+    """at a Spark task; None in the driver"""
+
+    def of_attempt(self, task: str, number: int) -> Claims:
+        """The claims of one attempt at a Spark task.
+
+        Spark repeats a task when it loses its executor, which may go on elsewhere: suspended, or without a connection
+        to the driver. So a repeated attempt ends the claims of those before it, and waits like a lease's next holder.
+        """
+        attempt = Attempt(task, number)
+        if number > 0:
+            _supersede(self.target, tuple(self.leases.values()), attempt, self.quiet_seconds)
+        return replace(self, attempt=attempt)
 
     def __call__(self, tables: Collection[str]) -> None:
         """Raise LeaseLostError unless this process knows that the run held the leases of `tables` less than L ago."""
         for table in tables:
-            _confirmation(self.target, self.leases[table], self.seconds).require()
+            _confirmation(self.target, self.leases[table], self.attempt, self.seconds).require()
 
     def mark_dirty(self, rows: Rows) -> None:
         """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if that stays impossible."""
@@ -59,9 +73,10 @@ class Claims:
 class Confirmation:
     """When this process last knew that a lease was held. Usable from several threads, one of which reads."""
 
-    def __init__(self, held: HeldLease, seconds: float, read: Callable[[Watch], None]) -> None:
+    def __init__(self, held: HeldLease, attempt: Attempt | None, seconds: float, read: Callable[[Watch], None]) -> None:
         """`read` raises LeaseLostError unless the lease is held now; it calls its argument once that may change."""
         self.held = held
+        self.attempt = attempt
         self.seconds = seconds
         self._read = read
         self._confirmed: float | None = None
@@ -124,20 +139,29 @@ class Confirmation:
 
 
 _known: dict[tuple[ClusterAddress, str], Confirmation] = {}
-"""of this process: the newest lease of each table"""
+"""of this process: for each table the newest lease, and the newest task, which works on nothing else meanwhile"""
 _lock = threading.Lock()
 
 
-def _confirmation(target: ClusterAddress, held: HeldLease, seconds: float) -> Confirmation:
+@cache  # a task has several writers
+def _supersede(target: ClusterAddress, leases: tuple[HeldLease, ...], attempt: Attempt, seconds: float) -> None:
+    log.warning("attempt %d at task %s: waiting %.0f s until the one before it sends nothing more",
+                attempt.number, attempt.task, seconds)  # fmt: skip
+    for held in leases:
+        lease.supersede(shared_client(target).zk, held, attempt)
+    time.sleep(seconds)
+
+
+def _confirmation(target: ClusterAddress, held: HeldLease, attempt: Attempt | None, seconds: float) -> Confirmation:
     def read(watch: Watch) -> None:
         zk = shared_client(target).zk
         zk.add_listener(_session_changed)  # once, however often it is added
-        lease.check(zk, held, watch)
+        lease.check(zk, held, watch, attempt)
 
     with _lock:
         known = _known.get((target, held.table))
-        if known is None or (known.held, known.seconds) != (held, seconds):
-            known = _known[target, held.table] = Confirmation(held, seconds, read)
+        if known is None or (known.held, known.attempt, known.seconds) != (held, attempt, seconds):
+            known = _known[target, held.table] = Confirmation(held, attempt, seconds, read)
         return known
 
 

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
@@ -70,19 +70,35 @@ def _path(table: str) -> str:
     return f"{ROOT}/{quote(table, safe='')}"
 
 
-def check(zk: KazooClient, held: HeldLease, watch: Callable[[object], None] | None = None) -> None:
-    """Raise LeaseLostError unless the lease is still held under this number; LeaseUnknownError if ZooKeeper fails.
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a Spark task; the next one at the same task supersedes it."""
 
-    One round trip. `watch` is called once when the holder changes afterwards, or the connection breaks.
+    task: str
+    """its name within the holder's lease"""
+    number: int
+    """from 0"""
+
+
+Watch = Callable[[object], None]
+
+
+def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt: Attempt | None = None) -> None:
+    """Raise LeaseLostError unless the lease is still held under this number, and no later attempt has begun.
+
+    LeaseUnknownError if ZooKeeper fails. One round trip. `watch` is called once when that changes afterwards, or the
+    connection breaks.
     """
     path = f"{_path(held.table)}/holder"
     try:
         synced = zk.sync_async(path)  # a follower may lag behind its leader, and show who held the lease before
         answer = zk.get_async(path, watch=watch)
+        newer = None if attempt is None else zk.exists_async(_path_of_next(held, attempt), watch=watch)
         synced.get(timeout=READ_SECONDS)
+        superseded = newer is not None and newer.get(timeout=READ_SECONDS) is not None
         data, _ = answer.get(timeout=READ_SECONDS)
     except NoNodeError:
-        data = b"{}"
+        data, superseded = b"{}", False
     except (KazooException, KazooTimeoutError) as error:
         raise LeaseUnknownError(
             f"the lease on target table {held.table} cannot be checked: {error or type(error).__name__}; "
@@ -97,6 +113,24 @@ def check(zk: KazooClient, held: HeldLease, watch: Callable[[object], None] | No
             table=held.table,
             number=held.number,
         )
+    if attempt is not None and superseded:
+        raise LeaseLostError(
+            f"Spark gave up attempt {attempt.number} at a task that writes to target table {held.table}, and repeats "
+            "it elsewhere",
+            table=held.table, number=held.number,
+        )  # fmt: skip
+
+
+def supersede(zk: KazooClient, held: HeldLease, attempt: Attempt) -> None:
+    """End the claims of the attempts before this one. They may not know yet: wait as after a holder that vanished."""
+    for number in range(attempt.number):
+        with suppress(NodeExistsError):
+            zk.retry(zk.create, _path_of_next(held, Attempt(attempt.task, number)), makepath=True)
+
+
+def _path_of_next(held: HeldLease, attempt: Attempt) -> str:
+    """The node that exists once another attempt has begun after this one."""
+    return f"{_path(held.table)}/superseded/{held.number}/{quote(attempt.task, safe='')}.{attempt.number}"
 
 
 @contextmanager
@@ -185,6 +219,7 @@ def _acquire(
         except BadVersionError:  # somebody took and released it between the read and the create
             zk.delete(f"{path}/holder")
             continue
+        zk.delete(f"{path}/superseded", recursive=True)  # of earlier numbers, which are void
         return HeldLease(table, number), pause
 
 

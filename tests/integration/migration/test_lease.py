@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ import pytest
 
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
-from walferry.replay.lease import LeaseHeldError, LeaseLostError, check, hold, holder_of
+from walferry.replay.lease import Attempt, LeaseHeldError, LeaseLostError, check, hold, holder_of, supersede
 
 pytestmark = pytest.mark.cluster
 
@@ -92,3 +93,19 @@ def test_a_holder_that_failed_leaves_requests_to_wait_for_and_the_wait_is_one_fo
     started = time.monotonic()
     with hold(at_target.zk, tables, holder="run three", request_seconds=1, wait_seconds=1):
         assert time.monotonic() - started < 1
+
+
+def test_an_attempt_is_superseded_by_the_next_and_told_at_once(at_target: HBaseClient, target: Cluster) -> None:
+    table, told = uuid4().hex, threading.Event()
+    with hold(at_target.zk, [table], holder="run one", request_seconds=1, wait_seconds=1) as leases:
+        first, second = Attempt("7-3", 0), Attempt("7-3", 1)
+        check(at_target.zk, leases[table], lambda event: told.set(), first)
+        with HBaseClient(target.address) as elsewhere:
+            supersede(elsewhere.zk, leases[table], second)
+            supersede(elsewhere.zk, leases[table], second)  # an answer may be lost
+        assert told.wait(5)
+        with pytest.raises(LeaseLostError, match="gave up attempt 0"):
+            check(at_target.zk, leases[table], attempt=first)
+        check(at_target.zk, leases[table], attempt=second)
+    with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=1):
+        assert at_target.zk.get_children(f"/walferry/leases/{table}") == ["holder"]

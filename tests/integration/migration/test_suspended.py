@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import signal
@@ -161,12 +162,15 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     at_source.put(table, [Cell(b"r%02d" % row, b"f", b"q", b"n" * VALUE_BYTES, 7) for row in range(ROWS)])
     driver = HBaseClient(target.address)
     old = hold(driver.zk, [table], holder="run old-1", request_seconds=LIMITS.quiet_seconds, wait_seconds=5)
-    claims = Claims(target.address, dict(old.__enter__()), "old-1", LIMITS.claim_seconds)
+    claims = Claims(target.address, dict(old.__enter__()), "old-1", LIMITS.claim_seconds, LIMITS.quiet_seconds)
     with suspended(claims, table, where) as process:
         driver.close()
         began = time.monotonic()
         with applying(run) as route:
-            assert time.monotonic() - began >= LIMITS.quiet_seconds
+            assert time.monotonic() - began >= 1 + 2 + 4
+            record, limits = json.loads(at_target.zk.get(f"/walferry/leases/{table}")[0]), route.limits
+            quiet = limits.claim_seconds + limits.request_seconds + limits.settle_seconds
+            assert record["request_seconds"] == quiet, "what the next one waits"
             assert run_round(run, spark, route).cells == ROWS
             said = go_on(process)
     values = {value[:1] for _, _, cells in visible(target, table) for value, _ in cells}
@@ -185,7 +189,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     with pytest.raises(GateShutError, match="may hold old edits"):
         gates.before_cutover(run)
     with hold(at_target.zk, [table], holder="a repair", request_seconds=0, wait_seconds=5) as leases:
-        send(at_target, Claims(target.address, dict(leases), "repair", 1), table, b"n")
+        send(at_target, Claims(target.address, dict(leases), "repair", 1, 7), table, b"n")
     assert not compare(run, spark, table).shuts_the_gate
     gates.before_cutover(run)
     assert dirty.marks(at_target.zk, table) == []

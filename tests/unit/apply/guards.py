@@ -8,15 +8,23 @@ from dataclasses import dataclass, field
 from walferry.apply.writer_protocol import Rows
 
 
+def _pass(tables: Collection[str]) -> None: ...
+
+
 @dataclass
 class Guard:
     """Asks `answer`, which may raise, and keeps what was marked. Without one it lets everything pass."""
 
-    answer: Callable[[Collection[str]], None] = lambda tables: None
+    answer: Callable[[Collection[str]], None] = _pass
     dirty: list[Rows] = field(default_factory=list)
+    attempts: list[tuple[str, int]] = field(default_factory=list)
 
     def __call__(self, tables: Collection[str]) -> None:
         self.answer(tables)
+
+    def of_attempt(self, task: str, number: int) -> Guard:
+        self.attempts.append((task, number))
+        return self
 
     def mark_dirty(self, rows: Rows) -> None:
         self.dirty.append(rows)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from types import SimpleNamespace
+from typing import cast, get_args
 
 import pytest
+from pyspark import TaskContext
 
-from walferry.apply.writers import WRITERS
+from unit.apply.guards import Guard
+from walferry.apply.route import Route
+from walferry.apply.thrift_writer import ThriftWriter
+from walferry.apply.writers import WRITERS, writer_to
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.run.spec import Spec
 
@@ -14,6 +20,17 @@ from walferry.run.spec import Spec
 def test_every_kind_has_a_writer_and_can_be_asked_for() -> None:
     assert WRITERS.keys() == set(WriterKind)
     assert WriterKind in get_args(Spec.model_fields["apply"].annotation)
+
+
+def test_a_writer_sends_under_the_claims_of_its_own_attempt_at_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, guard = ClusterAddress("zk:1", thrift="there:9090"), Guard()
+    route = Route(here, "/hbase", (1, 2), here, {}, guard, writer_kind=WriterKind.THRIFT)
+    writer_to(route)
+    assert guard.attempts == [], "the driver has none"
+    task = SimpleNamespace(stageId=lambda: 7, partitionId=lambda: 3, attemptNumber=lambda: 1)
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    monkeypatch.setattr(Guard, "of_attempt", lambda self, *attempt: Guard(attempts=[attempt]))
+    assert cast(ThriftWriter, writer_to(route)).guard == Guard(attempts=[("7-3", 1)])
 
 
 @pytest.mark.parametrize("kind", WriterKind)

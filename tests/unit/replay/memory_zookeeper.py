@@ -78,8 +78,14 @@ class Session:
             self._watches.setdefault(path, set()).add(watch)
         return Answer(self.get(path))
 
-    def retry(self, call: Callable[..., Any], *args: Any) -> Any:
-        return call(*args)
+    def exists_async(self, path: str, watch: Callable[[object], None] | None) -> Answer:
+        self.asked.append("exists")
+        if watch is not None:
+            self._watches.setdefault(path, set()).add(watch)
+        return Answer(self._nodes.get(path))
+
+    def retry(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        return call(*args, **more)
 
     def get_children(self, path: str) -> list[str]:
         if path not in self._nodes:
@@ -95,10 +101,11 @@ class Session:
         node = self._nodes[path]
         return node.data, Node(node.data, node.version)
 
-    def create(self, path: str, data: bytes, ephemeral: bool = False) -> None:
+    def create(self, path: str, data: bytes = b"", ephemeral: bool = False, makepath: bool = False) -> None:
         if path in self._nodes:
             raise NodeExistsError
         self._nodes[path] = Node(data, 0, self if ephemeral else None)
+        _changed(self._watches, path)
 
     def set(self, path: str, data: bytes, version: int) -> None:
         if self._nodes[path].version != version:
@@ -107,8 +114,11 @@ class Session:
         self._nodes[path].version += 1
         _changed(self._watches, path)
 
-    def delete(self, path: str) -> None:
-        if self._nodes.pop(path, None) is None:
+    def delete(self, path: str, recursive: bool = False) -> None:
+        if recursive:
+            for below in [name for name in self._nodes if name.startswith(f"{path}/")]:
+                del self._nodes[below]
+        elif self._nodes.pop(path, None) is None:
             raise NoNodeError
         _changed(self._watches, path)
 

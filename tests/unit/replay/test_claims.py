@@ -11,10 +11,20 @@ import pytest
 from kazoo.client import KazooClient
 
 from unit.replay.memory_zookeeper import MemoryZooKeeper, Session
+from walferry.apply.writer_protocol import Limits
 from walferry.hbase.address import ClusterAddress
 from walferry.replay import claims, dirty
-from walferry.replay.claims import Claims, Confirmation, Watch
-from walferry.replay.lease import HeldLease, LeaseLostError, LeaseUnknownError, check, hold
+from walferry.replay.claims import Claims, Confirmation
+from walferry.replay.lease import (
+    Attempt,
+    HeldLease,
+    LeaseLostError,
+    LeaseUnknownError,
+    Watch,
+    check,
+    hold,
+    supersede,
+)
 
 TABLE, L = "shop:orders", 10.0
 TARGET = ClusterAddress("zk:1")
@@ -65,7 +75,7 @@ def held(clock: Clock) -> Lease:
 
 @pytest.fixture
 def claim(held: Lease) -> Confirmation:
-    return Confirmation(HELD, L, held.read)
+    return Confirmation(HELD, None, L, held.read)
 
 
 LOST = LeaseLostError("it is lost", table=TABLE, number=1)
@@ -178,6 +188,10 @@ def test_one_thread_asks_while_the_others_go_on(claim: Confirmation, held: Lease
     thread.join()
 
 
+def test_a_successor_waits_for_the_claim_the_request_and_what_the_server_has_begun() -> None:
+    assert Limits(claim_seconds=1, request_seconds=2, settle_seconds=4).quiet_seconds == 7
+
+
 # ---- with a ZooKeeper
 
 
@@ -214,7 +228,7 @@ def test_a_replays_claims_end_with_its_lease_and_do_not_come_back_with_anothers(
 ) -> None:
     driver = zookeeper.session()
     held = hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0)
-    mine = pickle.loads(pickle.dumps(Claims(TARGET, dict(held.__enter__()), "one-1", L)))
+    mine = pickle.loads(pickle.dumps(Claims(TARGET, dict(held.__enter__()), "one-1", L, 50)))
     mine([TABLE])
     mine([TABLE])
     assert own.asked == ["sync", "get"]
@@ -223,7 +237,7 @@ def test_a_replays_claims_end_with_its_lease_and_do_not_come_back_with_anothers(
         mine([TABLE])
     other = zookeeper.session()
     with hold(other, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
-        Claims(TARGET, dict(leases), "two-1", L)([TABLE])
+        Claims(TARGET, dict(leases), "two-1", L, 50)([TABLE])
         with pytest.raises(LeaseLostError, match="no longer held"):
             mine([TABLE])
 
@@ -233,13 +247,52 @@ def test_a_session_that_is_suspended_or_lost_ends_all_claims_of_the_process(
 ) -> None:
     driver = zookeeper.session()
     with hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
-        mine = Claims(TARGET, dict(leases), "one-1", L)
+        mine = Claims(TARGET, dict(leases), "one-1", L, 50)
         for state, reads in (("CONNECTED", 1), ("SUSPENDED", 2), ("LOST", 3)):
             mine([TABLE])
             for listener in own.listeners:
                 listener(state)
             mine([TABLE])
             assert own.asked.count("get") == reads
+
+
+def test_an_attempt_that_spark_repeats_elsewhere_loses_its_claim_and_the_next_one_waits_until_it_knows(
+    zookeeper: MemoryZooKeeper, own: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor may only have lost the driver, or have been suspended; the lease is the same."""
+    monkeypatch.setattr(claims, "_supersede", claims._supersede.__wrapped__)
+    driver = zookeeper.session()
+    with hold(driver, [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+        mine = Claims(TARGET, dict(leases), "one-1", L, 50)
+        first, other = mine.of_attempt("7-3", 0), mine.of_attempt("7-30", 0)
+        assert clock.now == 100
+        first([TABLE])
+        second = mine.of_attempt("7-3", 1)
+        assert clock.now == 150
+        with pytest.raises(LeaseLostError, match="gave up attempt 0 at a task that writes to target table shop:orders"):
+            first([TABLE])
+        for goes_on in (second, other, mine):
+            goes_on([TABLE])
+        third = pickle.loads(pickle.dumps(mine)).of_attempt("7-3", 2)
+        for lost in (first, second):
+            with pytest.raises(LeaseLostError, match="gave up"):
+                lost([TABLE])
+        third([TABLE])
+        assert clock.now == 200
+    with hold(driver, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
+        assert [path for path in zookeeper.nodes if "superseded" in path] == []
+        Claims(TARGET, dict(leases), "two-1", L, 50).of_attempt("7-3", 0)([TABLE])
+
+
+def test_the_claim_of_an_attempt_ends_at_once_when_another_begins(
+    zookeeper: MemoryZooKeeper, own: Session, clock: Clock
+) -> None:
+    with hold(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+        first = Claims(TARGET, dict(leases), "one-1", L, 50).of_attempt("7-3", 0)
+        first([TABLE])
+        supersede(zookeeper.session(), leases[TABLE], Attempt("7-3", 1))
+        with pytest.raises(LeaseLostError, match="gave up"):
+            first([TABLE])
 
 
 def test_late_rows_are_marked_by_a_session_of_their_own(
@@ -255,7 +308,7 @@ def test_late_rows_are_marked_by_a_session_of_their_own(
         def close(self) -> None: ...
 
     monkeypatch.setattr(dirty, "ZooKeeper", Own)
-    mine = Claims(TARGET, {TABLE: HeldLease(TABLE, 7)}, "move-1", L)
+    mine = Claims(TARGET, {TABLE: HeldLease(TABLE, 7)}, "move-1", L, 50)
     mine.mark_dirty({TABLE: (b"a\x00", b"z" * 100)})
     (found,) = dirty.marks(zookeeper.session(), TABLE)
     assert (found.table, found.first, found.run, found.number) == (TABLE, "'a\\x00'", "move-1", 7)
