@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from walferry.errors import DamagedInputError
@@ -95,6 +96,9 @@ class ZooKeeper:
     def client(self) -> KazooClient:
         """The started kazoo client. Raises ZooKeeperError when no server answers."""
         with self._lock:
+            if self._client is not None and self._client.client_state == KeeperState.CLOSED:
+                # kazoo gave up connecting and never tries again: its session is lost, but a new one may begin.
+                self.close()
             if self._client is None:
                 self._client = self._started()
             return self._client

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from kazoo.protocol.states import KeeperState
 
 from walferry.errors import DamagedInputError
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase import zookeeper
 from walferry.hbase.zookeeper import Server, _first_server, parse_znode, unwrap
 
 WRAPPER = "ff000000146d61737465723a32363030300eaeacad1ec2f39f"
@@ -64,3 +68,32 @@ def test_a_name_that_is_no_servers_is_refused(name: str) -> None:
 )
 def test_a_claimed_queue_belongs_to_the_server_that_it_began_on(dead: str, first: str) -> None:
     assert _first_server(dead) == first
+
+
+def test_a_client_that_has_given_up_is_replaced_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python worker of Spark is used again and again, also after ZooKeeper was away for a while."""
+    made: list[Any] = []
+
+    class Kazoo:
+        def __init__(self, hosts: str, **_: object) -> None:
+            self.client_state = KeeperState.CONNECTED
+            self.ended: list[str] = []
+            made.append(self)
+
+        def start(self, timeout: float) -> None: ...
+
+        def stop(self) -> None:
+            self.ended.append("stop")
+
+        def close(self) -> None:
+            self.ended.append("close")
+
+    monkeypatch.setattr(zookeeper, "KazooClient", Kazoo)
+    ensemble = zookeeper.ZooKeeper("zk:1", "/hbase")
+    first = ensemble.client
+    for state in (KeeperState.CONNECTING, KeeperState.EXPIRED_SESSION, KeeperState.CONNECTED):
+        first.client_state = state  # from which it recovers by itself
+        assert ensemble.client is first
+    first.client_state = KeeperState.CLOSED
+    assert ensemble.client is not first
+    assert (first.ended, len(made)) == (["stop", "close"], 2)
