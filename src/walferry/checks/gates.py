@@ -21,6 +21,7 @@ from walferry.migration.explain import UNEXPLAINED
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
+from walferry.run.dirty_rows import note_dirty_rows
 from walferry.run.lag import caught_up, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.run import Run
@@ -38,7 +39,9 @@ def before_cutover(run: Run) -> None:
     lag."""
     reasons = _faults(run)
     verify = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
-    reasons += [f"{rows.describe()}; {verify}" for rows in dirty.marks_of(run)]
+    found = [rows.describe() for rows in dirty.marks_of(run)]
+    note_dirty_rows(run.ledger, found)
+    reasons += [f"{rows}; {verify}" for rows in found]
     if run.ledger.record.paused:
         reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
     if not caught_up(run.ledger):

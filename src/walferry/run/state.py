@@ -13,6 +13,7 @@ from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
+from walferry.run.dirty_rows import dirty_rows_noted
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
@@ -356,6 +357,11 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
                 "working", "the source tables are being set READONLY; replay goes on", question or replay, run
             )
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
+    if dirty := dirty_rows_noted(ledger):
+        step = (
+            "`walferry verify NAME` opens the gate if both sides are equal; `walferry report NAME` shows what differs"
+        )
+        return _state("gate shut", f"{dirty}; replay goes on", replay, run, step)
     near = caught_up(ledger)
     if (question and question.phase == "approve") or near:
         if not near:

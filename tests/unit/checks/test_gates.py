@@ -23,8 +23,10 @@ from walferry.ledger.rows import Purpose
 from walferry.migration import accept
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
+from walferry.run.heartbeat import beating
 from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest
 from walferry.run.run import Run
+from walferry.run.state import state_of
 
 
 @pytest.fixture(autouse=True)
@@ -351,6 +353,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
         monkeypatch.setattr(gates, name, lambda run: [])
     monkeypatch.setattr(gates, "caught_up", lambda ledger: True)
     gates.before_cutover(run)
+    run.ledger.phases.start("replay")
     spoil(zookeeper, "one")
     seen = dirty.marks_of(run)
     spoil(zookeeper, "two")
@@ -358,6 +361,12 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     with pytest.raises(GateShutError, match=named) as shut:
         gates.before_cutover(run)
     assert len(shut.value.reasons) == 2
+    with beating(run.ledger, "replay", "test"):
+        state = state_of(run.ledger)
+    assert (state.name, state.phase) == ("gate shut", "replay")
+    assert "rows 'k' to 'm'" in state.cause
+    assert "and 1 more such marks; replay goes on" in state.cause
+    assert "`walferry verify move`" in state.next_step
     verify(run, seen, equal=False)
     with pytest.raises(GateShutError) as shut:
         gates.before_cutover(run)
@@ -368,6 +377,8 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     assert len(shut.value.reasons) == 1, "it began before the second request"
     verify(run, dirty.marks_of(run), equal=True)
     gates.before_cutover(run)
+    with beating(run.ledger, "replay", "test"):
+        assert state_of(run.ledger).name != "gate shut"
     cleared = [line.inputs for line in run.ledger.whole.audit_trail() if line.action == "clear dirty rows"]
     assert [(line["name"], line["first"]) for line in cleared] == [("one", "'k'"), ("two", "'k'")]
 
