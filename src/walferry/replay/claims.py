@@ -73,8 +73,8 @@ class Claims:
 class Confirmation:
     """When this process last knew that a lease was held. Usable from several threads, one of which reads."""
 
-    def __init__(self, held: HeldLease, attempt: Attempt | None, seconds: float, read: Callable[[Watch], None]) -> None:
-        """`read` raises LeaseLostError unless the lease is held now; it calls its argument once that may change."""
+    def __init__(self, held: HeldLease, attempt: Attempt | None, seconds: float, read: Callable[[], None]) -> None:
+        """`read` raises LeaseLostError unless the lease is held now; `end` is to be called once that may change."""
         self.held = held
         self.attempt = attempt
         self.seconds = seconds
@@ -84,7 +84,7 @@ class Confirmation:
         self._state = threading.Lock()
         self._reading = threading.Lock()
 
-    def end(self, _: object = None) -> None:
+    def end(self) -> None:
         """From now on nothing is known until ZooKeeper is asked again."""
         with self._state:
             self._confirmed = None
@@ -116,7 +116,7 @@ class Confirmation:
             with self._state:
                 asked, ended = steady_s(), self._ended  # before the question: an answer may be late
             try:
-                self._read(self.end)
+                self._read()
             except LeaseUnknownError:
                 if self._age() < self.seconds:
                     return
@@ -153,16 +153,27 @@ def _supersede(target: ClusterAddress, leases: tuple[HeldLease, ...], attempt: A
 
 
 def _confirmation(target: ClusterAddress, held: HeldLease, attempt: Attempt | None, seconds: float) -> Confirmation:
-    def read(watch: Watch) -> None:
+    def read() -> None:
         zk = shared_client(target).zk
         zk.add_listener(_session_changed)  # once, however often it is added
-        lease.check(zk, held, watch, attempt)
+        lease.check(zk, held, _watch(target, held.table), attempt)
 
     with _lock:
         known = _known.get((target, held.table))
         if known is None or (known.held, known.attempt, known.seconds) != (held, attempt, seconds):
             known = _known[target, held.table] = Confirmation(held, attempt, seconds, read)
         return known
+
+
+@cache  # kazoo keeps each watch that differs until the node changes
+def _watch(target: ClusterAddress, table: str) -> Watch:
+    def changed(_: object) -> None:
+        with _lock:
+            known = _known.get((target, table))
+        if known is not None:
+            known.end()
+
+    return changed
 
 
 def _session_changed(state: str) -> None:

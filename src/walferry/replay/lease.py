@@ -79,6 +79,11 @@ class Attempt:
     number: int
     """from 0"""
 
+    @property
+    def name(self) -> str:
+        """As the name of a node."""
+        return f"{quote(self.task, safe='')}.{self.number}"
+
 
 Watch = Callable[[object], None]
 
@@ -93,10 +98,10 @@ def check(zk: KazooClient, held: HeldLease, watch: Watch | None = None, attempt:
     try:
         synced = zk.sync_async(path)  # a follower may lag behind its leader, and show who held the lease before
         answer = zk.get_async(path, watch=watch)
-        newer = None if attempt is None else zk.exists_async(_path_of_next(held, attempt), watch=watch)
+        given_up = None if attempt is None else zk.get_children_async(_given_up(held), watch=watch)
         synced.get(timeout=READ_SECONDS)
-        superseded = newer is not None and newer.get(timeout=READ_SECONDS) is not None
         data, _ = answer.get(timeout=READ_SECONDS)
+        superseded = attempt is not None and given_up is not None and attempt.name in given_up.get(timeout=READ_SECONDS)
     except NoNodeError:
         data, superseded = b"{}", False
     except (KazooException, KazooTimeoutError) as error:
@@ -125,12 +130,12 @@ def supersede(zk: KazooClient, held: HeldLease, attempt: Attempt) -> None:
     """End the claims of the attempts before this one. They may not know yet: wait as after a holder that vanished."""
     for number in range(attempt.number):
         with suppress(NodeExistsError):
-            zk.retry(zk.create, _path_of_next(held, Attempt(attempt.task, number)), makepath=True)
+            zk.retry(zk.create, f"{_given_up(held)}/{Attempt(attempt.task, number).name}")
 
 
-def _path_of_next(held: HeldLease, attempt: Attempt) -> str:
-    """The node that exists once another attempt has begun after this one."""
-    return f"{_path(held.table)}/superseded/{held.number}/{quote(attempt.task, safe='')}.{attempt.number}"
+def _given_up(held: HeldLease) -> str:
+    """The node whose children are the attempts of this holder that another one has followed. Most often none."""
+    return f"{_path(held.table)}/superseded/{held.number}"
 
 
 @contextmanager
@@ -220,7 +225,9 @@ def _acquire(
             zk.delete(f"{path}/holder")
             continue
         zk.delete(f"{path}/superseded", recursive=True)  # of earlier numbers, which are void
-        return HeldLease(table, number), pause
+        held = HeldLease(table, number)
+        zk.ensure_path(_given_up(held))
+        return held, pause
 
 
 def _evicted(zk: KazooClient, table: str) -> bool:

@@ -108,4 +108,5 @@ def test_an_attempt_is_superseded_by_the_next_and_told_at_once(at_target: HBaseC
             check(at_target.zk, leases[table], attempt=first)
         check(at_target.zk, leases[table], attempt=second)
     with hold(at_target.zk, [table], holder="run two", request_seconds=1, wait_seconds=1):
-        assert at_target.zk.get_children(f"/walferry/leases/{table}") == ["holder"]
+        names = at_target.zk.get_children(f"/walferry/leases/{table}/superseded")
+        assert [at_target.zk.get_children(f"/walferry/leases/{table}/superseded/{name}") for name in names] == [[]]

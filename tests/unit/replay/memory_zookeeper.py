@@ -78,14 +78,16 @@ class Session:
             self._watches.setdefault(path, set()).add(watch)
         return Answer(self.get(path))
 
-    def exists_async(self, path: str, watch: Callable[[object], None] | None) -> Answer:
-        self.asked.append("exists")
+    def get_children_async(self, path: str, watch: Callable[[object], None] | None) -> Answer:
+        self.asked.append("children")
+        if path not in self._nodes:
+            return Answer(NoNodeError())
         if watch is not None:
             self._watches.setdefault(path, set()).add(watch)
-        return Answer(self._nodes.get(path))
+        return Answer(self.get_children(path))
 
-    def retry(self, call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        return call(*args, **more)
+    def retry(self, call: Callable[..., Any], *args: Any) -> Any:
+        return call(*args)
 
     def get_children(self, path: str) -> list[str]:
         if path not in self._nodes:
@@ -101,11 +103,11 @@ class Session:
         node = self._nodes[path]
         return node.data, Node(node.data, node.version)
 
-    def create(self, path: str, data: bytes = b"", ephemeral: bool = False, makepath: bool = False) -> None:
+    def create(self, path: str, data: bytes = b"", ephemeral: bool = False) -> None:
         if path in self._nodes:
             raise NodeExistsError
         self._nodes[path] = Node(data, 0, self if ephemeral else None)
-        _changed(self._watches, path)
+        _changed(self._watches, path.rpartition("/")[0])
 
     def set(self, path: str, data: bytes, version: int) -> None:
         if self._nodes[path].version != version:

@@ -20,7 +20,6 @@ from walferry.replay.lease import (
     HeldLease,
     LeaseLostError,
     LeaseUnknownError,
-    Watch,
     check,
     hold,
     supersede,
@@ -55,13 +54,11 @@ class Lease:
         self.reads = 0
         self.seconds = 0.0
         self.error: Exception | None = None
-        self.watch: Watch | None = None
         self.meanwhile: Callable[[], None] = lambda: None
         self._clock = clock
 
-    def read(self, watch: Watch) -> None:
+    def read(self) -> None:
         self.reads += 1
-        self.watch = watch
         self._clock.forward(self.seconds)
         self.meanwhile()
         if self.error is not None:
@@ -117,10 +114,9 @@ def test_a_process_that_was_suspended_asks_before_it_sends(claim: Confirmation, 
 
 def test_an_event_ends_it_at_once(claim: Confirmation, held: Lease) -> None:
     claim.require()
-    assert held.watch is not None
     held.error = LOST
     claim.require()
-    held.watch("deleted")
+    claim.end()
     with pytest.raises(LeaseLostError, match="it is lost"):
         claim.require()
 
@@ -128,8 +124,7 @@ def test_an_event_ends_it_at_once(claim: Confirmation, held: Lease) -> None:
 def test_an_event_between_the_answer_and_its_use_is_not_lost(claim: Confirmation, held: Lease) -> None:
     def end_once() -> None:
         held.meanwhile = lambda: None
-        assert held.watch is not None
-        held.watch("changed")
+        claim.end()
 
     held.meanwhile = end_once
     claim.require()
@@ -280,7 +275,7 @@ def test_an_attempt_that_spark_repeats_elsewhere_loses_its_claim_and_the_next_on
         third([TABLE])
         assert clock.now == 200
     with hold(driver, [TABLE], holder="run two", request_seconds=0, wait_seconds=0) as leases:
-        assert [path for path in zookeeper.nodes if "superseded" in path] == []
+        assert [path for path in zookeeper.nodes if "7-3" in path] == []
         Claims(TARGET, dict(leases), "two-1", L, 50).of_attempt("7-3", 0)([TABLE])
 
 
@@ -293,6 +288,16 @@ def test_the_claim_of_an_attempt_ends_at_once_when_another_begins(
         supersede(zookeeper.session(), leases[TABLE], Attempt("7-3", 1))
         with pytest.raises(LeaseLostError, match="gave up"):
             first([TABLE])
+
+
+def test_a_worker_that_does_thousands_of_tasks_leaves_no_watch_behind_for_each(
+    zookeeper: MemoryZooKeeper, own: Session, clock: Clock
+) -> None:
+    with hold(zookeeper.session(), [TABLE], holder="run one", request_seconds=0, wait_seconds=0) as leases:
+        mine = Claims(TARGET, dict(leases), "one-1", L, 50)
+        for task in range(100):
+            mine.of_attempt(f"{task}-0", 0)([TABLE])
+        assert [len(watches) for watches in zookeeper.watches.values()] == [1, 1]
 
 
 def test_late_rows_are_marked_by_a_session_of_their_own(
