@@ -43,7 +43,7 @@ VALUE_BYTES = 20_000  # a request of several parts
 SOURCE_ID = pb.UUID(least_sig_bits=1, most_sig_bits=2)
 
 WORKER = """
-import base64, os, pickle, signal, sys
+import base64, os, pickle, signal, sys, time
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
@@ -70,6 +70,8 @@ class Counting:
             stop_at("after the last check")
         sent = self._sock.send(part)
         Counting.sent += sent
+        if self.sent == self.all:
+            time.sleep(1)  # else this process may reset the connection before the server has read the end
         return sent
 
 def stop_at(place):
