@@ -32,7 +32,7 @@ CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
 CONNECT_TIMEOUT_S = 10.0
 # Above hbase.ipc.max.request.size and any answer to us; the "HTTP" of an HTTP server reads as 1.2 GB.
 MAX_FRAME_BYTES = 1 << 30
-PART_BYTES = 128 << 10  # of a request between two checks whether it may still be sent
+PART_BYTES = 512 << 10  # of a request between two checks whether it may still be sent
 _PREAMBLE = b"HBas\x00"
 _LENGTH = struct.Struct(">i")
 _NO_LINGER = struct.pack("ii", 1, 0)
