@@ -24,7 +24,7 @@ from walferry.embedded.environment import Environment
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.run.heartbeat import beating
 
-pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 WIDTH = 1280
 LIVE_MS = 15_000

@@ -146,7 +146,7 @@ def clients(environment: Environment) -> Iterator[tuple[HBaseClient, HBaseClient
         yield source, target
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_ends_equal(
     environment: Environment, spark_cluster: SparkCluster
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
         for table in (MAPPED, PLAIN):
             source.create_table(table, FAMILIES, [b"0300", b"0600"])
         with Traffic(environment.source.address, [MAPPED, PLAIN]) as traffic:
-            wait_for(lambda: traffic.writes > 1000, 60, "writes before the snapshot")
+            wait_for(lambda: traffic.writes > 1000, 300, "writes before the snapshot")
             tables = [{"source": MAPPED, "target": "moved:ledger"}, PLAIN]
             run = DagRun.trigger(airflow, "hbase_migrate", {"name": "e2e", "tables": tables, "max_lag": 60})
 
@@ -193,7 +193,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             )
             traffic.stop()
             run.answer("confirm_writes_stopped")
-            wait_for(lambda: run.state() in ENDED, 700, "the run ends")
+            wait_for(lambda: run.state() in ENDED, 1200, "the run ends")
         assert run.state() == "success", {k: v for k, v in states(run).items() if v != {"success"}}
         assert traffic.error is None
         path = f"/api/v2/dags/hbase_migrate/dagRuns/{run.run_id}/taskInstances/replay/links"
@@ -224,12 +224,12 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
         assert (environment.reports / "e2e-1" / "report.txt").exists()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_missing_table_fails_the_plan_in_one_line_and_changes_nothing(environment: Environment) -> None:
     with clients(environment) as (source, _), environment.airflow.client() as airflow:
         before_run = left_on(source)
         run = DagRun.trigger(airflow, "hbase_migrate", {"name": "absent", "tables": ["nowhere"]})
-        wait_for(lambda: run.state() in ENDED, 120, "the run ends")
+        wait_for(lambda: run.state() in ENDED, 600, "the run ends")
         assert run.state() == "failed"
         assert states(run)["plan"] == {"failed"}
         assert "nowhere: there is no such table at the source" in run.log("plan")

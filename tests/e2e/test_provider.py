@@ -30,7 +30,7 @@ def write(address: ClusterAddress, table: str, first: int, count: int) -> None:
                 batch.delete(b"%05d" % ((i - 5) * 7919 % 100_000), [b"e:n"])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_the_button_in_the_form_tells_version_and_cluster_id_or_what_does_not_answer(environment: Environment) -> None:
     connection = environment.connections()["hbase_source"]
 
@@ -51,7 +51,7 @@ def test_the_button_in_the_form_tells_version_and_cluster_id_or_what_does_not_an
         assert time.monotonic() - began < 15
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_example_dag_copies_a_table_and_leaves_nothing_else(environment: Environment) -> None:
     source, target = environment.source.address, environment.target.address
     with HBaseClient(source) as client:

@@ -71,7 +71,7 @@ def watching(airflow: httpx.Client) -> bool:
     return "deferred" in {task["state"] for task in found.json()["task_instances"]}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environment: Environment) -> None:
     source, target = environment.source.address, environment.target.address
     with HBaseClient(source) as here, HBaseClient(target) as there, environment.airflow.client() as airflow:
@@ -83,23 +83,23 @@ def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environme
             for dag in ("hbase_wal_drain", "hbase_wal_watch"):
                 environment.airflow.unpause(dag)
             first = DagRun.trigger(airflow, "hbase_wal_drain", {})  # sets the fence, before anything is written
-            wait_for(lambda: first.state() in ("success", "failed"), 300, "the first drain ends")
+            wait_for(lambda: first.state() in ("success", "failed"), 600, "the first drain ends")
             assert first.state() == "success", [task for task in first.tasks() if task.state != "success"]
 
-            wait_for(lambda: watching(airflow), 240, "the watch waits in the triggerer")
+            wait_for(lambda: watching(airflow), 600, "the watch waits in the triggerer")
             environment.airflow.kill("triggerer")
             write(source, 0, 1000)
             roll(environment)  # nobody looks
             told = len(events(airflow))
             environment.airflow.start_component("triggerer")
-            wait_for(lambda: len(events(airflow)) > told, 240, "the sealed files are announced")
+            wait_for(lambda: len(events(airflow)) > told, 600, "the sealed files are announced")
             assert events(airflow)[0]["with_edits"] >= 1
 
             write(source, 1000, 200)
             roll(environment)
             expected = content(source, TABLE)
             assert len(expected) == 1080
-            wait_for(lambda: content(target, TABLE) == expected, 300, "the target has what was written")
+            wait_for(lambda: content(target, TABLE) == expected, 600, "the target has what was written")
             assert drained(airflow), "the asset set off no drain"
 
             with Ledger.open(environment.ledger) as ledger:

@@ -44,7 +44,7 @@ def backfill(environment: Environment, airflow: httpx.Client, first: datetime, l
     assert states == ["success", "success"]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_windows_that_are_backfilled_backwards_end_as_the_source(
     environment: Environment, two_windows: Future[datetime]
 ) -> None:

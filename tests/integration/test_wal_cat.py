@@ -42,7 +42,7 @@ def by_hbase(cluster: Cluster, path: str) -> list[tuple[Any, ...]]:
     """The cells that WALPrettyPrinter reads. It prints no tags, and fails at the end of files without a trailer."""
     main = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
     command = [jars.java(), *JVM_FLAGS, "-cp", cluster.classpath, main, "-j", "-p", path]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+    output = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
     decoder = json.JSONDecoder()
     entries = [decoder.raw_decode(output, found.start())[0] for found in re.finditer(r'\{"sequence"', output)]
     assert len(entries) == output.count("\nposition: ") > 0

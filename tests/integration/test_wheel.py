@@ -20,7 +20,7 @@ OURS = ("AIRFLOW", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV", "WALFERRY")
 """variables that could lead from the installed wheel to the checkout begin so"""
 DAGS = ("hbase_migrate", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 LOOK_AROUND = """
 import json, sys

@@ -21,6 +21,6 @@ def walferry(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd=folder,
         env=environment(folder),
-        timeout=300,
+        timeout=600,
         check=False,
     )

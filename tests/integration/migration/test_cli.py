@@ -133,7 +133,7 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
                 process.wait()
 
             with running(tmp_path, "resume", name, "--yes") as process:
-                process.wait(timeout=240)
+                process.wait(timeout=600)
                 errors = (tmp_path / "err").read_text()
                 assert process.returncode == 0, errors
         assert [line for line in errors.splitlines() if not OUR_LINE.match(line)] in ([], [FROM_JAVA])
@@ -176,7 +176,7 @@ def phase_of(folder: Path, name: str) -> str | None:
     return phases[-1].phase if phases else None
 
 
-def wait_until(done: Any, process: subprocess.Popen[bytes], seconds: float = 180) -> None:
+def wait_until(done: Any, process: subprocess.Popen[bytes], seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert process.poll() is None, "the command ended early"

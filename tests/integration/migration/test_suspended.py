@@ -134,7 +134,7 @@ def suspended(claims: Claims, table: str, where: str) -> Iterator[subprocess.Pop
 def go_on(process: subprocess.Popen[str]) -> str:
     """Wake it up; what it says."""
     os.kill(process.pid, signal.SIGCONT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     return output
 
 
