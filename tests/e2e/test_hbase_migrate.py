@@ -169,7 +169,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
                 rounds = len(ledger.of("e2e-1").rounds.all())
                 wait_for(
                     lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
-                    240,
+                    600,
                     "replay goes on after its driver was killed",
                 )
                 environment.airflow.kill("scheduler")  # and with it the running tasks
@@ -177,7 +177,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
                 rounds = len(ledger.of("e2e-1").rounds.all())
                 wait_for(
                     lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
-                    300,
+                    600,
                     "replay goes on after the scheduler was killed",
                 )
 
@@ -185,11 +185,11 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             run.clear("snapshot")
             wait_for(lambda: states(run)["approve_cutover"] == {"awaiting_input"}, 600, "the approval is asked for")
             wait_for(
-                lambda: states(run)["snapshot"] == states(run)["fence"] == {"success"}, 120, "cleared tasks are done"
+                lambda: states(run)["snapshot"] == states(run)["fence"] == {"success"}, 600, "cleared tasks are done"
             )
             run.answer("approve_cutover")
             wait_for(
-                lambda: states(run)["confirm_writes_stopped"] == {"awaiting_input"}, 120, "the confirmation is asked"
+                lambda: states(run)["confirm_writes_stopped"] == {"awaiting_input"}, 600, "the confirmation is asked"
             )
             traffic.stop()
             run.answer("confirm_writes_stopped")
