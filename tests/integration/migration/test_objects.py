@@ -59,7 +59,7 @@ def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_en
             known = {(o.cluster, o.kind): o.state for o in run.ledger.objects.all()}
             assert known.get(made) == "planned", f"{method} came first"
             if method == "clone_snapshot":  # nothing is under way: do not wait for it
-                run.target.zk.delete(f"/walferry/leases/{table}")
+                run.target.zk.delete(f"/walferry/leases/{table}", recursive=True)
             phase(run, table)
             if method == "add_peer":
                 cut.start_fence(run)
