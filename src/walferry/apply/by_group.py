@@ -47,9 +47,8 @@ class GroupTask:
 
     def concerns(self, refusal: Refusal) -> bool:
         """Whether the refused entry is one to apply."""
-        if self.window is not None and not self.window.start_ms <= refusal.write_time < self.window.end_ms:
-            return False
-        return (refusal.file, refusal.start) not in self.skipped
+        inside = self.window is None or self.window.has(refusal.write_time)
+        return inside and (refusal.file, refusal.start) not in self.skipped
 
 
 def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
@@ -98,7 +97,7 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             for name, offset in task.skipped:
                 if name == file.name:
                     edits &= batch.base + batch.start != offset
-            stands = np.array([name.decode() in task.standing for name in batch.regions] or [False])[batch.region]
+            stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             moved.add(batch, np.flatnonzero(edits & ~stands))
             if len(batch):

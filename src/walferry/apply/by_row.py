@@ -66,6 +66,10 @@ class WriteTimes:
         inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
         return inside
 
+    def has(self, write_time: int) -> bool:
+        """Whether a time is in it."""
+        return self.start_ms <= write_time < self.end_ms
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -292,15 +296,13 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
     chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
     offsets = batch.base + batch.start
-    out = np.array([name.decode() in task.held for name in batch.regions] or [False])
-    chosen &= ~out[batch.region]
+    chosen &= ~batch.of_regions(task.held)
     if task.window is not None:
         settled = _settled(task, file, batch)
         for name, offset in task.absent_at_target:
             if name == file:
                 settled &= offsets != offset
-        otherwise = np.array([name.decode() in task.by_group for name in batch.regions] or [False])[batch.region]
-        chosen &= np.where(task.window.holds(batch.write_time), ~otherwise, settled)
+        chosen &= np.where(task.window.holds(batch.write_time), ~batch.of_regions(task.by_group), settled)
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, ANY_REGION), never)
@@ -326,8 +328,7 @@ def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     settled = np.zeros(len(batch), bool)
     for code, table in enumerate(batch.tables):
         for part in task.settled.get((file, table.decode()), ()):
-            held = np.array([name.decode() in part.held for name in batch.regions] or [False])
-            settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~held[batch.region]
+            settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~batch.of_regions(part.held)
     return settled
 
 

@@ -9,7 +9,7 @@ damaged. There are no checksums: damage shows only where it breaks the structure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -82,6 +82,12 @@ class EntryBatch:
         edits = (self.marker == Marker.NONE) & (self.cell_count > 0)
         found: npt.NDArray[np.bool_] = edits | np.isin(self.marker, [int(kind) for kind in DATA_ELSEWHERE])
         return found
+
+    def of_regions(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+        """bool[n]: whether the entry is of one of these regions, by encoded name."""
+        wanted = np.array([name.decode() in names for name in self.regions] or [False])
+        mask: npt.NDArray[np.bool_] = wanted[self.region]
+        return mask
 
     def take(self, which: npt.NDArray[np.intp]) -> EntryBatch:
         """The entries with these numbers, over the same buffer."""

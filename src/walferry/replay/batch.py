@@ -100,6 +100,8 @@ class _Work:
     spark: SparkSession
     route: Route
     batch: Batch
+    fence: Change
+    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
 
     def held(self) -> dict[str, set[str]]:
         """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
@@ -116,9 +118,6 @@ class _Work:
     def narrowed(self, tables: Collection[str]) -> Route:
         """The route for some of the tables."""
         return replace(self.route, tables={t: target for t, target in self.route.tables.items() if t in tables})
-
-    fence: Change
-    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
 
     def guard(self) -> None:
         """Raise LeaseLostError if the leases are no longer held; `fence` asks again where something is recorded."""
@@ -253,9 +252,7 @@ def _record_group(
     now = [_part(report, calm - {edits.table for edits in report.moved}) for report in reports]
     later = [_part(report, {t.table for t in report.tallies} - {t.table for t in part.tallies})
              for report, part in zip(reports, now, strict=True)]  # fmt: skip
-    events = [event for report in now if report.complete for event in report.events]
-    before = run.ledger.regions.known(calm, (event.region for event in events))
-    after = lineage.follow(before, events, partial(lineage.families_of, run.source))
+    before, after = _follow(work, now, calm)
     told = lineage.changes(before, after, calm - after.breaks.keys(), batch.regions)
     whole = [report for report in reports if report.complete]
     tallies = [tally for report in now if report.complete for tally in report.tallies]
@@ -278,7 +275,7 @@ def _look_at_closed(work: _Work) -> None:
     run, batch = work.run, work.batch
     known = run.ledger.regions.known(batch.calm - work.stopped())
     closed = lineage.follow(known, [], partial(lineage.families_of, run.source))
-    _stop(work, {}, lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source)))
+    _stop(work, (), lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source)))
 
 
 # ------------------------------------------------------------------ by row
@@ -416,8 +413,8 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     parts = []
     for report in reports:
         part = _part(report, tables)
-        behind = (Withheld(report.file, e.table, e.region, 0) for e in part.moved if e.region in waiting[e.table])
-        parts.append(replace(part, refusals=report.refusals, withheld=(*part.withheld, *behind)))
+        rest = (Withheld(report.file, e.table, e.region, 0) for e in part.moved if e.region in waiting[e.table])
+        parts.append(replace(part, refusals=report.refusals, withheld=(*part.withheld, *rest)))
         parts += [replace(report, complete=False, tallies=_part(report, out).tallies, refusals=(), withheld=())]
     before, after = _follow(work, parts, tables)
     pieces = run.ledger.batches.pieces()

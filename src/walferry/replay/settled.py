@@ -44,7 +44,7 @@ class Others:
     def holds(self, file: str, table: str, write_time: int) -> bool:
         """Whether the target has edits of the file that were written at that time."""
         parts = self.settled.get((file, table), ())
-        return any(part.span.start_ms <= write_time < part.span.end_ms for part in parts)
+        return any(part.span.has(write_time) for part in parts)
 
 
 def reads(run: RunRecord, source: Cluster) -> bool:

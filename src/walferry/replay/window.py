@@ -337,8 +337,7 @@ def _concerns(refusal: Refusal, task: RowTask) -> bool:
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
     assert task.window is not None
-    inside = task.window.start_ms <= refusal.write_time < task.window.end_ms
-    return inside and (refusal.file, refusal.start) not in task.skipped
+    return task.window.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
 
 
 def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:

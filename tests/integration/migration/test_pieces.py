@@ -48,7 +48,7 @@ def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table = make_table(BORDERS)
-    # A compaction behind a move drops markers, and the source then shows what is put behind them.
+    # A compaction after a move drops markers, and the source then shows older puts that come after them.
     at_source.modify_table(at_source.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
     run = start_run(table)
     in_first = 0
