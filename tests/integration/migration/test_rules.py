@@ -16,8 +16,9 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import cutover
-from walferry.replay import batch, cut
+from walferry.replay import batch, cut, rounds
 from walferry.replay.applying import applying
+from walferry.replay.batch import begin_batch
 from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseLostError
 from walferry.replay.rounds import drain, run_round
@@ -121,6 +122,7 @@ def test_edits_that_the_target_did_not_acknowledge_are_not_recorded_and_come_wit
     start_run: StartRun,
     sides: Sides,
     spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = make_table()
     run = start_run(table)
@@ -129,11 +131,17 @@ def test_edits_that_the_target_did_not_acknowledge_are_not_recorded_and_come_wit
         region = at_source.regions(table)[0]
         at_source.move_region(region, next(server for server in at_source.servers() if server != region.server))
     lease = f"/walferry/leases/{table}/holder"
+
+    def lose_the_lease(*batch: Any) -> None:
+        begin_batch(*batch)
+        at_target.zk.set(lease, b"{}")  # no request goes out any more
+
     with applying(run) as route:
         held, _ = at_target.zk.get(lease)
-        at_target.zk.set(lease, b"{}")  # no request goes out any more
+        monkeypatch.setattr(rounds, "begin_batch", lose_the_lease)
         with pytest.raises(LeaseLostError):
             run_round(run, spark, route)
+        monkeypatch.undo()
         at_target.zk.set(lease, held)
         assert run.ledger.log.ranges(state="applied") == []
         assert run.ledger.log.gaps() != []
