@@ -19,7 +19,8 @@ from walferry.migration.row_sides import Cell, RowSides, is_family_marker
 IN_FLIGHT: Final = "in-flight"
 """its edit is in a WAL file that is not applied yet, or the row was equal when it was read again"""
 NOT_IN_LOG: Final = "not-in-log"
-"""no WAL of the run holds the edit: written with SKIP_WAL, or its log is lost; a person must decide"""
+"""no WAL of the run that still exists shows why: written with SKIP_WAL, its log is lost, or it was let go after it had
+been applied; a person must decide"""
 HISTORY: Final = "history-dependent"
 """the sides dropped cells at different times, as flushes and compactions do"""
 EXPIRED_OVERWRITE: Final = "expired-overwrite"
@@ -55,6 +56,8 @@ class RowLog:
     """cells of quarantined entries that an operator released by `accept`"""
     unread: list[str] = field(default_factory=list)
     """why some of the log could not be read"""
+    let_go: bool = False
+    """WAL files that were applied no longer exist"""
     too_many: bool = False
     """there are more such cells than are kept: nothing is explained"""
 
@@ -151,7 +154,7 @@ def _why_missing(
     known = sides.source | log.applied.keys()
     markers = _markers_over(cell, sides.target)
     if any(_timestamp(marker) >= log.since_ms for marker in markers - known - log.pending - log.left_out):
-        return UNEXPLAINED, "a marker that the source never had hides it"
+        return _unknown("a marker hides it that the source does not have", log)
     if cell in log.pending - lost:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
@@ -164,7 +167,7 @@ def _why_missing(
         return NOT_IN_LOG, _not_logged("it", log)
     if not markers and (over := _expired_overwrites(cell, log, sides.at_ms)):
         return EXPIRED_OVERWRITE, f"at the target it was overwritten by {_logged(over[0], log)}"
-    return UNEXPLAINED, "no explanation"
+    return _unknown("no explanation", log)
 
 
 def _why_shown(
@@ -172,7 +175,7 @@ def _why_shown(
 ) -> tuple[DifferenceKind, str]:
     """Why the target still shows a cell that the source does not show."""
     if cell not in sides.source and cell not in log.applied and _timestamp(cell) >= log.since_ms:
-        return UNEXPLAINED, "the source never had it"
+        return _unknown("the source does not have it", log)
     if missing := _what_it_lacks(cell, sides, log, lost):
         return min(missing, key=lambda found: WORST_FIRST.index(found[0]))
     if _hidden_by(cell, log.pending, rules):
@@ -185,7 +188,7 @@ def _why_shown(
         return HISTORY, "written again after the marker that hides it, which the target has since dropped"
     if over := _expired_overwrites(cell, log, sides.at_ms):
         return EXPIRED_OVERWRITE, f"at the source it was overwritten by {_logged(over[0], log)}"
-    return UNEXPLAINED, "no explanation"
+    return _unknown("no explanation", log)
 
 
 def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) -> list[tuple[DifferenceKind, str]]:
@@ -204,7 +207,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
         elif log.stamped_since_the_fence(marker):
             found.append((NOT_IN_LOG, _not_logged("the marker that hides it", log)))
         else:
-            found.append((UNEXPLAINED, "a marker that hides it is not at the target"))
+            found.append(_unknown("a marker that hides it is not at the target", log))
     timestamp = _timestamp(cell)
     if any(put[2] > timestamp or (put[2] == timestamp and log.applied[put] > written) for put in lost):
         found.append((UNEXPLAINED, "a newer put is in the log but not at the target"))
@@ -232,7 +235,18 @@ def _lost(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> f
 
 def _not_logged(what: str, log: RowLog) -> str:
     unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
-    return f"no WAL past the start fence holds {what}{unread}"
+    return f"no WAL past the start fence holds {what}{unread}{_let_go(log)}"
+
+
+def _unknown(why: str, log: RowLog) -> tuple[DifferenceKind, str]:
+    """A difference that nothing known explains: if part of the log was let go, that may have held the explanation."""
+    return (NOT_IN_LOG, f"{why}{_let_go(log)}") if log.let_go else (UNEXPLAINED, why)
+
+
+def _let_go(log: RowLog) -> str:
+    if not log.let_go:
+        return ""
+    return "; WAL files that may have shown why no longer exist since they were applied"
 
 
 def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from walferry.errors import UsageError
 from walferry.ledger import Round
 from walferry.replay.follower import replay
-from walferry.replay.protect import renew
 from walferry.replay.targets import target_faults
 from walferry.run.run import Run
 
@@ -33,14 +32,13 @@ def check_targets(run: Run) -> None:
 
 
 def drain_sealed(run: Run, spark: SparkSession) -> None:
-    """The phase `drain_sealed`: apply what is sealed, then release the source's applied WALs."""
+    """The phase `drain_sealed`: apply what is sealed."""
 
     def last() -> Round:
         return run.ledger.rounds.latest(1)[0]
 
     def work() -> dict[str, Any]:
         replay(run, spark, until=lambda: True)
-        renew(run)
         return {"round": last().number, "cells": last().cells}
 
     run.once("drain_sealed", work)

@@ -27,7 +27,9 @@ QUEUE_SECONDS = 60.0
 LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
-"""how long a run without an end keeps WALs that it has applied, for windows to be replayed again"""
+"""how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
+FULL_QUEUE = 5_000
+"""names in a peer's queue of one server: a third of what ZooKeeper sends in one answer (`jute.maxbuffer`, 1 MB)"""
 
 
 def protect(run: Run) -> dict[str, Any]:
@@ -50,15 +52,17 @@ def _add(run: Run, peer: str) -> list[str]:
 
 
 def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
-    """Release the source's applied WALs, from time to time, for a run that does not end.
+    """Release the source's applied WALs, from time to time, for a run that goes on for long.
 
-    A disabled peer's queue only grows. So after `keep_hours` a second peer begins to keep the log. After as long again,
-    once it alone keeps every file that is not applied yet, the first is removed: a file is kept for one to two times
-    `keep_hours`. Returns the name of the removed peer, or None. Idempotent.
+    A disabled peer's queue only grows. So after `keep_hours`, or once a server has FULL_QUEUE names in it, a second
+    peer begins to keep the log. After as long again, once it alone keeps every file that is not applied yet, the first
+    is removed: a file is kept for one to two times `keep_hours`. Returns the name of the removed peer, or None.
+    Idempotent.
     """
-    now = time.time() * 1000
     older, *newer = _own_peers(run)
-    if now - (newer or [older])[0].planned_ms < keep_hours * 3_600_000:
+    newest = (newer or [older])[0]
+    aged = time.time() * 1000 - newest.planned_ms >= keep_hours * 3_600_000
+    if not aged and _longest_queue(run, newest.name) < FULL_QUEUE:
         return None
     if not newer:
         every = [o for o in run.ledger.objects.all() if o.kind == "peer"]
@@ -66,8 +70,6 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
         return None
     name = newer[0].name
     _add(run, name)  # in case that was interrupted
-    if run.ledger.log.gaps():
-        return None
     fences = run.fences()
     listed = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
     left = listed - queued_files(run, name)
@@ -78,6 +80,10 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     run.ledger.objects.removed("source", "peer", older.name)
     log.info("peer %s replaced %s, which kept only what is applied", name, older.name)
     return older.name
+
+
+def _longest_queue(run: Run, peer: str) -> int:
+    return max(map(len, run.source.peer_queues(peer).values()), default=0)
 
 
 def _own_peers(run: Run) -> list[ClusterObject]:

@@ -450,3 +450,31 @@ def test_the_order_of_what_is_known_changes_nothing(
     edits = {cell: applied[cell] for cell in order.sample(sorted(applied), len(applied))}
     again = RowLog(SINCE, UNTIL, edits, shuffled(pending), shuffled(left_out))
     assert classify(sides, again, rules) == first
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "applied"),
+    [
+        ([put(5)], [], {}),  # deleted at the source and written again; the target has dropped the marker
+        ([], [put(SINCE + 5)], {}),  # its put is in a file that was let go, as is what deleted it
+        ([put(5)], [put(5), marker(SINCE + 9)], {}),  # the marker's edit was let go, and the source has dropped it
+        ([put(5), marker(6)], [put(5)], {}),  # the marker's edit was let go, and the target has dropped it
+    ],
+)
+def test_what_nothing_explains_awaits_a_decision_if_files_that_may_show_why_were_let_go(
+    source: list[Cell], target: list[Cell], applied: dict[Cell, int]
+) -> None:
+    kept = explained(source, target, RowLog(SINCE, UNTIL, applied))
+    let_go = explained(source, target, RowLog(SINCE, UNTIL, applied, let_go=True))
+    assert kept is not None
+    assert let_go is not None
+    assert (kept.kind, let_go.kind) == (UNEXPLAINED, NOT_IN_LOG)
+    assert "no longer exist since they were applied" in let_go.detail
+    assert kept.fingerprint != let_go.fingerprint
+
+
+def test_an_edit_that_is_in_the_log_and_not_at_the_target_is_unexplained_whatever_was_let_go() -> None:
+    old, new = put(5), put(7)
+    found = explained([new], [old], RowLog(SINCE, UNTIL, {old: 1, new: 2}, let_go=True))
+    assert found is not None
+    assert found.kind == UNEXPLAINED
