@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "clock", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {"errors", "clock", "load", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
+    "load": {"clock"},
     "refusals": set(),
     "formats": {"errors"},
-    "storage": {"errors"},
+    "storage": {"errors", "load"},
     "ledger": {"errors", "clock", "refusals"},
-    "hbase": {"errors", "clock", "formats"},
+    "hbase": {"errors", "clock", "load", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
     "spark": GROUND - {"ledger"},
@@ -58,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 WHAT = {
     "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
     "clock": "the clocks: one for recorded times, one for deadlines",
+    "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
     "messages, numba kernels. No I/O, no clock",

@@ -84,9 +84,10 @@ def _without_references(value: Any, definitions: Mapping[str, Any]) -> Any:
         return [_without_references(each, definitions) for each in value]
     if not isinstance(value, Mapping):
         return value
+    whole = {key: _without_references(each, definitions) for key, each in value.items() if key != "$ref"}
     if "$ref" in value:
-        return _without_references(definitions[value["$ref"].rpartition("/")[2]], definitions)
-    return {key: _without_references(each, definitions) for key, each in value.items()}
+        return _without_references(definitions[value["$ref"].rpartition("/")[2]], definitions) | whole
+    return whole
 
 
 def _may_stay_empty(fields: dict[str, Any], default: Any, variable: str) -> tuple[Any, dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from walferry.errors import UsageError
+from walferry.load import Meter, RequestRates, meter_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,21 @@ class ClusterAddress:
     rootdir: str | None = None
     thrift: str | None = None
     user: str = field(default_factory=getpass.getuser)
+    rates: RequestRates = field(default_factory=RequestRates)
+    """how many requests per second a process may send to its services"""
+
+    def shared_by(self, processes: int) -> ClusterAddress:
+        """The address for each of several processes, which together keep to the rates."""
+        return replace(self, rates=self.rates.shared_by(processes))
+
+    def meter(self) -> Meter:
+        """What counts this process's requests to the cluster."""
+        return meter_of(self.cluster, self.rates)
+
+    @property
+    def cluster(self) -> str:
+        """What tells the cluster from others: its quorum and parent znode, "host:port,host:port/hbase"."""
+        return f"{self.zookeeper}{self.znode}"
 
     @property
     def root_path(self) -> str:

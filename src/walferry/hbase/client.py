@@ -76,8 +76,8 @@ class HBaseClient:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.zookeeper = ZooKeeper(address.zookeeper, address.znode)
-        self.pool = ConnectionPool(address.user, authenticate)
+        self.zookeeper = ZooKeeper(address.zookeeper, address.znode, address.meter())
+        self.pool = ConnectionPool(address.user, authenticate, address.meter())
         self._locations = Locations(self.zookeeper, self.pool, timeout_s)
 
     def __enter__(self) -> HBaseClient:

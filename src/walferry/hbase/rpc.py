@@ -26,6 +26,7 @@ from walferry.clock import steady_s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.authentication import Authenticate, Simple
 from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError, RequestTooBigError, remote_error
+from walferry.load import Meter, Service
 
 # Keeps tags; HBase's default KeyValueCodec drops them.
 CODEC_WITH_TAGS = "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags"
@@ -229,9 +230,10 @@ class RpcConnection:
 class ConnectionPool:
     """Connections of one user to many servers; a call has its connection to itself."""
 
-    def __init__(self, user: str, authenticate: Authenticate | None = None) -> None:
+    def __init__(self, user: str, authenticate: Authenticate | None = None, meter: Meter | None = None) -> None:
         self._user = user
         self._authenticate = authenticate
+        self._meter = meter
         self._lock = threading.Lock()
         self._idle: defaultdict[tuple[str, str, str | None], list[RpcConnection]] = defaultdict(list)
 
@@ -251,6 +253,8 @@ class ConnectionPool:
     ) -> tuple[M, bytes]:
         """`RpcConnection.call` on an idle or a new connection. Without a `codec` there are no cell blocks."""
         key = (server, service, codec)
+        if self._meter is not None:
+            self._meter.request(Service.REGION_SERVERS)
         with self._lock:
             idle = self._idle[key]
             connection = idle.pop() if idle else RpcConnection(*key, self._user, self._authenticate)

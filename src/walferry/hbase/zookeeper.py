@@ -24,6 +24,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 from walferry.errors import DamagedInputError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.errors import AccessDeniedError, ServerGoneError, ZooKeeperError
+from walferry.load import Meter, Service
 
 CONNECT_TIMEOUT_S = 10
 _WRAPPER = 0xFF
@@ -86,8 +87,9 @@ def parse_znode(data: bytes, message_type: type[M]) -> M:
 class ZooKeeper:
     """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
 
-    def __init__(self, hosts: str, znode: str) -> None:
+    def __init__(self, hosts: str, znode: str, meter: Meter | None = None) -> None:
         self.hosts = hosts
+        self._meter = meter
         self._znode = znode.rstrip("/")
         self._lock = threading.Lock()
         self._client: KazooClient | None = None
@@ -196,6 +198,8 @@ class ZooKeeper:
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
         facts: dict[str, Any] = {"zookeeper": self.hosts, "znode": f"{self._znode}/{path}"}
+        if self._meter is not None:
+            self._meter.request(Service.ZOOKEEPER)
         try:
             yield
         except NoAuthError as error:

@@ -36,7 +36,7 @@ from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
-from walferry.spark.clients import shared_client
+from walferry.spark.clients import shared_client, workers
 from walferry.spark.fan_out import fan_out
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     marks = dirty.marks(run.target.zk, run.pair(table).target)
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
-    pairs = _pairs(run, table)
+    pairs = _pairs(run, spark, table)
     outcomes = compare_pairs(spark, pairs)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(spark, pairs, outcomes)
@@ -156,11 +156,11 @@ def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
     return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
 
 
-def _pairs(run: Run, table: str) -> list[RangePair]:
+def _pairs(run: Run, spark: SparkSession, table: str) -> list[RangePair]:
     """The rows of every source region, on both sides. A scan continues when a region is moved, split or merged."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
-    source, target = run.spec.source.address(), run.spec.target.address()
+    source, target = run.spec.source_address(workers(spark)), run.spec.target.address()
     return [
         RangePair(source, target, pair.source, pair.target, region.encoded, region.start, region.end, rules)
         for region in sorted(run.source.regions(table), key=lambda region: region.start)
@@ -235,7 +235,7 @@ def _read_again(
     run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], rules: Mapping[bytes, FamilyRules], bounds: Bounds
 ) -> dict[bytes, Packed[RowSides] | None]:
     """Both sides of each row; None for those that are equal now."""
-    source, target = run.spec.source.address(), run.spec.target.address()
+    source, target = run.spec.source_address(workers(spark)), run.spec.target.address()
     pair = run.pair(table)
     sides: dict[bytes, Packed[RowSides] | None] = {}
     for first in range(0, len(rows), _READ_AT_ONCE):

@@ -26,6 +26,7 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.protect import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
+from walferry.spark.clients import workers
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
@@ -82,10 +83,10 @@ def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
         for begin in range(0, len(files), _WAVE):
             copied += copy_files(
                 spark,
-                run.spec.source.address(),
+                run.spec.source_address(workers(spark)),
                 run.spec.target.address(),
                 files[begin : begin + _WAVE],
-                tasks=spark.sparkContext.defaultParallelism * 2,
+                tasks=workers(spark) * 2,
             )
             _progress(table, len(copied), len(files), sum(c.target_bytes for c in copied), started)
         return {

@@ -27,8 +27,9 @@ from walferry.migration.row_sides import Bounds, Cell, Packed, Question, Room, c
 from walferry.replay.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
-from walferry.spark.clients import shared_files
+from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import job
+from walferry.spark.load import counted
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.open import Until, open_wal
 from walferry.wal.open import cells_of as cells_of_table
@@ -36,8 +37,8 @@ from walferry.wal.open import cells_of as cells_of_table
 _EDITS_PER_PARTITION = 100_000
 _QUESTIONS_AT_ONCE = 1_000
 _CELLS_AT_ONCE = 1_000
-_UNREAD, _FAILED = -1, -2
-"""instead of a row's number: why a file could not be read, and an error to raise"""
+_UNREAD, _GONE, _FAILED = -1, -2, -3
+"""instead of a row's number: why a file could not be read, an applied one that no longer exists, an error to raise"""
 _FOUND = pa.schema([("row", pa.int32()), ("found", pa.binary())])
 _FOUND_DDL = "row int, found binary"
 
@@ -70,7 +71,9 @@ class RowLogs:
 
     def of(self, row: bytes) -> RowLog:
         """What the log holds of a row."""
-        return replace(self.found[row].value(), unread=self.nothing.unread) if row in self.found else self.nothing
+        if row not in self.found:
+            return self.nothing
+        return replace(self.found[row].value(), unread=self.nothing.unread, let_go=self.nothing.let_go)
 
 
 def look_up(
@@ -95,20 +98,23 @@ def look_up(
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     rows = tuple(sorted(questions))
     lookup = _Lookup(
-        run.spec.source.address(), table, tuple(files), frozenset(applied), rows,
+        run.spec.source_address(workers(spark)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
     )  # fmt: skip
     found = {}
     unread = []
+    let_go = False
     for number, data in _finds(spark, lookup):
         result = pickle.loads(data)
         if number == _FAILED:
             raise result
         if number == _UNREAD:
             unread.append(result)
+        elif number == _GONE:
+            let_go = True
         else:
             found[rows[number]] = result
-    return RowLogs(replace(nothing, unread=sorted(unread)), found)
+    return RowLogs(replace(nothing, unread=sorted(unread), let_go=let_go), found)
 
 
 def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
@@ -131,7 +137,7 @@ def _finds(spark: SparkSession, lookup: _Lookup) -> list[tuple[int, bytes]]:
     try:
         found = (
             spark.range(0, count, 1, count)
-            .mapInArrow(lambda numbers: _read(shared.value, numbers), _FOUND_DDL)
+            .mapInArrow(counted(spark, lambda numbers: _read(shared.value, numbers)), _FOUND_DDL)
             .repartition(partitions, "row")
             .mapInArrow(lambda batches: _merge(shared.value, batches), _FOUND_DDL)
         )
@@ -193,7 +199,10 @@ def _read(lookup: _Lookup, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
                 try:
                     yield from _read_file(lookup, file)
                 except GapError:
-                    yield _frame({_UNREAD: f"WAL file {file.name} no longer exists at the source"})
+                    if file.name in lookup.applied:
+                        yield _frame({_GONE: file.name})
+                    else:
+                        yield _frame({_UNREAD: f"WAL file {file.name} no longer exists at the source"})
                 except DamagedInputError as error:
                     yield _frame({_UNREAD: str(error)})
     except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead

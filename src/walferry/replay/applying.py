@@ -23,8 +23,8 @@ LEASE_WAIT_SECONDS = 90.0
 
 
 @contextmanager
-def applying(run: Run) -> Iterator[Route]:
-    """Hold the leases of all target tables, and provide the route that the executors use under them."""
+def applying(run: Run, workers: int = 1) -> Iterator[Route]:
+    """Hold the leases of all target tables, and provide the route for so many Spark workers under them."""
     limits = limits_of(run.spec.writer_kind, sink_settings(run.target))
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
@@ -42,7 +42,7 @@ def applying(run: Run) -> Iterator[Route]:
             run.ledger.leases.take(names[table], run.actor, held.number)
         uuid = run.source.cluster_uuid()
         route = Route(
-            source=run.spec.source.address(),
+            source=run.spec.source_address(workers),
             root=run.source_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,

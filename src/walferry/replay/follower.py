@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,28 +10,36 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.replay.applying import applying, wait_while_paused
+from walferry.replay.protect import renew
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
+from walferry.spark.clients import workers
 
 BUSY_BYTES = 64 << 20
 """of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
 PAUSE_SECONDS = (2.0, 60.0)
 """at least and at most, between two rounds"""
+RENEW_SECONDS = 600.0
+"""between two looks whether the source may delete what is applied"""
 
 
 def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
-    `max_lag` passes. `until` is asked then, too.
+    `max_lag` passes. `until` is asked then, too. WALs that are applied are let go after a while (`protect.renew`).
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
     """
-    with applying(run) as route:
+    renewed = -math.inf
+    with applying(run, workers(spark)) as route:
         while True:
             wait_while_paused(run)
             done = run_round(run, spark, route)
+            if time.monotonic() - renewed >= RENEW_SECONDS:
+                renew(run)
+                renewed = time.monotonic()
             if until():
                 return
             for _ in range(round(_pause_seconds(run.spec.max_lag, done.bytes))):

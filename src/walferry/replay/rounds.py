@@ -33,6 +33,7 @@ from walferry.replay.cut import (
 from walferry.replay.quarantine import apply_released
 from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
+from walferry.spark.clients import workers
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
     """Apply everything up to the end fence. Facts: files, cells, bytes; regions may still be held by quarantine."""
 
     def work() -> dict[str, Any]:
-        with applying(run) as route:
+        with applying(run, workers(spark)) as route:
             earlier = continue_batch(run, spark, route)
             started_ms, fence = now_ms(), fence_of(run, route)
             apply_released(run, spark, route)

@@ -42,6 +42,7 @@ from walferry.replay.targets import target_faults
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
+from walferry.spark.clients import workers
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
@@ -193,7 +194,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
     _require_log(plan)
     if plan.unsealed:
         cut_log(run)
-    with applying(run) as route:
+    with applying(run, workers(spark)) as route:
         require_no_overlap(run, appliers(run))
         # Again under the lease: what others have applied cannot change now.
         await_archive(run)

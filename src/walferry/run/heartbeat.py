@@ -1,4 +1,7 @@
-"""Heartbeats: a process that works on a run renews a note in the ledger, so that a kill -9 shows within seconds."""
+"""Heartbeats: a process that works on a run renews a note in the ledger, so that a kill -9 shows within seconds.
+
+The note also tells how many requests per second the process sends to the clusters.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any
 from walferry import clock
 from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
+from walferry.load import Rates, counted
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +35,11 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
     """
     ended = threading.Event()
     facts = {"by": actor} | this_process()
+    rates = Rates()
 
     def beat() -> None:
         try:
-            ledger.notes.keep(NOTE, facts, label)
+            ledger.notes.keep(NOTE, facts | {"requests": rates(counted())}, label)
         except WalferryError as error:
             log.debug("a heartbeat was not recorded: %s", error)
 
@@ -62,9 +67,26 @@ def alive(ledger: RunLedger) -> set[str]:
     Their last heartbeat is younger than `SILENT_SECONDS`, and a process of this machine must still exist: after a
     kill -9 it counts as dead at once.
     """
-    signs, now_ms = ledger.notes.named(NOTE), clock.now_ms()
+    return set(_signs(ledger))
+
+
+def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:
+    """What live processes of the run send to the clusters, over the last minute: cluster to service to rate."""
+    by_process = {(sign.get("machine"), sign.get("pid")): sign.get("requests", {}) for sign in _signs(ledger).values()}
+    total: dict[str, dict[str, float]] = {}
+    for clusters in by_process.values():
+        for cluster, rates in clusters.items():
+            for service, rate in rates.items():
+                of = total.setdefault(cluster, {})
+                of[service] = of.get(service, 0.0) + rate
+    return total
+
+
+def _signs(ledger: RunLedger) -> dict[str, dict[str, Any]]:
+    """The notes of live processes, by label."""
+    now_ms = clock.now_ms()
     return {
-        label for label, (facts, at_ms) in signs.items()
+        label: facts for label, (facts, at_ms) in ledger.notes.named(NOTE).items()
         if now_ms - at_ms < SILENT_SECONDS * 1000 and not gone(facts)
     }  # fmt: skip
 
@@ -83,12 +105,13 @@ def gone(process: Mapping[str, Any]) -> bool:
     if machine is None or process.get("machine") != machine:
         return False
     try:
-        os.kill(int(process["pid"]), 0)
+        os.kill(pid := int(process["pid"]), 0)
+        # The state follows the command in parentheses. A zombie has ended, though nobody has asked how.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except ProcessLookupError:
         return True
-    except PermissionError:
-        pass  # another user's process: it exists
-    return False
+    except OSError:
+        return False  # another user's process: it exists
 
 
 def _machine() -> str | None:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from walferry.errors import UsageError, WalferryError, is_transient
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.run.fences import fences_of
@@ -78,7 +79,7 @@ class Run:
     @cached_property
     def source(self) -> HBaseClient:
         """The source cluster."""
-        return HBaseClient(self.spec.source.address())
+        return HBaseClient(self.spec.source_address())
 
     @cached_property
     def target(self) -> HBaseClient:
@@ -88,7 +89,7 @@ class Run:
     @cached_property
     def source_files(self) -> FileSystem:
         """The source's file system."""
-        return file_system(self.spec.source)
+        return file_system(self.spec.source, self.spec.source_address())
 
     @cached_property
     def target_files(self) -> FileSystem:
@@ -191,9 +192,10 @@ class PhaseNotReadyError(UsageError):
     """A phase was started before those that it needs were done; facts `run`, `phase`, `missing`."""
 
 
-def file_system(cluster: Cluster) -> FileSystem:
-    """The file system of a cluster, over WebHDFS."""
-    return WebHdfs(cluster.webhdfs, cluster.address().user)
+def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> FileSystem:
+    """The file system of a cluster, over WebHDFS; `address` if it differs from the cluster's own."""
+    address = address or cluster.address()
+    return WebHdfs(cluster.webhdfs, address.user, meter=address.meter())
 
 
 def archive_folder(root: str, table: str) -> str:

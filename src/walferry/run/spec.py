@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from pydantic import (
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
+from walferry.load import RequestRates
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -122,6 +124,22 @@ class TimeWindow(BaseModel):
         return f"[{self.start:%Y-%m-%dT%H:%M:%S}Z, {self.end:%Y-%m-%dT%H:%M:%S}Z)"
 
 
+class SourceRequests(BaseModel):
+    """How many requests per second a run may send to the source; None: as many as it has to."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    namenode: float | None = Field(default=None, gt=0, description="to the NameNode: listings, opened files")
+    zookeeper: float | None = Field(default=None, gt=0, description="to ZooKeeper: servers, the peer's queues")
+    region_servers: float | None = Field(
+        default=None, gt=0, description="to the region servers and the master: rolls, scans of 2 MB each"
+    )
+
+    def rates(self) -> RequestRates:
+        """The same, for the client."""
+        return RequestRates(**self.model_dump())
+
+
 class Spec(BaseModel):
     """What to move, from where to where, and how. Unknown keys are errors."""
 
@@ -155,6 +173,11 @@ class Spec(BaseModel):
         ge=1,
         title="Largest lag, in seconds",
         description="Cutover is offered at or below it; a longer lag raises an alert.",
+    )
+    source_requests: SourceRequests = Field(
+        default=SourceRequests(),
+        title="Requests to the source",
+        description="At most so many per second, to namenode, zookeeper and region_servers; null: no limit.",
     )
     window: TimeWindow | None = Field(
         default=None, title="Window", description="For replays of a window; a migration has none."
@@ -201,6 +224,14 @@ class ResolvedSpec(Spec):
         if self.writer_kind is WriterKind.THRIFT and self.target.thrift is None:
             raise ValueError("apply: thrift needs the address of the target's Thrift server (thrift: host:port)")
         return self
+
+    def source_address(self, workers: int = 0) -> ClusterAddress:
+        """The source for the driver or, with `workers`, for each of so many Spark workers.
+
+        The driver may send half of the requests that `source_requests` allows, the workers together the other half.
+        """
+        address = replace(self.source.address(), rates=self.source_requests.rates())
+        return address.shared_by(2 * max(1, workers))
 
     @property
     def writer_kind(self) -> WriterKind:

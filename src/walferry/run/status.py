@@ -11,6 +11,7 @@ from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
 from walferry.run.lag import lag_of
 from walferry.run.phases import steps
+from walferry.run.requests import requests_of
 from walferry.run.state import state_of
 from walferry.run.write_stop import write_stop_of
 
@@ -53,6 +54,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
+        "requests": requests_of(ledger),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
     }

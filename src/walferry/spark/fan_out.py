@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting
+from walferry.spark.load import counted
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def fan_out(
                     yield _frame(outcome)
 
         stack.enter_context(job(spark, what, counts, sizes))
-        rows = spark.range(0, len(frozen), 1, count).mapInArrow(each, "result binary").collect()
+        rows = spark.range(0, len(frozen), 1, count).mapInArrow(counted(spark, each), "result binary").collect()
     for row in rows:
         outcome = pickle.loads(row["result"])
         if isinstance(outcome, WalferryError):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import hdfs
 import requests
@@ -14,6 +15,7 @@ import tenacity
 import urllib3
 
 from walferry.errors import TransientError, WalferryError
+from walferry.load import Meter, Service
 from walferry.storage.filesystem import FileStatus, PermissionDeniedError, QuotaExceededError
 
 CHUNK_BYTES = 1 << 20
@@ -52,10 +54,14 @@ class WebHdfs:
     seconds.
     """
 
-    def __init__(self, url: str, user: str, *, timeout_s: float = 60) -> None:
+    def __init__(self, url: str, user: str, *, timeout_s: float = 60, meter: Meter | None = None) -> None:
+        """`meter` counts and delays the requests to the name node."""
         self.url = url.rstrip("/")
         self.user = user
-        self._client = hdfs.InsecureClient(self.url, user=user, timeout=(min(timeout_s, 10), timeout_s))
+        session = requests.Session() if meter is None else _MeteredSession(self.url.split(";"), meter)
+        self._client = hdfs.InsecureClient(
+            self.url, user=user, timeout=(min(timeout_s, 10), timeout_s), session=session
+        )
 
     def list(self, path: str) -> list[FileStatus]:
         """A folder's entries, sorted by name."""
@@ -215,6 +221,20 @@ class WebHdfs:
         message = f"WebHDFS at {self.url} refused {operation} of {path}: {name or 'no reason given'}: {text}"
         # Without a name the answer was not WebHDFS's own: a proxy or a server that is starting or stopping.
         return (TransientError if name is None or name in _TRANSIENT else WalferryError)(message, **facts)
+
+
+class _MeteredSession(requests.Session):
+    """Counts what goes to the name nodes; they redirect to data nodes, which are not counted."""
+
+    def __init__(self, name_nodes: Iterable[str], meter: Meter) -> None:
+        super().__init__()
+        self._name_nodes = {urlsplit(url).netloc for url in name_nodes}
+        self._meter = meter
+
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        if urlsplit(str(url)).netloc in self._name_nodes:
+            self._meter.request(Service.NAMENODE)
+        return super().request(method, url, *args, **kwargs)
 
 
 def _status(path: str, facts: dict[str, Any]) -> FileStatus:

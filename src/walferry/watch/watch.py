@@ -21,6 +21,7 @@ from walferry.replay.cut import as_listed, as_seen
 from walferry.run.backlog import unapplied
 from walferry.run.fences import fences_of
 from walferry.run.lag import lag_of, max_lag
+from walferry.run.requests import requests_of
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
@@ -159,6 +160,8 @@ class RunFacts:
     lag_seconds: float | None
     backlog_bytes: int
     edits_per_second: float
+    requests_per_second: Mapping[str, float]
+    """to the source, by service"""
     gaps: int
     quarantine: int
     time_to_loss_seconds: float | None
@@ -211,6 +214,10 @@ def run_facts(
         lag_seconds=lag_of(ledger.of(run.run_id), oldest).seconds,
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
+        requests_per_second={
+            service: rates["per_second"] or 0.0
+            for service, rates in requests_of(ledger.of(run.run_id)).get("source", {}).items()
+        },
         gaps=len(lost),
         quarantine=len(held),
         time_to_loss_seconds=max(0.0, min(deadlines) - now) if deadlines and not kept else None,

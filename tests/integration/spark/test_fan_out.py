@@ -18,6 +18,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from walferry.errors import GapError, TransientError
+from walferry.load import RequestRates, Service, counted, meter_of
 from walferry.pipeline import retried
 from walferry.spark import fan_out as items
 from walferry.spark.byte_counts import count_bytes
@@ -32,6 +33,20 @@ def test_results_come_in_the_order_of_the_items_however_many_tasks_there_are(spa
     wanted = [f"{number}.{copy}" for number in range(7) for copy in range(number % 3)]
     for tasks in (None, 1, 3, 100):
         assert fan_out(spark, work, range(7), tasks, what="count") == wanted
+
+
+def test_requests_of_the_workers_are_added_to_the_drivers(spark: SparkSession) -> None:
+    meter = meter_of("somewhere/hbase", RequestRates())
+
+    def work(number: int) -> list[int]:
+        for _ in range(number):
+            meter_of("somewhere/hbase", RequestRates()).request(Service.NAMENODE)
+        return []
+
+    meter.request(Service.NAMENODE)
+    fan_out(spark, work, range(5), tasks=3, what="ask")
+    fan_out(spark, work, range(3), what="ask")
+    assert counted()["somewhere/hbase", Service.NAMENODE] == 1 + sum(range(5)) + sum(range(3))
 
 
 def test_no_item_is_no_work(spark: SparkSession) -> None:
@@ -116,6 +131,7 @@ def test_a_job_whose_jvm_is_killed_is_nothing_for_this_process_to_repeat(tmp_pat
 
 KILLED_JVM = """
 import threading, time
+from walferry.load import RequestRates, Service, counted, meter_of
 from walferry.pipeline import retried
 from walferry.process import set_up_logging
 from walferry.spark import fan_out as items

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
+from pydantic_core import to_jsonable_python
 
 from walferry.airflow.dags import drain, migrate, replay
 from walferry.errors import UsageError
@@ -58,6 +59,8 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
         ("protect", "peer", "stage"),
         ("write_stop", "readonly", "never"),
         ("max_lag", 1, 0),
+        ("source_requests", {"namenode": 0.5, "zookeeper": None}, {"namenode": 0}),
+        ("source_requests", {}, {"datanode": 5}),
     ],
 )
 def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad: Any) -> None:
@@ -74,7 +77,7 @@ def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad:
 def test_defaults_of_the_form_are_the_models() -> None:
     for key, param in migrate.PARAMS.items():
         if key not in ("name", "tables"):  # the model has none
-            assert param.value == Spec.model_fields[key].default
+            assert param.value == to_jsonable_python(Spec.model_fields[key].default)
     for form in (drain.PARAMS, replay.PARAMS):
         for param in form.values():
             assert param.value in (None, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -217,8 +218,13 @@ def test_a_run_that_is_aborted_while_it_applies_gives_back_as_soon_as_it_notices
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", round_beside_an_abort)
+    monkeypatch.setattr(follower, "renew", lambda _: None)
     with at_work(run), pytest.raises(RunEndedError):
-        follower.replay(run, cast(SparkSession, None), until=lambda: False)
+        follower.replay(
+            run,
+            cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))),
+            until=lambda: False,
+        )
     assert [*seen, durability(target)] == ["USE_DEFAULT", "USE_DEFAULT", "ASYNC_WAL"]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -59,12 +60,15 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", run_round)
+    monkeypatch.setattr(follower, "renew", lambda _: None)
     ended: dict[str, BaseException | None] = {}
 
     def follow() -> None:
         with process(url, run_id, target) as run:
             try:
-                follower.follow(run, cast(SparkSession, None))
+                follower.follow(
+                    run, cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
+                )
                 ended[threading.current_thread().name] = None
             except RunEndedError as error:
                 ended[threading.current_thread().name] = error

@@ -1,15 +1,35 @@
-"""What is known of a process that gave a sign of life."""
+"""What is known of a process that gave a sign of life, and what it tells."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from walferry.run.heartbeat import gone, this_process
+from walferry.ledger import Ledger, RunLedger
+from walferry.load import Meter, RequestRates, Service
+from walferry.run import heartbeat
+from walferry.run.heartbeat import NOTE, beating, gone, this_process
+from walferry.run.requests import requests_of
+
+SPEC = {
+    "name": "move",
+    "source": {"zookeeper": "zk:1", "webhdfs": "http://nn:1", "rootdir": "hdfs://nn:2/hbase"},
+    "target": {"zookeeper": "zk:2", "webhdfs": "http://nn:3", "rootdir": "hdfs://nn:4/hbase"},
+    "tables": ["a", "b"],
+    "source_requests": {"namenode": 40},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunLedger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield ledger.of(ledger.open_run("move", "test", SPEC, "test").run_id)
 
 
 @pytest.fixture
@@ -23,6 +43,17 @@ def ended() -> int:
 def test_a_process_of_this_machine_is_gone_once_it_has_ended(ended: int) -> None:
     assert gone(this_process() | {"pid": ended})
     assert not gone(this_process())
+
+
+def test_a_process_is_gone_once_it_has_ended_though_nobody_waits_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not gone(this_process() | {"pid": process.pid})
+        process.kill()
+        deadline = time.monotonic() + 60
+        while not gone(this_process() | {"pid": process.pid}) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert gone(this_process() | {"pid": process.pid})
+        assert process.returncode is None, "it is a zombie"
 
 
 def test_nothing_is_known_of_a_machine_with_the_same_host_name_and_namespace(
@@ -44,3 +75,29 @@ def test_nothing_is_known_where_machines_cannot_be_told_apart(ended: int, monkey
 
     monkeypatch.setattr(os, "readlink", no_proc)
     assert not gone(this_process() | {"pid": ended})
+
+
+def test_requests_of_all_live_processes_of_a_run_are_added_and_of_each_once(run: RunLedger) -> None:
+    mine = this_process() | {"requests": {"zk:1/hbase": {"namenode": 1.5, "zookeeper": 1.0}}}
+    others = {"zk:1/hbase": {"namenode": 2.0}, "zk:2/hbase": {"namenode": 9}}
+    other = {"machine": "another", "pid": 7, "requests": others}
+    for label, facts in (("copy a", mine), ("", mine), ("copy b", other)):
+        run.notes.keep(NOTE, facts, label)
+    asked = requests_of(run)
+    assert asked["source"]["namenode"] == {"per_second": 3.5, "limit": 40}
+    assert asked["source"]["zookeeper"] == {"per_second": 1.0, "limit": None}
+    assert asked["target"]["namenode"] == {"per_second": 9.0, "limit": None}
+
+
+def test_what_a_process_sends_shows_while_it_works_and_no_longer(
+    run: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
+    meter = Meter("zk:1/hbase", RequestRates())
+    with beating(run, "replay", "me"):
+        deadline = time.monotonic() + 30
+        while not (rate := requests_of(run)["source"]["namenode"]["per_second"]) and time.monotonic() < deadline:
+            meter.request(Service.NAMENODE)
+            time.sleep(0.05)
+        assert rate
+    assert requests_of(run)["source"]["namenode"]["per_second"] == 0.0

@@ -1,0 +1,124 @@
+"""The load on a cluster: requests of this process, counted by service and slowed down to what the operator allows.
+
+Counts are those of the whole process. Spark workers hand theirs over with the results of their tasks
+(`walferry.spark.load`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+
+from pyrate_limiter import Duration, Limiter, Rate
+
+from walferry.clock import steady_s
+
+RATE_SECONDS = 60.0
+"""rates are averages over this time"""
+
+
+class Service(StrEnum):
+    """Of whom something is asked."""
+
+    NAMENODE = "namenode"
+    ZOOKEEPER = "zookeeper"
+    REGION_SERVERS = "region_servers"
+    """and the master"""
+
+
+Counts = Counter[tuple[str, Service]]
+"""requests, by cluster and service"""
+
+
+@dataclass(frozen=True)
+class RequestRates:
+    """Requests per second that a process may send to each service of a cluster; None: as many as it has to."""
+
+    namenode: float | None = None
+    zookeeper: float | None = None
+    region_servers: float | None = None
+
+    def shared_by(self, processes: int) -> RequestRates:
+        """The rates for each of several processes."""
+        rates = {one.name: getattr(self, one.name) for one in fields(self)}
+        return RequestRates(**{name: None if rate is None else rate / processes for name, rate in rates.items()})
+
+
+class Meter:
+    """Counts the requests of this process to one cluster, and delays those above a rate."""
+
+    def __init__(self, cluster: str, rates: RequestRates) -> None:
+        self._cluster = cluster
+        self._limiters = {
+            service: _limiter(rate) for service in Service if (rate := getattr(rates, service.value)) is not None
+        }
+
+    def request(self, service: Service) -> None:
+        """Wait until one more request may be sent, and count it."""
+        limiter = self._limiters.get(service)
+        if limiter is not None:
+            limiter.try_acquire(service)
+        with _lock:
+            _counts[self._cluster, service] += 1
+
+
+@cache
+def meter_of(cluster: str, rates: RequestRates) -> Meter:
+    """The one meter of this process for a cluster, whatever clients it has."""
+    return Meter(cluster, rates)
+
+
+def _limiter(rate: float) -> Limiter:
+    # Of a low rate, one at a time.
+    return Limiter(Rate(round(rate), Duration.SECOND) if rate >= 10 else Rate(1, max(1, round(1000 / rate))))
+
+
+_lock = threading.Lock()
+_counts: Counts = Counter()
+_workers: list[Callable[[], Counts]] = []
+
+
+def taken() -> Counts:
+    """What this process has counted since it was last asked: for a worker, which hands it over."""
+    global _counts
+    with _lock:
+        mine, _counts = _counts, Counter()
+    return mine
+
+
+def counted() -> Counts:
+    """What this process has counted in all, and what its workers have handed over."""
+    with _lock:
+        total = Counter(_counts)
+    for counts in _workers:
+        total.update(counts())
+    return total
+
+
+def gather(counts: Callable[[], Counts]) -> None:
+    """Let `counted` include what workers hand over."""
+    _workers.append(counts)
+
+
+class Rates:
+    """Requests per second over the last minute, of counts that only grow."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Counts]] = deque()
+
+    def __call__(self, counts: Counts) -> dict[str, dict[str, float]]:
+        """Cluster to service to rate, from what is counted now and what earlier calls were told."""
+        now = steady_s()
+        self._seen.append((now, counts))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - RATE_SECONDS:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        rates: dict[str, dict[str, float]] = {}
+        for (cluster, service), count in counts.items():
+            rate = (count - before[cluster, service]) / (now - then) if now > then else 0.0
+            rates.setdefault(cluster, {})[service.value] = rate
+        return rates

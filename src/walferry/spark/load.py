@@ -1,0 +1,46 @@
+"""Requests that Spark's workers send to the clusters, handed over to the driver's counts when a task ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TypeVar
+
+from pyspark import Accumulator, AccumulatorParam, SparkContext
+from pyspark.sql import SparkSession
+
+from walferry import load
+
+Given = TypeVar("Given")
+Yielded = TypeVar("Yielded")
+
+
+class _Sum(AccumulatorParam[load.Counts]):
+    def zero(self, value: load.Counts) -> load.Counts:
+        return Counter()
+
+    def addInPlace(self, value1: load.Counts, value2: load.Counts) -> load.Counts:
+        return value1 + value2  # not in place: another thread may be reading it
+
+
+@cache
+def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
+    accumulator = context.accumulator(Counter(), _Sum())
+    load.gather(lambda: accumulator.value)
+    return accumulator
+
+
+def counted(
+    spark: SparkSession, work: Callable[[Iterator[Given]], Iterator[Yielded]]
+) -> Callable[[Iterator[Given]], Iterator[Yielded]]:
+    """The same work on a partition; its requests are added to the driver's counts when its task ends."""
+    accumulator = _accumulator(spark.sparkContext)
+
+    def run(partition: Iterator[Given]) -> Iterator[Yielded]:
+        try:
+            yield from work(partition)
+        finally:
+            accumulator.add(load.taken())
+
+    return run
