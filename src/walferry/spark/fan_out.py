@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
@@ -24,8 +22,6 @@ PROGRESS_SECONDS = 10.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_SCHEMA = pa.schema([("result", pa.binary())])
 
 
 def fan_out(
@@ -48,25 +44,24 @@ def fan_out(
     """
     if not items:
         return []
-    frozen = list(items)
-    count = min(tasks or len(frozen), len(frozen))
+    count = min(tasks or len(items), len(items))
     results: list[Result] = []
     with ExitStack() as stack:
         collector, counts = None, dict[int, int]()
         if sizes:
             collector, counts = stack.enter_context(collecting(spark.conf.get("spark.driver.host") or "127.0.0.1"))
 
-        def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    with counting(collector, number):
-                        outcome = _outcome(work, frozen[number])
-                    yield _frame(outcome)
+        def each(numbered: Iterator[tuple[int, Item]]) -> Iterator[list[Result] | WalferryError]:
+            for number, item in numbered:
+                with counting(collector, number):
+                    outcome = _outcome(work, item)
+                yield outcome
 
         stack.enter_context(job(spark, what, counts, sizes))
-        rows = spark.range(0, len(frozen), 1, count).mapInArrow(counted(spark, each), "result binary").collect()
-    for row in rows:
-        outcome = pickle.loads(row["result"])
+        # Each task gets its own items and no others.
+        numbered = spark.sparkContext.parallelize(list(enumerate(items)), count)
+        outcomes = numbered.mapPartitions(counted(spark, each)).collect()
+    for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome
         results.extend(outcome)
@@ -181,7 +176,3 @@ def _outcome(work: Callable[[Item], Iterable[Result]], item: Item) -> list[Resul
         return list(work(item))
     except WalferryError as error:
         return error
-
-
-def _frame(outcome: object) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], schema=_SCHEMA)

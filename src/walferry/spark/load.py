@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TypeVar
 
@@ -33,13 +33,13 @@ def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
 
 def counted(
     spark: SparkSession, work: Callable[[Iterator[Given]], Iterator[Yielded]]
-) -> Callable[[Iterator[Given]], Iterator[Yielded]]:
+) -> Callable[[Iterable[Given]], Iterator[Yielded]]:
     """The same work on a partition; its requests are added to the driver's counts when its task ends."""
     accumulator = _accumulator(spark.sparkContext)
 
-    def run(partition: Iterator[Given]) -> Iterator[Yielded]:
+    def run(partition: Iterable[Given]) -> Iterator[Yielded]:
         try:
-            yield from work(partition)
+            yield from work(iter(partition))
         finally:
             accumulator.add(load.taken())
 

@@ -49,6 +49,27 @@ def test_requests_of_the_workers_are_added_to_the_drivers(spark: SparkSession) -
     assert counted()["somewhere/hbase", Service.NAMENODE] == 1 + sum(range(5)) + sum(range(3))
 
 
+def test_a_task_gets_its_own_items_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    said = str(tmp_path / "said")
+
+    def unpickle(number: int) -> int:
+        with open(said, "a") as file:
+            file.write(f"{number}\n")
+        return number
+
+    class Item:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __reduce__(self) -> tuple[Callable[[int], int], tuple[int]]:
+            return unpickle, (self.number,)
+
+    assert (
+        len(fan_out(spark, lambda item: [str(item)], [Item(number) for number in range(9)], tasks=3, what="get")) == 9
+    )
+    assert sorted(map(int, Path(said).read_text().split())) == list(range(9))
+
+
 def test_no_item_is_no_work(spark: SparkSession) -> None:
     assert fan_out(spark, lambda number: [number], [], what="nothing") == []
 
