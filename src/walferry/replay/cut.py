@@ -30,7 +30,7 @@ from walferry.replay.idle import idle_servers
 from walferry.replay.protect import not_applied, queued_files
 from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
-from walferry.wal.files import Place, WalFile, is_sealed, parse_wal_name
+from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,10 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
             and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
         ]  # fmt: skip
         # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
-        if not waiting and all(is_sealed(run.source_files, run.source_root, file) for file in left):
+        closed = {} if waiting else {
+            file.name: now for file in left if (now := if_sealed(run.source_files, run.source_root, file)) is not None
+        }  # fmt: skip
+        if not waiting and len(closed) == len(left):
             break
         if time.monotonic() > deadline:
             open_one = old[waiting[0]].name if waiting else left[0].name
@@ -162,7 +165,8 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     current = {group: file.number for group, file in new.items() if file.server in alive}
     regions = {name: regions_of(run.source, name) for name in names}
     after = {name: lines_of(run.source, name, regions[name]) for name in names}
-    files = _with_archive(run, files, whole=whole)
+    # The listing shows no length of a file that was open.
+    files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
     return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
 
 

@@ -181,18 +181,21 @@ def _wal(status: FileStatus, place: Place) -> WalFile | None:
     return WalFile(name, *parsed, status.path, place, status.length)
 
 
-def is_sealed(file_system: FileSystem, root: str, file: WalFile) -> bool:
-    """Whether a file is sealed now by the first two rules, wherever it is; True if it no longer exists."""
+def if_sealed(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:
+    """A file as it is now, with its final length, if it is sealed by the first two rules; None if not.
+
+    A file that no longer exists is sealed, and comes back as it is given.
+    """
     now = find_wal(file_system, root, file)
     if now is None or now.place is Place.ARCHIVED:
-        return True
+        return now or file
     if now.place is Place.SPLITTING or now.length < len(TRAILER_MAGIC):
-        return False  # the NameNode does not know the length of an open file's last block
+        return None  # the NameNode does not know the length of an open file's last block
     try:
         end = b"".join(file_system.read(now.path, now.length - len(TRAILER_MAGIC)))
     except FileNotFoundError:
-        return is_sealed(file_system, root, file)  # moved between locating and reading it
-    return end.endswith(TRAILER_MAGIC)
+        return if_sealed(file_system, root, file)  # moved between locating and reading it
+    return now if end.endswith(TRAILER_MAGIC) else None
 
 
 def listed_as_sealed(files: Iterable[WalFile]) -> set[str]:

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
+from walferry.replay import follower
+from walferry.replay import protect as protect_room
 from walferry.replay.cut import start_fence
 from walferry.replay.follower import replay
 from walferry.replay.protect import protect, queued_files, renew
@@ -71,6 +73,30 @@ def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_app
     assert draining.source.peers()[second][0] is False
     assert not kept <= queued_files(draining)
     write_and_roll(draining, b"5")
+    apply(draining, spark)
+    assert len(content(target, table)) == 2
+    assert content(target, table) == content(source, table)
+
+
+def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
+    draining: Run, spark: SparkSession, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(protect_room, "FULL_QUEUE", 3)
+    first, table, rounds = draining.peer, draining.tables[0].source, 0
+
+    def first_is_gone() -> bool:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 20
+        gone = first not in draining.source.peers()
+        if not gone:
+            write_and_roll(draining, b"%d" % rounds)
+        return gone
+
+    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.0, 0.0))
+    replay(draining, spark, until=first_is_gone)
+    assert rounds > 2, "a short queue is kept"
     apply(draining, spark)
     assert len(content(target, table)) == 2
     assert content(target, table) == content(source, table)

@@ -151,6 +151,19 @@ def test_edits_that_the_target_did_not_acknowledge_are_not_recorded_and_come_wit
     assert there == here
 
 
+def test_a_cut_knows_the_final_length_of_what_it_has_closed(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun
+) -> None:
+    table = make_table(())
+    run = start_run(table)
+    edit(at_source, table, 1, 20)
+    home = at_source.regions(table)[0].server
+    assert home is not None
+    closed = next(file for file in cut.see(run, cut.cut_log(run)) if file.server == home.name)
+    now = run.source_files.status(closed.path)
+    assert now is None or closed.length == now.length > 0
+
+
 def test_a_vanished_wal_file_stops_the_run_and_is_named(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:

@@ -14,6 +14,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.load import Meter, RequestRates, Service, counted
 from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system
 
 pytestmark = pytest.mark.cluster
@@ -45,6 +46,16 @@ def test_a_written_file_reads_back_from_any_offset(files: WebHdfs, folder: str) 
     assert list(files.read(path, len(content) + 5)) == []
     assert [one.path for one in files.list(f"{folder}/deep")] == [path]
     assert str(files.checksum(path)).startswith("MD5-of-0MD5-of-512CRC32C:")
+
+
+def test_requests_to_the_name_node_are_counted_and_those_to_data_nodes_are_not(files: WebHdfs, folder: str) -> None:
+    rates = RequestRates()
+    metered = WebHdfs(files.url, files.user, meter=Meter(folder, rates))
+    metered.write(f"{folder}/a", [b"1", b"2"])  # both requests are redirected to a data node
+    assert b"".join(metered.read(f"{folder}/a")) == b"12"
+    metered.list(folder)
+    metered.status(f"{folder}/b")
+    assert counted()[folder, Service.NAMENODE] == 4
 
 
 def test_equal_files_have_equal_checksums_and_others_do_not(files: WebHdfs, folder: str) -> None:

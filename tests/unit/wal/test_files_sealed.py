@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.storage import Local
-from walferry.wal.files import Place, WalFile, find_wal, is_sealed, list_wals, listed_as_sealed
+from walferry.wal.files import Place, WalFile, find_wal, if_sealed, list_wals, listed_as_sealed
 
 SERVER, GROUP = "rs,1,2", "rs%2C1%2C2"
 OPEN = header() + entry([])
@@ -40,13 +41,16 @@ def root(tmp_path: Path) -> Path:
 def test_a_file_is_sealed_in_the_archive_or_with_a_trailer(
     folder: str, content: bytes, sealed: bool, root: Path
 ) -> None:
-    assert is_sealed(Local(), str(root), log(root, folder, content)) is sealed
+    file = log(root, folder, content)
+    now = if_sealed(Local(), str(root), replace(file, length=0))
+    assert (now is not None) is sealed
+    assert now is None or now.length == len(content), "as it is now, whatever was listed"
 
 
 def test_a_newer_file_alone_does_not_seal_the_one_before(root: Path) -> None:
     older = log(root, f"WALs/{SERVER}", OPEN)
     log(root, f"WALs/{SERVER}", OPEN, 8)
-    assert not is_sealed(Local(), str(root), older)
+    assert if_sealed(Local(), str(root), older) is None
 
 
 def test_a_file_that_moves_between_the_look_and_the_read_is_looked_up_again(root: Path) -> None:
@@ -58,14 +62,16 @@ def test_a_file_that_moves_between_the_look_and_the_read_is_looked_up_again(root
             return super().read(path, offset, length)
 
     (root / "oldWALs").mkdir()
-    assert is_sealed(Moving(), str(root), file)
+    now = if_sealed(Moving(), str(root), file)
+    assert now is not None
+    assert now.place is Place.ARCHIVED
 
 
 def test_a_file_that_no_longer_exists_is_sealed(root: Path) -> None:
     file = log(root, f"WALs/{SERVER}", OPEN)
     Path(file.path).unlink()
     assert find_wal(Local(), str(root), file) is None
-    assert is_sealed(Local(), str(root), file)
+    assert if_sealed(Local(), str(root), file) == file
 
 
 def test_a_listing_tells_of_the_archive_and_of_closed_files_with_a_newer_one() -> None:
