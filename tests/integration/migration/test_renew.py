@@ -82,7 +82,7 @@ def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
     draining: Run, spark: SparkSession, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(protect_room, "FULL_QUEUE", 3)
+    monkeypatch.setattr(protect_room, "FULL_QUEUE", 6)
     first, table, rounds = draining.peer, draining.tables[0].source, 0
 
     def first_is_gone() -> bool:
@@ -96,7 +96,7 @@ def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
 
     monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.0, 0.0))
     replay(draining, spark, until=first_is_gone)
-    assert rounds > 2, "a short queue is kept"
+    assert rounds > 4, "a short queue is kept"
     apply(draining, spark)
     assert len(content(target, table)) == 2
     assert content(target, table) == content(source, table)
