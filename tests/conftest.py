@@ -29,13 +29,18 @@ ALONE = {
 """files that boot servers of their own, or need none: the worker that is free first takes them"""
 PORT_RANGES = 4
 SETTLE_SECONDS = 4
+CHEAP_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""what a JVM that lives for seconds or minutes needs: a third less CPU time of the whole machine"""
 QUICK = {
+    "WALFERRY_JVM_FLAGS": CHEAP_JVM,
+    "SPARK_SUBMIT_OPTS": CHEAP_JVM,
     "WALFERRY_REQUEST_SECONDS": "8",
     "WALFERRY_SETTLE_SECONDS": str(SETTLE_SECONDS),
     "WALFERRY_CLAIM_SECONDS": "2",
     "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "10",
 }
-"""how long requests and sessions of a killed process are waited out, here and in every process that a test starts"""
+"""for the tests' own process and every one that they start; also how long requests and sessions of a killed process are
+waited out"""
 QUICK_SITE = {
     # A server ends a request before its sender takes it for ended.
     "replication.sink.client.ops.timeout": str(SETTLE_SECONDS * 1000),

@@ -10,6 +10,8 @@ region server and the Thrift server have their own, so that a test can crash the
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +57,13 @@ JVM_FLAGS = (
     *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
     *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTED),
 )
+
+
+def more_jvm_flags() -> list[str]:
+    """Those in WALFERRY_JVM_FLAGS, for all embedded servers; the tests set some that make short lives cheaper."""
+    return shlex.split(os.environ.get("WALFERRY_JVM_FLAGS", ""))
+
+
 _LOG4J = """\
 log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -245,7 +254,7 @@ class Cluster:
     def _launch(self, name: str, main: str, arguments: Sequence[str], *, heap: str) -> None:
         temporary = self.directory / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
-        flags = [*JVM_FLAGS, f"-Xmx{heap}", f"-Djava.io.tmpdir={temporary}"]
+        flags = [*JVM_FLAGS, *more_jvm_flags(), f"-Xmx{heap}", f"-Djava.io.tmpdir={temporary}"]
         command = [jars.java(), *flags, "-cp", self.classpath, main, *arguments]
         log = self.directory / "logs" / f"{name}.log"
         self.servers[name] = processes.start(name, command, log, folder=self.directory)

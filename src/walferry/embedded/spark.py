@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walferry.embedded import processes
+from walferry.embedded.cluster import more_jvm_flags
 from walferry.embedded.processes import Server
 from walferry.errors import UsageError, WalferryError
 
@@ -113,6 +114,8 @@ class SparkCluster:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
+            # Of executors too, which their workers start.
+            "JDK_JAVA_OPTIONS": " ".join(more_jvm_flags()),
             "SPARK_WORKER_OPTS": _FORGET_APPS,
             "WALFERRY_ENVIRONMENTS": str(self.directory / "environments"),
             # The workers have only the packed environment, as they would on other machines.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from walferry.embedded import jars
-from walferry.embedded.cluster import JVM_FLAGS, Cluster
+from walferry.embedded.cluster import JVM_FLAGS, Cluster, more_jvm_flags
 from walferry.errors import WalferryError
 
 WAL_PRETTY_PRINTER = "org.apache.hadoop.hbase.wal.WALPrettyPrinter"
@@ -22,7 +22,7 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
     Raises WalferryError with the end of stderr when it fails.
     """
     # Its log goes to stderr, by the servers' log4j.properties.
-    flags = [*JVM_FLAGS, "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
+    flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
     command = [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
     answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     if answer.returncode != 0:
