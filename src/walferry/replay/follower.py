@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.errors import WalferryError
 from walferry.replay.applying import applying, wait_while_paused
 from walferry.replay.protect import renew
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.clients import workers
+
+log = logging.getLogger(__name__)
 
 BUSY_BYTES = 64 << 20
 """of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
@@ -38,7 +42,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
             wait_while_paused(run)
             done = run_round(run, spark, route)
             if time.monotonic() - renewed >= RENEW_SECONDS:
-                renew(run)
+                _let_go(run)
                 renewed = time.monotonic()
             if until():
                 return
@@ -46,6 +50,15 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
                 time.sleep(1.0)
                 if until():
                     return
+
+
+def _let_go(run: Run) -> None:
+    try:
+        renew(run)
+    except RunEndedError:
+        raise
+    except WalferryError as error:  # replay itself needs only the peer that is there
+        log.warning("the source keeps WALs that are applied, in a queue that grows: %s", error)
 
 
 def _pause_seconds(max_lag: int, applied_bytes: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,12 +16,14 @@ from pyspark.sql import SparkSession
 from unit.migration.filled_ledger import SPEC
 from unit.replay.test_durability import Source, Target
 from walferry.apply.writer_protocol import Limits
+from walferry.errors import WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay import applying, follower
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 
 PATIENCE = 20.0
+SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 
 
 @contextmanager
@@ -66,9 +68,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
     def follow() -> None:
         with process(url, run_id, target) as run:
             try:
-                follower.follow(
-                    run, cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
-                )
+                follower.follow(run, SPARK)
                 ended[threading.current_thread().name] = None
             except RunEndedError as error:
                 ended[threading.current_thread().name] = error
@@ -98,6 +98,29 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
     assert "first" not in rounds[rounds.index("second") :]
     assert ended["second"] is None
     assert "taken over by a newer attempt" in str(ended["first"])
+
+
+def fails_with(error: Exception) -> Callable[[Run], None]:
+    def renew(_: Run) -> None:
+        raise error
+
+    return renew
+
+
+def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follower, "applying", lambda *_: nullcontext())
+    monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
+    monkeypatch.setattr(follower, "run_round", lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(follower, "renew", fails_with(WalferryError("peers may not be changed")))
+    run = cast(Run, None)
+    follower.replay(run, SPARK, until=lambda: True)
+    assert "keeps WALs that are applied, in a queue that grows: peers may not be changed" in caplog.text
+
+    monkeypatch.setattr(follower, "renew", fails_with(RunEndedError("aborted")))
+    with pytest.raises(RunEndedError):
+        follower.replay(run, SPARK, until=lambda: True)
 
 
 def until(condition: Callable[[], bool]) -> None:

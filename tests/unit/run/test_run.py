@@ -12,6 +12,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.errors import GapError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
+from walferry.load import RequestRates
 from walferry.run.phases import Phase, phase_of, phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
 
@@ -151,3 +152,13 @@ def test_what_a_superseded_attempt_found_is_not_recorded(run: Run) -> None:
     with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded by attempt 2"):
         run.once("plan", overtaken)
     assert run.ledger.phases.facts("plan") is None
+
+
+def test_driver_and_workers_together_keep_to_the_requests_that_the_spec_allows(tmp_path: Path) -> None:
+    spec = SPEC | {"source_requests": {"namenode": 40, "region_servers": 10}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        driver, worker = run.source.address.rates, run.spec.source_address(workers=4).rates
+        assert driver == RequestRates(namenode=20, region_servers=5)
+        assert worker == RequestRates(namenode=5, region_servers=1.25)
+        assert run.target.address.rates == RequestRates()
