@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, literal, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import PhaseRecord, PhaseState, to_columns
+from walferry.ledger.rows import PhaseRecord, PhaseState, from_columns, to_columns
 from walferry.ledger.store import Store, fetch
 
 
@@ -65,11 +65,13 @@ class Phases:
             return next(iter(fetch(connection, PhaseRecord, phases, *same)), None)
 
     def all(self) -> list[PhaseRecord]:
-        """All phases in the order in which they were last started."""
+        """All phases in the order in which they were last started, without their facts: those of copies are long."""
         phases = self._store.table("phases")
         order = (phases.c.started_ms, phases.c.phase, phases.c.subject)
+        shown = [literal("{}").label(c.name) if c is phases.c.facts else c for c in phases.c]
+        query = select(*shown).where(phases.c.run_id == self._run_id).order_by(*order)
         with self._store.database.read() as connection:
-            return fetch(connection, PhaseRecord, phases, phases.c.run_id == self._run_id, order=order)
+            return [from_columns(PhaseRecord, dict(row)) for row in connection.execute(query).mappings()]
 
     def _set(
         self,

@@ -20,6 +20,7 @@ class TestPhases:
         assert ledger.of(run.run_id).phases.facts("copy", "shop:other") is None
         (phase,) = ledger.of(run.run_id).phases.all()
         assert (phase.state, phase.attempts, phase.error) == ("done", 2, "")
+        assert phase.facts == {}, "those of copies are long: `facts` reads one phase's"
 
     def test_a_reopened_phase_has_to_run_again(self, ledger: Ledger, run: RunRecord) -> None:
         ledger.of(run.run_id).phases.reopen("drain")

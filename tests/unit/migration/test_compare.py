@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ from walferry.migration.row_sides import Bounds, Packed, RowSides
 from walferry.migration.wal_lookup import RowLogs
 from walferry.run.run import Run
 
-SPARK: SparkSession = None  # type: ignore[assignment]
+SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 
 
@@ -93,7 +93,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
     address = SimpleNamespace(address=lambda: HERE)
     run: Any = SimpleNamespace(
-        spec=SimpleNamespace(source=address, target=address),
+        spec=SimpleNamespace(source_address=lambda workers: HERE, target=address),
         source=SimpleNamespace(describe=lambda table: None),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ from walferry.storage.local import Local
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 
-SPARK: SparkSession = None  # type: ignore[assignment]
+SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"
 UNTIL = 10**13
@@ -60,9 +61,10 @@ class Log:
         path = self.root / ("oldWALs" if applied else f"WALs/{SERVER}") / name(number)
         if keep:
             path.write_bytes(content)
-        if applied:
+        if applied or not keep:
             seen = SeenFile(name(number), GROUP, SERVER, number, str(path), len(content), sealed=True)
             self.run.ledger.log.see_files([seen])
+        if applied:
             size = max(1, len(content))
             self.run.ledger.log.set_ranges([WalRange(name(number), 0, size, "t1", cells, cells, 1, 2, "applied")])
             self.applied.add(name(number))
@@ -126,13 +128,24 @@ def test_a_file_in_which_the_table_has_no_cell_is_not_read(wal: Log) -> None:
 
 
 def test_a_file_that_is_gone_or_damaged_is_named(wal: Log) -> None:
-    wal.write(1, b"gone", keep=False)
+    wal.write(1, b"gone", keep=False, applied=False)
     wal.write(2, header() + entry([cell(100)]) + b"\xff" * 50)
     (found,) = wal.look().values()
     assert len(found.applied) == 1
     assert [f"{GROUP}.1 no longer exists" in found.unread[0], f"{GROUP}.2 is damaged" in found.unread[1]] == [
         True,
         True,
+    ]
+    assert not found.let_go
+
+
+def test_an_applied_file_that_was_let_go_shows_in_every_row(wal: Log) -> None:
+    wal.write(1, b"gone", keep=False)
+    wal.write(2, header() + entry([cell(100)]) + TRAILER)
+    rows = wal.look((b"row", b"other"))
+    assert [(len(found.applied), found.let_go, found.unread) for found in rows.values()] == [
+        (1, True, []),
+        (0, True, []),
     ]
 
 
