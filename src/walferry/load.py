@@ -59,11 +59,15 @@ class Meter:
 
     def request(self, service: Service) -> None:
         """Wait until one more request may be sent, and count it."""
-        limiter = self._limiters.get(service)
+        global _waited
+        waited, limiter = 0.0, self._limiters.get(service)
         if limiter is not None:
+            began = steady_s()
             limiter.try_acquire(service)
+            waited = steady_s() - began
         with _lock:
             _counts[self._cluster, service] += 1
+            _waited += waited
 
 
 @cache
@@ -74,11 +78,13 @@ def meter_of(cluster: str, rates: RequestRates) -> Meter:
 
 def _limiter(rate: float) -> Limiter:
     # Of a low rate, one at a time.
-    return Limiter(Rate(round(rate), Duration.SECOND) if rate >= 10 else Rate(1, max(1, round(1000 / rate))))
+    every = Rate(round(rate), Duration.SECOND) if rate >= 10 else Rate(1, max(1, round(1000 / rate)))
+    return Limiter(every, buffer_ms=1)
 
 
 _lock = threading.Lock()
 _counts: Counts = Counter()
+_waited = 0.0
 _workers: list[Callable[[], Counts]] = []
 
 
@@ -102,6 +108,11 @@ def counted() -> Counts:
 def gather(counts: Callable[[], Counts]) -> None:
     """Let `counted` include what workers hand over."""
     _workers.append(counts)
+
+
+def unhindered_s() -> float:
+    """Seconds that pass except while requests of this process wait: for deadlines of servers."""
+    return steady_s() - _waited
 
 
 class Rates:

@@ -68,3 +68,10 @@ def test_the_rate_is_the_last_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     of = ("zk/hbase", Service.NAMENODE)
     shown = [rates(Counter({of: count}))["zk/hbase"]["namenode"] for count in (5, 25, 125, 125, 325)]
     assert shown == [0.0, 2.0, 2.0, 100 / 90, 200 / 70]
+
+
+def test_time_in_which_requests_wait_does_not_count_for_deadlines() -> None:
+    meter, began, unhindered = Meter("zk/hbase", RequestRates(namenode=2)), steady_s(), load.unhindered_s()
+    for _ in range(3):
+        meter.request(Service.NAMENODE)
+    assert load.unhindered_s() - unhindered < steady_s() - began - 0.9

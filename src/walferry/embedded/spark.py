@@ -115,7 +115,7 @@ class SparkCluster:
             "SPARK_LOCAL_DIRS": str(self.directory / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
             # Of executors too, which their workers start.
-            "JDK_JAVA_OPTIONS": " ".join(more_jvm_flags()),
+            **({"JDK_JAVA_OPTIONS": " ".join(flags)} if (flags := more_jvm_flags()) else {}),
             "SPARK_WORKER_OPTS": _FORGET_APPS,
             "WALFERRY_ENVIRONMENTS": str(self.directory / "environments"),
             # The workers have only the packed environment, as they would on other machines.

@@ -156,7 +156,11 @@ class Ledger:
             unfinished = fetch(connection, RunRecord, runs, runs.c.name == name, runs.c.state == "running")
             if unfinished:
                 try:
-                    return _same_run(unfinished[0], owner, spec, kind)
+                    run = _same_run(unfinished[0], owner, spec, kind)
+                    if to_json(run.spec) != to_json(spec):
+                        _update_run(self._store, connection, run.run_id, spec=to_json(spec))
+                        self._store.note(connection, "change run", run.run_id, {"spec": spec}, actor=actor)
+                    return replace(run, spec=dict(spec))
                 except UsageError:
                     if not _only_planned(self._store, connection, unfinished[0].run_id):
                         raise
@@ -306,13 +310,22 @@ def _update_run(store: Store, connection: Connection, run_id: str, **values: Any
     connection.execute(update(runs).where(runs.c.run_id == run_id).values(**values))
 
 
+CHANGEABLE = ("source_requests",)
+"""keys of the spec that may change while a run is unfinished"""
+
+
+def _fixed(spec: Mapping[str, Any]) -> str:
+    """The rest of it."""
+    return to_json({key: value for key, value in spec.items() if key not in CHANGEABLE})
+
+
 def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind) -> RunRecord:
     differing = [
         what
         for what, same in (
             ("owner", run.owner == owner),
             ("kind", run.kind == kind),
-            ("spec", to_json(run.spec) == to_json(spec)),
+            ("spec", _fixed(run.spec) == _fixed(spec)),
         )
         if not same
     ]

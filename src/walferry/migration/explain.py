@@ -151,11 +151,13 @@ def _why_missing(
     cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell], rules: Mapping[bytes, FamilyRules]
 ) -> tuple[DifferenceKind, str]:
     """Why the target does not show a cell that the source shows."""
+    if cell in lost:
+        return UNEXPLAINED, "it is in the log but not at the target"
     known = sides.source | log.applied.keys()
     markers = _markers_over(cell, sides.target)
     if any(_timestamp(marker) >= log.since_ms for marker in markers - known - log.pending - log.left_out):
         return _unknown("a marker hides it that the source does not have", log)
-    if cell in log.pending - lost:
+    if cell in log.pending:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
         return LEFT_OUT, "its entry was released from quarantine by accept"

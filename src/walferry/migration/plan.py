@@ -81,8 +81,8 @@ def _refuse(findings: Sequence[Finding]) -> None:
 
 def make_plan(spec: ResolvedSpec) -> Plan:
     """Examine both clusters for a spec. Raises TransientError or UsageError when a side cannot be reached."""
-    with HBaseClient(spec.source.address()) as source, HBaseClient(spec.target.address()) as target:
-        source_files, target_files = file_system(spec.source), file_system(spec.target)
+    with HBaseClient(spec.source_address()) as source, HBaseClient(spec.target.address()) as target:
+        source_files, target_files = file_system(spec.source, spec.source_address()), file_system(spec.target)
         source_root, target_root = spec.source.address().root_path, spec.target.address().root_path
         for files, root, side in ((source_files, source_root, "source"), (target_files, target_root, "target")):
             if files.status(root) is None:

@@ -6,7 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+
+from pyspark.sql import SparkSession
 
 from walferry.apply.route import Route
 from walferry.apply.sink_settings import limits_of, sink_settings
@@ -16,6 +19,7 @@ from walferry.replay.claims import Claims
 from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
 from walferry.run.waits import begin_wait, end_wait
+from walferry.spark.clients import workers
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +27,8 @@ LEASE_WAIT_SECONDS = 90.0
 
 
 @contextmanager
-def applying(run: Run, workers: int = 1) -> Iterator[Route]:
-    """Hold the leases of all target tables, and provide the route for so many Spark workers under them."""
+def applying(run: Run) -> Iterator[Route]:
+    """Hold the leases of all target tables, and provide the route that the executors use under them."""
     limits = limits_of(run.spec.writer_kind, sink_settings(run.target))
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
@@ -42,7 +46,7 @@ def applying(run: Run, workers: int = 1) -> Iterator[Route]:
             run.ledger.leases.take(names[table], run.actor, held.number)
         uuid = run.source.cluster_uuid()
         route = Route(
-            source=run.spec.source_address(workers),
+            source=run.spec.source_address(workers=1),
             root=run.source_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
@@ -60,6 +64,11 @@ def applying(run: Run, workers: int = 1) -> Iterator[Route]:
         _give_back_at_end(run, leases, True)
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
+
+
+def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:
+    """The route with each worker's share of the requests that the spec allows; the number of workers changes."""
+    return replace(route, source=run.spec.source_address(workers(spark)))
 
 
 def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: bool) -> None:

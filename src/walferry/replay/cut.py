@@ -26,6 +26,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
+from walferry.load import unhindered_s
 from walferry.replay.idle import idle_servers
 from walferry.replay.protect import not_applied, queued_files
 from walferry.run.facts import FenceFacts, Lines, keep_lines
@@ -130,7 +131,8 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     for server in servers:
         if server.name not in idle:
             run.source.roll_wal(server)
-    deadline = time.monotonic() + ROLL_SECONDS
+    deadline = unhindered_s() + ROLL_SECONDS
+    closed: dict[str, WalFile] = {}
     while True:
         files = run.source_log.live()
         # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
@@ -147,12 +149,15 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
             and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
         ]  # fmt: skip
         # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
-        closed = {} if waiting else {
-            file.name: now for file in left if (now := if_sealed(run.source_files, run.source_root, file)) is not None
-        }  # fmt: skip
-        if not waiting and len(closed) == len(left):
+        for file in () if waiting else left:
+            if file.name not in closed:
+                now = if_sealed(run.source_files, run.source_root, file)
+                if now is None:
+                    break
+                closed[file.name] = now
+        if not waiting and all(file.name in closed for file in left):
             break
-        if time.monotonic() > deadline:
+        if unhindered_s() > deadline:
             open_one = old[waiting[0]].name if waiting else left[0].name
             raise TransientError(
                 f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
@@ -198,13 +203,13 @@ def cut_until(
 
     Raises TransientError after two minutes.
     """
-    deadline = time.monotonic() + REST_SECONDS
+    deadline = unhindered_s() + REST_SECONDS
     while True:
         cut = cut_log(run, whole=whole, applied=applied)
         moved = ", ".join(sorted(moving(cut)))
         if not moved:
             return cut
-        if time.monotonic() > deadline:
+        if unhindered_s() > deadline:
             raise TransientError(
                 f"regions of {moved} moved during every cut of the log for {REST_SECONDS:.0f} s; "
                 "pause the balancer and try again",
@@ -216,14 +221,14 @@ def cut_until(
 
 def await_archive(run: Run) -> list[WalFile]:
     """All WAL files, once HBase has split and archived those of dead servers. Raises TransientError after a while."""
-    deadline = time.monotonic() + SPLIT_SECONDS
+    deadline = unhindered_s() + SPLIT_SECONDS
     while True:
         alive = {server.name for server in run.source.servers()}
         files = run.source_log.live()
         left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
         if not left:
             return _with_archive(run, files, whole=True)
-        if time.monotonic() > deadline:
+        if unhindered_s() > deadline:
             raise TransientError(
                 f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
                 "check the source's master, then run again",

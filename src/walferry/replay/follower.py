@@ -15,7 +15,6 @@ from walferry.replay.applying import applying, wait_while_paused
 from walferry.replay.protect import renew
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
-from walferry.spark.clients import workers
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
     TransientError when something stays unreachable for longer than the bounded retries.
     """
     renewed = -math.inf
-    with applying(run, workers(spark)) as route:
+    with applying(run) as route:
         while True:
             wait_while_paused(run)
             done = run_round(run, spark, route)

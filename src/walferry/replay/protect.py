@@ -14,6 +14,7 @@ from typing import Any
 
 from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
+from walferry.load import unhindered_s
 from walferry.replay.durability import restore
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
@@ -28,8 +29,9 @@ LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
 """how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
-FULL_QUEUE = 5_000
-"""names in a peer's queue of one server: a third of what ZooKeeper sends in one answer (`jute.maxbuffer`, 1 MB)"""
+FULL_QUEUE = 2_500
+"""names in a peer's queue of one server, which may have twice as many before the peer is removed. A name has up to 110
+bytes, and ZooKeeper sends 1 MB in one answer (`jute.maxbuffer`)."""
 
 
 def protect(run: Run) -> dict[str, Any]:
@@ -59,21 +61,32 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     is removed: a file is kept for one to two times `keep_hours`. Returns the name of the removed peer, or None.
     Idempotent.
     """
-    older, *newer = _own_peers(run)
-    newest = (newer or [older])[0]
+    peers = _own_peers(run)
+    if not peers:
+        return None  # an abort has removed them
+    older, newest = peers[0], peers[-1]
+    if newest.state != "made":
+        _add(run, newest.name)  # that was interrupted
+        return None
     aged = time.time() * 1000 - newest.planned_ms >= keep_hours * 3_600_000
-    if not aged and _longest_queue(run, newest.name) < FULL_QUEUE:
+    queue = _longest_queue(run, newest.name)
+    if not aged and queue < FULL_QUEUE:
         return None
-    if not newer:
+    if newest is older:
         every = [o for o in run.ledger.objects.all() if o.kind == "peer"]
-        _add(run, f"{run.peer}_{len(every)}")
+        # No first peer of a run ends like this, so the name is no other run's.
+        _add(run, f"{run.peer}_R{len(every)}")
         return None
-    name = newer[0].name
-    _add(run, name)  # in case that was interrupted
+    name = newest.name
     fences = run.fences()
     listed = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
     left = listed - queued_files(run, name)
-    if left - run.ledger.log.applied(left):
+    if waiting := left - run.ledger.log.applied(left):
+        if queue > 2 * FULL_QUEUE:
+            log.warning(
+                "the queues of peers %s and %s grow, since %d WALs are not applied yet, %s among them",
+                older.name, name, len(waiting), min(waiting),
+            )  # fmt: skip
         return None
     if older.name in run.source.peers():
         run.source.remove_peer(older.name)
@@ -126,7 +139,7 @@ class ForeignObjectError(UsageError):
 
 def _await_queues(run: Run, peer: str) -> list[str]:
     # Adding a peer is asynchronous on the region servers: only the queue shows that a WAL is kept.
-    deadline = time.monotonic() + QUEUE_SECONDS
+    deadline = unhindered_s() + QUEUE_SECONDS
     while True:
         queued = queued_files(run, peer)
         current = {
@@ -135,7 +148,7 @@ def _await_queues(run: Run, peer: str) -> list[str]:
         missing = {group: name for group, name in current.items() if name not in queued}
         if not missing:
             return sorted(current)
-        if time.monotonic() > deadline:
+        if unhindered_s() > deadline:
             raise TransientError(
                 f"after {QUEUE_SECONDS:.0f} s the peer {peer} does not keep WAL {next(iter(missing.values()))} yet; "
                 "is hbase.replication on at every region server?",

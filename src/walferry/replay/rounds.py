@@ -17,7 +17,7 @@ from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
-from walferry.replay.applying import applying
+from walferry.replay.applying import applying, shared_by_workers
 from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import (
@@ -33,7 +33,6 @@ from walferry.replay.cut import (
 from walferry.replay.quarantine import apply_released
 from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
-from walferry.spark.clients import workers
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
@@ -44,6 +43,7 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
 
     Raises GapError when the log has a hole.
     """
+    route = shared_by_workers(run, route, spark)
     continue_batch(run, spark, route)
     started_ms, fence = now_ms(), fence_of(run, route)
     apply_released(run, spark, route)
@@ -60,7 +60,8 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
     """Apply everything up to the end fence. Facts: files, cells, bytes; regions may still be held by quarantine."""
 
     def work() -> dict[str, Any]:
-        with applying(run, workers(spark)) as route:
+        with applying(run) as held:
+            route = shared_by_workers(run, held, spark)
             earlier = continue_batch(run, spark, route)
             started_ms, fence = now_ms(), fence_of(run, route)
             apply_released(run, spark, route)

@@ -33,7 +33,7 @@ from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
-from walferry.replay.applying import applying
+from walferry.replay.applying import applying, shared_by_workers
 from walferry.replay.cut import await_archive, cut_log, line_of, lines_of, record_seen, regions_of
 from walferry.replay.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
@@ -42,7 +42,6 @@ from walferry.replay.targets import target_faults
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
-from walferry.spark.clients import workers
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
@@ -194,7 +193,8 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
     _require_log(plan)
     if plan.unsealed:
         cut_log(run)
-    with applying(run, workers(spark)) as route:
+    with applying(run) as held:
+        route = shared_by_workers(run, held, spark)
         require_no_overlap(run, appliers(run))
         # Again under the lease: what others have applied cannot change now.
         await_archive(run)

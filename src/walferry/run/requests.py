@@ -5,7 +5,7 @@ from __future__ import annotations
 from walferry.ledger import RunLedger
 from walferry.load import Service
 from walferry.run.heartbeat import requests_per_second
-from walferry.run.spec import Cluster, SourceRequests
+from walferry.run.spec import SourceRequests
 
 Requests = dict[str, dict[str, dict[str, float | None]]]
 
@@ -31,4 +31,5 @@ def requests_of(ledger: RunLedger) -> Requests:
 
 
 def _cluster(recorded: dict[str, object]) -> str:
-    return Cluster.model_validate(recorded).address().cluster
+    """`ClusterAddress.cluster`, without the lookup of a user name."""
+    return f"{recorded['zookeeper']}{recorded.get('znode', '/hbase')}"

@@ -129,10 +129,10 @@ class SourceRequests(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    namenode: float | None = Field(default=None, gt=0, description="to the NameNode: listings, opened files")
-    zookeeper: float | None = Field(default=None, gt=0, description="to ZooKeeper: servers, the peer's queues")
+    namenode: float | None = Field(default=None, ge=10, description="to the NameNode: listings, opened files")
+    zookeeper: float | None = Field(default=None, ge=10, description="to ZooKeeper: servers, the peer's queues")
     region_servers: float | None = Field(
-        default=None, gt=0, description="to the region servers and the master: rolls, scans of 2 MB each"
+        default=None, ge=10, description="to the region servers and the master: rolls, scans of 2 MB each"
     )
 
     def rates(self) -> RequestRates:

@@ -69,7 +69,7 @@ def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_app
     renew_at_last(draining, spark)
 
     (second,) = [peer for peer in draining.source.peers() if peer.startswith(first)]
-    assert second == f"{first}_1"
+    assert second == f"{first}_R1"
     assert draining.source.peers()[second][0] is False
     assert not kept <= queued_files(draining)
     write_and_roll(draining, b"5")
@@ -109,7 +109,7 @@ def test_the_first_peer_stays_while_it_alone_keeps_a_file_that_is_not_applied(
     write_and_roll(draining, b"1")  # into logs that are closed before the second peer keeps anything
     waiting = queued_files(draining)
     assert renewed(draining) is None
-    second = f"{draining.peer}_1"
+    second = f"{draining.peer}_R1"
     assert not waiting <= queued_files(draining, second)
     assert renewed(draining) is None
     assert waiting <= queued_files(draining, draining.peer)
@@ -134,5 +134,5 @@ def test_a_renewal_that_was_killed_anywhere_is_taken_up_again(
         write_and_roll(draining, b"5")
         apply(draining, spark)  # goes on in between
     assert renewed(draining) == draining.peer
-    assert [peer for peer in draining.source.peers() if peer.startswith(draining.peer)] == [f"{draining.peer}_1"]
+    assert [peer for peer in draining.source.peers() if peer.startswith(draining.peer)] == [f"{draining.peer}_R1"]
     apply(draining, spark)

@@ -59,7 +59,7 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
         ("protect", "peer", "stage"),
         ("write_stop", "readonly", "never"),
         ("max_lag", 1, 0),
-        ("source_requests", {"namenode": 0.5, "zookeeper": None}, {"namenode": 0}),
+        ("source_requests", {"namenode": 10.5, "zookeeper": None}, {"namenode": 9}),
         ("source_requests", {}, {"datanode": 5}),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unit.ledger.entries import SPEC
@@ -21,6 +23,16 @@ class TestRuns:
         with pytest.raises(UsageError, match=r"move-1.*dag-run-1.*walferry resume move.*walferry abort move"):
             ledger.open_run("move", owner, spec, "bob")
         assert ledger.runs() == [run]
+
+    @pytest.mark.parametrize("limits", [{}, {"namenode": 40}])
+    def test_what_may_be_asked_of_the_source_may_change_while_a_run_is_unfinished(
+        self, ledger: Ledger, run: RunRecord, limits: dict[str, object]
+    ) -> None:
+        spec = {**SPEC, "source_requests": limits}
+        assert ledger.open_run("move", "dag-run-1", spec, "alice") == replace(run, spec=spec)
+        assert ledger.run("move-1").spec == spec
+        assert ledger.audit_trail()[-1].action == "change run"
+        ledger.verify_audit()
 
     def test_after_its_end_a_name_gets_a_new_run(self, ledger: Ledger, run: RunRecord) -> None:
         ended = ledger.of(run.run_id).end("aborted", "alice", "wrong table")

@@ -475,6 +475,6 @@ def test_what_nothing_explains_awaits_a_decision_if_files_that_may_show_why_were
 
 def test_an_edit_that_is_in_the_log_and_not_at_the_target_is_unexplained_whatever_was_let_go() -> None:
     old, new = put(5), put(7)
-    found = explained([new], [old], RowLog(SINCE, UNTIL, {old: 1, new: 2}, let_go=True))
-    assert found is not None
-    assert found.kind == UNEXPLAINED
+    log = RowLog(SINCE, UNTIL, {old: 1, new: 2}, let_go=True)
+    found = [explained([new], [old], log), explained([new], [], RowLog(SINCE, UNTIL, {new: 2}, let_go=True))]
+    assert [one and one.kind for one in found] == [UNEXPLAINED, UNEXPLAINED]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -289,11 +288,12 @@ def test_before_the_end_fence_nothing_may_be_missing_and_what_is_past_it_may(run
 
 def test_the_drain_does_not_begin_while_a_file_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = see(run, 10)
-    monkeypatch.setattr(rounds, "applying", lambda run, workers: nullcontext())
+    monkeypatch.setattr(rounds, "applying", lambda run: nullcontext())
+    monkeypatch.setattr(rounds, "shared_by_workers", lambda *_: None)
     monkeypatch.setattr(rounds, "apply_released", lambda *_: None)
     monkeypatch.setattr(rounds, "fence_of", lambda *_: None)
     monkeypatch.setattr(rounds, "begin_batch", lambda *_: pytest.fail("something was applied"))
     monkeypatch.setattr(run, "once", lambda phase, work: work())
     run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.11", 11, 0)])
     with pytest.raises(GapError, match=lost):
-        rounds.drain(run, cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))))
+        rounds.drain(run, cast(SparkSession, None))
