@@ -54,7 +54,7 @@ def end(environment: Environment) -> None:
 
 def events(airflow: httpx.Client) -> list[dict[str, Any]]:
     """What the asset's events told, the newest first."""
-    asked = {"name_pattern": "hbase_wal_hbase_source", "limit": 50}
+    asked: dict[str, str | int] = {"name_pattern": "hbase_wal_hbase_source", "limit": 50}
     deadline = time.monotonic() + 120
     # Airflow 3.3 fails to tell of an event as long as a run that it has triggered is queued (start_date is None).
     while (answer := airflow.get("/api/v2/assets/events", params=asked)).status_code == 500:
