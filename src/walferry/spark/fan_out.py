@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
+from uuid import uuid4
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
@@ -80,11 +81,12 @@ def job(
     """
     ended = threading.Event()
     started = time.monotonic()
+    group = f"walferry {uuid4().hex}"
 
     def log_progress() -> None:
         while not ended.wait(PROGRESS_SECONDS):
             try:
-                for line in _progress(spark, what, counts or {}, sizes, time.monotonic() - started):
+                for line in _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started):
                     log.info("%s", line)
             except (Py4JError, OSError):
                 return  # the JVM has ended, as the job itself will report
@@ -92,6 +94,8 @@ def job(
     thread = threading.Thread(target=log_progress, daemon=True)
     thread.start()
     try:
+        # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
+        spark.sparkContext.setJobGroup(group, what)
         yield
     except (Py4JError, OSError) as error:
         loss = _loss(what, error)
@@ -149,13 +153,15 @@ def _loss(what: str, error: Exception) -> TransientError | None:
 
 
 def _progress(
-    spark: SparkSession, what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float
+    spark: SparkSession, group: str, what: str, counts: Mapping[int, int], sizes: Sequence[int], elapsed: float
 ) -> Iterator[str]:
     if sizes:
         yield progress_line(what, counts, sizes, elapsed)
         return
     tracker = spark.sparkContext.statusTracker()
-    for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()):
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    mine = {stage for job in jobs if job is not None for stage in job.stageIds}
+    for stage in map(tracker.getStageInfo, mine.intersection(tracker.getActiveStageIds())):
         if stage is not None:
             done = stage.numCompletedTasks
             eta = f"{elapsed / done * (stage.numTasks - done):.0f}s" if done else "N/A"

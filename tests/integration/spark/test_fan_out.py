@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,6 +69,26 @@ def test_a_task_gets_its_own_items_and_no_others(spark: SparkSession, tmp_path: 
         len(fan_out(spark, lambda item: [str(item)], [Item(number) for number in range(9)], tasks=3, what="get")) == 9
     )
     assert sorted(map(int, Path(said).read_text().split())) == list(range(9))
+
+
+def test_of_jobs_that_run_at_the_same_time_each_tells_of_its_own_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(items, "PROGRESS_SECONDS", 0.1)
+    caplog.set_level(logging.INFO)
+
+    def work(seconds: float) -> list[float]:
+        time.sleep(seconds)
+        return [seconds]
+
+    jobs = [threading.Thread(target=fan_out, args=(spark, work, [1.0] * count), kwargs={"what": f"job of {count}"})
+            for count in (2, 3)]  # fmt: skip
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    told = set(re.findall(r"(job of \d): \d of (\d) tasks", caplog.text))
+    assert told == {("job of 2", "2"), ("job of 3", "3")}
 
 
 def test_no_item_is_no_work(spark: SparkSession) -> None:
