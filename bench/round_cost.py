@@ -35,6 +35,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import requests
 import typer
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import KeeperState
 
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.formats.proto import hbase_pb2 as pb
@@ -199,6 +200,8 @@ class Waits:
 
 class Znodes:
     """ZooKeeper's answers about the queues of one peer, as kazoo's client returns them."""
+
+    client_state = KeeperState.CONNECTED
 
     def __init__(self, waits: Waits, servers: Sequence[Server], peer: str) -> None:
         self._waits = waits
