@@ -158,7 +158,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
         if not waiting and all(file.name in closed for file in left):
             break
         if unhindered_s() > deadline:
-            open_one = old[waiting[0]].name if waiting else left[0].name
+            open_one = old[waiting[0]].name if waiting else next(f.name for f in left if f.name not in closed)
             raise TransientError(
                 f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
                 "check the region server's log",
