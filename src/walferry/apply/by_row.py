@@ -32,7 +32,7 @@ from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.spark.fan_out import fan_out, job
-from walferry.spark.load import counted
+from walferry.spark.load import handing_over
 from walferry.wal.files import WalFile
 from walferry.wal.open import entry_at
 
@@ -201,13 +201,13 @@ def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsA
 def _cells(spark: SparkSession, task: RowTask) -> DataFrame:
     numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
     return numbers.mapInArrow(
-        counted(spark, lambda batches: _read_rows(task, batches)), _RANKED_DDL if task.settled else _ROW_DDL
+        handing_over(spark, lambda batches: _read_rows(task, batches)), _RANKED_DDL if task.settled else _ROW_DDL
     )
 
 
 def _sent(task: RowTask, placed: DataFrame) -> DataFrame:
     ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
-    send = counted(placed.sparkSession, lambda batches: _send_rows(task, batches))
+    send = handing_over(placed.sparkSession, lambda batches: _send_rows(task, batches))
     return ordered.mapInArrow(send, "outcome binary")
 
 

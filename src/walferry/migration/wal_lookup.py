@@ -29,7 +29,7 @@ from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import job
-from walferry.spark.load import counted
+from walferry.spark.load import handing_over
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.open import Until, open_wal
 from walferry.wal.open import cells_of as cells_of_table
@@ -137,7 +137,7 @@ def _finds(spark: SparkSession, lookup: _Lookup) -> list[tuple[int, bytes]]:
     try:
         found = (
             spark.range(0, count, 1, count)
-            .mapInArrow(counted(spark, lambda numbers: _read(shared.value, numbers)), _FOUND_DDL)
+            .mapInArrow(handing_over(spark, lambda numbers: _read(shared.value, numbers)), _FOUND_DDL)
             .repartition(partitions, "row")
             .mapInArrow(lambda batches: _merge(shared.value, batches), _FOUND_DDL)
         )

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting
-from walferry.spark.load import counted
+from walferry.spark.load import handing_over
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def fan_out(
         stack.enter_context(job(spark, what, counts, sizes))
         # Each task gets its own items and no others.
         numbered = spark.sparkContext.parallelize(list(enumerate(items)), count)
-        outcomes = numbered.mapPartitions(counted(spark, each)).collect()
+        outcomes = numbered.mapPartitions(handing_over(spark, each)).collect()
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome

@@ -31,7 +31,7 @@ def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
     return accumulator
 
 
-def counted(
+def handing_over(
     spark: SparkSession, work: Callable[[Iterator[Given]], Iterator[Yielded]]
 ) -> Callable[[Iterable[Given]], Iterator[Yielded]]:
     """The same work on a partition; its requests are added to the driver's counts when its task ends."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from unit.replay.memory_zookeeper import MemoryZooKeeper
+from unit.spark_stand_in import SPARK
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable
@@ -21,7 +22,6 @@ from walferry.migration.row_sides import Bounds, Packed, RowSides
 from walferry.migration.wal_lookup import RowLogs
 from walferry.run.run import Run
 
-SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 
 

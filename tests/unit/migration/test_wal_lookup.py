@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
+from unit.spark_stand_in import SPARK
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
@@ -24,7 +24,6 @@ from walferry.storage.local import Local
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 
-SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"
 UNTIL = 10**13

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 from uuid import UUID
 
 import pytest
-from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
+from unit.spark_stand_in import SPARK
 from walferry.errors import TransientError
 from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.zookeeper import Server
@@ -222,7 +220,7 @@ def test_a_run_that_is_aborted_while_it_applies_gives_back_as_soon_as_it_notices
     with at_work(run), pytest.raises(RunEndedError):
         follower.replay(
             run,
-            cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))),
+            SPARK,
             until=lambda: False,
         )
     assert [*seen, durability(target)] == ["USE_DEFAULT", "USE_DEFAULT", "ASYNC_WAL"]

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from unit.replay.test_durability import Source, Target
+from unit.spark_stand_in import SPARK
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import WalferryError
 from walferry.ledger import Ledger, Round
@@ -23,7 +22,6 @@ from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 
 PATIENCE = 20.0
-SPARK = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 
 
 @contextmanager
