@@ -144,7 +144,7 @@ _RANKED_DDL = f"{_ROW_DDL}, family binary, qualifier binary, timestamp long, typ
 
 @dataclass(frozen=True)
 class RowsApplied:
-    """What one partition of `apply_by_row` did."""
+    """What was done with the rows of one partition, or of all."""
 
     cells: int
     refusals: tuple[Refusal, ...]
@@ -161,21 +161,14 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     """
     cells = _cells(spark, task)
     writers = max(LEAST_WRITERS, spark.sparkContext.defaultParallelism)
-    placed = cells.repartition(writers, "table", "row")
-    if task.settled:
-        placed = _rank(placed)
-    sent = _sent(task, placed)
+    sent = _sent(task, cells.repartition(writers, "table", "row"))
     with job(spark, "apply edits by row"):
         outcomes = [pickle.loads(row["outcome"]) for row in sent.collect()]
     for outcome in outcomes:
         if isinstance(outcome, WalferryError):
             raise outcome
     first = {refusal.region: refusal for outcome in outcomes for refusal in reversed(outcome.refusals)}
-    return RowsApplied(
-        sum(outcome.cells for outcome in outcomes),
-        tuple(first.values()),
-        sum(outcome.outranked for outcome in outcomes),
-    )
+    return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
 
 
 def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
@@ -185,7 +178,7 @@ def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsA
     of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted.
     """
     placed = _cells(spark, task).repartitionById(len(task.borders) + 1, "piece")
-    sent = _sent(task, placed).rdd
+    sent = _sent(task, _rank(placed) if task.settled else placed).rdd
 
     def apply(piece: int, what: str) -> RowsApplied:
         with job(spark, what):
@@ -227,8 +220,8 @@ def pieces_of(cells: pa.RecordBatch, borders: Sequence[tuple[str, bytes]]) -> np
 
 def _rank(cells: DataFrame) -> DataFrame:
     """Only the cells to apply, with a column `outranked`: whether a settled edit with a higher sequence number replaces
-    or deletes the cell. The partitioning is kept: every Spark window below is within a row."""
-    family = ("table", "row", "family")
+    or deletes the cell. The partitioning is kept: every Spark window below is within a row of a piece."""
+    family = ("piece", "table", "row", "family")
     column = (*family, "qualifier")
 
     def newest(*types: CellType) -> Column:

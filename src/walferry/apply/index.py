@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, unreadable_markers
+from walferry.apply.outcomes import FileReport, Moved, MovedEdits, Refusal, Tally, damage, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.errors import DamagedInputError
 from walferry.formats.wal import EntryBatch
@@ -41,6 +41,10 @@ class FileIndex:
     report: FileReport
     in_window: Mapping[tuple[str, str], InWindow] = field(default_factory=dict)
     """by table and region, if the index is made for a window"""
+    inside: tuple[MovedEdits, ...] = ()
+    """the edits of a window"""
+    settled: tuple[MovedEdits, ...] = ()
+    """those of other times that the target already has"""
 
 
 def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select | None = None) -> FileIndex:
@@ -49,6 +53,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
     in_window: dict[tuple[str, str], InWindow] = {}
     events: list[RegionEvent] = []
     refusals: list[Refusal] = []
+    inside, settled = Moved(file.name), Moved(file.name)
     complete = True
     try:
         for batch in wal:
@@ -56,7 +61,10 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
             events += region_events(batch, file.name, selected)
             refusals += unreadable_markers(batch, file.name, tables)
             if select is not None:
-                _look(in_window, batch, *select(batch))
+                picked = select(batch)
+                _look(in_window, batch, *picked)
+                inside.add(batch, picked[0])
+                settled.add(batch, picked[1])
             if len(batch):
                 count_bytes(int(batch.end[-1] - batch.start[0]))
     except DamagedInputError as error:
@@ -64,7 +72,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
         complete = False
     length = wal.length if complete else file.length
     report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
-    return FileIndex(report, in_window)
+    return FileIndex(report, in_window, inside.edits(), settled.edits())
 
 
 def merge(one: InWindow | None, other: InWindow) -> InWindow:

@@ -92,6 +92,11 @@ class Batches:
 
         return change
 
+    def drop(self, fence: Change) -> None:
+        """Remove the batch and its pieces: what they have shown is not needed."""
+        with self._store.database.write() as connection:
+            self.end(fence)(connection)
+
     def _find(self, connection: Connection) -> list[BatchRecord]:
         batches = self._store.table("batches")
         return fetch(connection, BatchRecord, batches, batches.c.run_id == self._run_id)

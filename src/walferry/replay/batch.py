@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
@@ -33,10 +32,9 @@ from walferry.ledger import Piece, Round
 from walferry.ledger.batches import Change
 from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage
-from walferry.replay.applying import is_paused
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError, resource
-from walferry.replay.pieces import run_pieces
+from walferry.replay.pieces import apply_pieces, cut_groups
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.row_ranges import RowRange, cut_rows
 from walferry.run.backlog import unapplied
@@ -46,7 +44,6 @@ from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
@@ -127,20 +124,6 @@ class _Work:
         """Those of a kind, as recorded."""
         return [piece for piece in self.run.ledger.batches.pieces() if piece.kind == kind]
 
-    def apply(
-        self, pieces: Sequence[Piece], begin: Callable[[Piece], Callable[[], _T]], done: Callable[[Piece, _T], None]
-    ) -> None:
-        """Apply the pieces that are not done."""
-        context = self.spark.sparkContext
-        run_pieces(
-            [piece for piece in pieces if piece.state != "done"],
-            begin,
-            done,
-            at_once=max(1, context.defaultParallelism),
-            may_begin=lambda: not is_paused(self.run),
-            cancel=context.cancelAllJobs,
-        )
-
 
 def fence_of(run: Run, route: Route) -> Change:
     """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
@@ -170,7 +153,7 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
     """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
     batch = batch.model_copy(update={"held": held})
-    run.ledger.batches.begin(batch.model_dump_json(), _cut_groups(batch.files, piece_bytes), started_ms, fence)
+    run.ledger.batches.begin(batch.model_dump_json(), cut_groups(batch.files, piece_bytes), started_ms, fence)
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
@@ -195,20 +178,6 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
         run.ledger.log.mark_missing(gap.facts["file"])
         raise
     return _record(work, kept.started_ms, groups, refusals)
-
-
-def _cut_groups(files: Iterable[WalFile], piece_bytes: int) -> list[Piece]:
-    """Consecutive files of each group, up to so many bytes and at least one; the oldest first."""
-    runs: list[list[WalFile]] = []
-    for file in sorted(files, key=lambda file: (file.group, file.number)):
-        fits = runs and runs[-1][0].group == file.group
-        if not fits or sum(other.length for other in runs[-1]) + file.length > piece_bytes:
-            runs.append([])
-        runs[-1].append(file)
-    return [
-        Piece(number, "group", some[0].group, json.dumps([file.name for file in some]), sum(f.length for f in some))
-        for number, some in enumerate(sorted(runs, key=lambda some: some[0].number))
-    ]
 
 
 # ------------------------------------------------------------------ by group
@@ -239,7 +208,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         mine = [files[name] for name in json.loads(piece.plan)]
         outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
 
-    work.apply(pieces, begin, done)
+    apply_pieces(work.run, work.spark, pieces, begin, done)
     return [outcomes[piece.number] for piece in pieces]
 
 
@@ -319,7 +288,7 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
         work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json(), work.fence)
         refusals.extend(applied.refusals)
 
-    work.apply(pieces, begin, done)
+    apply_pieces(work.run, work.spark, pieces, begin, done)
     return refusals
 
 

@@ -1,8 +1,9 @@
-"""Work through the pieces of a batch: the oldest first, many at a time, each recorded as soon as it is done."""
+"""Cut files into pieces, and work through pieces: the oldest first, many at a time, each recorded once it is done."""
 
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 import time
 from collections import defaultdict
@@ -10,13 +11,55 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from pyspark.sql import SparkSession
+
 from walferry.ledger import Piece
+from walferry.replay.applying import is_paused
+from walferry.run.run import Run
+from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 
 Result = TypeVar("Result")
+
+
+def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> list[Piece]:
+    """Consecutive files of each group, up to so many bytes and at least one; the oldest first, numbered from `first`.
+
+    A piece's plan is a JSON list of the files' names.
+    """
+    runs: list[list[WalFile]] = []
+    for file in sorted(files, key=lambda file: (file.group, file.number)):
+        fits = runs and runs[-1][0].group == file.group
+        if not fits or sum(other.length for other in runs[-1]) + file.length > piece_bytes:
+            runs.append([])
+        runs[-1].append(file)
+    return [
+        Piece(number, "group", some[0].group, json.dumps([file.name for file in some]), sum(f.length for f in some))
+        for number, some in enumerate(sorted(runs, key=lambda some: some[0].number), first)
+    ]
+
+
+def apply_pieces(
+    run: Run,
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    begin: Callable[[Piece], Callable[[], Result]],
+    done: Callable[[Piece, Result], None],
+) -> None:
+    """Apply the pieces that are not done, as many at once as there are cores, as `run_pieces` does; pausing the run
+    pauses it."""
+    context = spark.sparkContext
+    run_pieces(
+        [piece for piece in pieces if piece.state != "done"],
+        begin,
+        done,
+        at_once=max(1, context.defaultParallelism),
+        may_begin=lambda: not is_paused(run),
+        cancel=context.cancelAllJobs,
+    )
 
 
 def run_pieces(

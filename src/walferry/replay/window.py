@@ -11,8 +11,7 @@ cell is left out. "Later" means by sequence number, as in the row's own history,
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -20,10 +19,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_group import GroupTask, apply_groups
-from walferry.apply.by_row import RowTask, WriteTimes, apply_by_row, index_files
-from walferry.apply.index import FileIndex, InWindow, merge
-from walferry.apply.outcomes import Refusal
+from walferry.apply.by_row import RowTask, WriteTimes
+from walferry.apply.index import FileIndex
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.clock import now_ms
@@ -34,12 +31,13 @@ from walferry.ledger import Ledger, Quarantined, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying, shared_by_workers
-from walferry.replay.cut import await_archive, cut_log, line_of, lines_of, record_seen, regions_of
+from walferry.replay.cut import await_archive, cut_log, record_seen
 from walferry.replay.lineage import FamiliesOf, created, families_of, follow
-from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of, range_of
+from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
+from walferry.replay.window_pieces import apply_in_pieces
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
 from walferry.wal.files import Place, WalFile, list_wals
@@ -145,7 +143,8 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
 
 
 def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
-    """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked, along.
+    """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked, along, pieces,
+    repeated.
 
     `spark` opens the session, which takes a while, and is called only once the window is complete.
 
@@ -216,89 +215,24 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
             window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
-        read = index_files(spark, route, files, task)
-        indexes, beside = read[: len(plan.files)], read[len(plan.files) :]
-        _require_one_history([*indexes, *beside], plan, partial(families_of, run.source))
-        refusals = [r for index in indexes for r in index.report.refusals if _concerns(r, task)]
-        damaged = any(refusal.kind is RefusalKind.DAMAGE for refusal in refusals)
-        cells = outranked = 0
-        if not damaged:
-            cells, outranked, refused = _apply_edits(run, spark, task, read)
-            refusals += [refusal for refusal in refused if refusal not in refusals]
+        done = apply_in_pieces(
+            run, spark, task, len(plan.files), {(item.quarantine_id, item.resolution) for item in released},
+            partial(_require_one_history, plan=plan, families=partial(families_of, run.source)),
+        )  # fmt: skip
         _reread(run, spark, route, released)
-        if refusals:
-            ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
+        if done.refusals:
+            ids = run.ledger.quarantine.put([item_of(refusal) for refusal in done.refusals])
+            run.ledger.batches.drop(done.fence)
             raise RefusedEditsError(
-                f"{len(refusals)} edits of {window} could not be applied, the first: {refusals[0].reason}. "
+                f"{len(done.refusals)} edits of {window} could not be applied, the first: {done.refusals[0].reason}. "
                 f"See `walferry quarantine list {run.run_id}`; release them, then run the window again",
                 items=ids,
             )
-        reports = [index.report for index in indexes]
-        ranges = [range_of(report, tally, "applied") for report in reports for tally in report.tallies]
-        run.ledger.log.set_ranges(ranges)
+        run.ledger.log.set_ranges(done.ranges, also=run.ledger.batches.end(done.fence))
     return {
-        "files": len(plan.files), "bytes": sum(index.report.length for index in indexes), "cells": cells,
-        "outranked": outranked, "along": len(plan.along),
+        "files": len(plan.files), "bytes": done.bytes, "cells": done.cells, "outranked": done.outranked,
+        "along": len(plan.along), "pieces": done.pieces, "repeated": done.repeated,
     }  # fmt: skip
-
-
-def _apply_edits(
-    run: Run, spark: SparkSession, task: RowTask, indexes: Sequence[FileIndex]
-) -> tuple[int, int, list[Refusal]]:
-    """Apply the window's edits. Returns how many cells, how many were left out as outranked, and what was refused.
-
-    Regions that have stood still since the first of these edits go by group, unless the target has later edits of
-    theirs; the others go by row.
-    """
-    edits: dict[tuple[str, str], InWindow] = {}
-    for index in indexes:
-        for key, found in index.in_window.items():
-            edits[key] = merge(edits.get(key), found)
-    mine = {key: found for key, found in edits.items() if found.cells}
-    # Damage that was accepted ends a group's file earlier than its edits' order tells.
-    candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
-    still = _open_since(run, candidates)
-    standing = {key: found for key, found in candidates.items() if key in still}
-    cells = outranked = 0
-    refused: list[Refusal] = []
-    regions = frozenset(region for _, region in standing)
-    if mine.keys() - standing.keys():  # first: what a region has of before it opened is older than all that follows
-        done = apply_by_row(spark, replace(task, by_group=regions))
-        cells, outranked = done.cells, done.outranked
-        refused += done.refusals
-    if standing:
-        groups: dict[str, list[WalFile]] = defaultdict(list)
-        for file in sorted(task.files, key=lambda file: (file.group, file.number)):
-            groups[file.group].append(file)
-        tasks = [GroupTask(task.route, tuple(files), regions, window=task.window, skipped=task.skipped)
-                 for files in groups.values()]  # fmt: skip
-        reports = apply_groups(spark, tasks)
-        refused += [refusal for report in reports for refusal in report.refusals]
-        left = [report.file for report in reports if report.withheld or not report.complete]
-        if left and not refused:
-            raise WalferryError(
-                f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
-                file=left[0],
-            )
-        cells += sum(found.cells for found in standing.values())
-    return cells, outranked, refused
-
-
-def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
-    """Which of these regions are still open as they were when the first of the edits was written.
-
-    hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
-    them are in one WAL group, in order. What other regions have of the rows is older than that opening.
-    """
-    found = set()
-    for table in {table for table, _ in edits}:
-        regions = regions_of(run.source, table)
-        lines = lines_of(run.source, table, regions)
-        for region in regions:
-            mine = edits.get((table, region.encoded))
-            if mine is not None and lines[region.encoded] == line_of(region) and region.open_sequence <= mine.lowest:
-                found.add((table, region.encoded))
-    return found
 
 
 def require_targets(run: Run) -> None:
@@ -331,14 +265,6 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, familie
                     "its edits before and after belong to two histories. Replay separate windows before and after it",
                     table=tally.table, file=event.file, at_ms=event.write_time,
                 )  # fmt: skip
-
-
-def _concerns(refusal: Refusal, task: RowTask) -> bool:
-    """Whether a refusal is about the window and was not released."""
-    if refusal.kind is RefusalKind.DAMAGE:
-        return refusal.file not in task.cut_off
-    assert task.window is not None
-    return task.window.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
 
 
 def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:

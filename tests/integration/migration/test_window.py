@@ -18,7 +18,7 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import window, window_log
+from walferry.replay import window_log, window_pieces
 from walferry.replay.cut import record_seen
 from walferry.replay.follower import replay
 from walferry.replay.settled import OverlappingRunError
@@ -80,8 +80,8 @@ def now() -> int:
     return at
 
 
-def edit(client: HBaseClient, table: str, step: int, edits: int = 40) -> None:
-    """Puts and deletes of few cells at few timestamps, so that what comes later decides."""
+def edit(client: HBaseClient, table: str, step: int, edits: int = 40, size: int = 0) -> None:
+    """Puts and deletes of few cells at few timestamps, so that what comes later decides; values of at least `size`."""
     chance = random.Random(step)
     for number in range(edits):
         row, timestamp = chance.choice(ROWS), chance.randint(1, 4)
@@ -92,7 +92,9 @@ def edit(client: HBaseClient, table: str, step: int, edits: int = 40) -> None:
             client.mutate(table, [delete_family(row, b"g", timestamp)])
         else:
             family = chance.choice([b"f", b"g"])
-            client.mutate(table, [put(row, [Cell(row, family, b"q", b"%d-%d" % (step, number), timestamp)])])
+            client.mutate(
+                table, [put(row, [Cell(row, family, b"q", (b"%d-%d" % (step, number)).ljust(size), timestamp)])]
+            )
 
 
 def spans_of(edges: Sequence[int]) -> list[Span]:
@@ -120,6 +122,48 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
         replay_window(open_replay(two_tables, spans_of(edges)[number]), lambda: spark)
     here = content(source, two_tables)
     assert len(here) > 15
+    assert content(target, two_tables) == here
+
+
+def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
+    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 19))
+    edges = [now()]
+    for step in range(2):
+        for part in range(4):
+            edit(at_source, two_tables, 4 * step + part, size=30_000)
+            region = at_source.regions(two_tables)[0]
+            if part < 2:
+                at_source.move_region(region, next(s for s in at_source.servers() if s != region.server))
+            for server in at_source.servers():
+                at_source.roll_wal(server)
+        edges.append(now())
+    time.sleep(window_log.SKEW_MS / 1000)
+    older, newer = spans_of(edges)
+    run = open_replay(two_tables, newer)
+    finish, done = run.ledger.batches.finish, 0
+
+    def counted(*args: object) -> None:
+        nonlocal done
+        done += 1
+        if done == 3:
+            raise KeyboardInterrupt
+        finish(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.ledger.batches, "finish", counted)
+        with pytest.raises(KeyboardInterrupt):
+            replay_window(run, lambda: spark)
+    pieces = run.ledger.batches.pieces()
+    assert sum(piece.state == "done" for piece in pieces) == 2
+    assert {piece.kind for piece in pieces} == {"rows", "group"}
+    replay_window(open_replay(two_tables, older), lambda: spark)
+    facts = replay_window(run, lambda: spark)
+    assert facts["repeated"] == 0, "edits of the older window went over those of pieces that were done"
+    here = content(source, two_tables)
+    assert len(here) > 10
     assert content(target, two_tables) == here
 
 
@@ -187,7 +231,9 @@ def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_on
     time.sleep(window_log.SKEW_MS / 1000)
     later = open_replay(two_tables, (edges[1], edges[2]))
     with monkeypatch.context() as patch:
-        patch.setattr(window, "apply_groups", lambda spark, tasks: (_ for _ in ()).throw(TransientError("killed")))
+        patch.setattr(
+            window_pieces, "apply_groups", lambda spark, tasks, what: (_ for _ in ()).throw(TransientError("killed"))
+        )
         with pytest.raises(TransientError, match="killed"):
             replay_window(later, lambda: spark)
     whole = open_replay(two_tables, (edges[0], edges[2]))

@@ -1,0 +1,303 @@
+"""Apply a window's edits in pieces, each of them recorded on its own: a kill costs the pieces that were running.
+
+What the files hold is read first and kept in the ledger, with the pieces. Rows that need sorting go before what goes by
+group: what a region has of the time before it opened is older than all that follows. A process that continues starts
+over if something was released from quarantine since, or if another run has had the lease on one of the tables: it may
+have applied older edits over those of pieces that are done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_group import GroupTask, apply_groups
+from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
+from walferry.apply.index import FileIndex, InWindow, merge
+from walferry.apply.outcomes import FileReport, Refusal
+from walferry.clock import now_ms
+from walferry.errors import WalferryError
+from walferry.ledger import Piece, WalRange
+from walferry.ledger.batches import Change
+from walferry.refusals import RefusalKind
+from walferry.replay.batch import fence_of
+from walferry.replay.cut import line_of, lines_of, regions_of
+from walferry.replay.lease import resource
+from walferry.replay.pieces import apply_pieces, cut_groups
+from walferry.replay.quarantine import range_of
+from walferry.replay.row_ranges import RowRange, cut_rows
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+_JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class _Found(BaseModel):
+    """What the files hold, and what follows from it."""
+
+    model_config = _JSON
+
+    planned_from: str
+    """digest of what this follows from besides the files"""
+    leases: dict[str, int]
+    """number of the lease on each target table"""
+    standing: frozenset[str]
+    """regions whose edits in the window go by group"""
+    cells: int
+    """of the window, in those regions"""
+    refusals: tuple[Refusal, ...]
+    ranges: tuple[WalRange, ...]
+    """of the window's files, as applied"""
+    bytes: int
+
+
+class _RowsDone(BaseModel):
+    """What a piece of rows has shown."""
+
+    model_config = _JSON
+
+    cells: int
+    outranked: int
+    refusals: tuple[Refusal, ...]
+
+
+class _GroupDone(BaseModel):
+    """What a piece of a group has shown."""
+
+    model_config = _JSON
+
+    held: frozenset[str]
+    """regions of which nothing is applied from here on"""
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True)
+class WindowApplied:
+    """What was done with a window's edits."""
+
+    cells: int
+    outranked: int
+    """cells that were left out because the target has later ones"""
+    bytes: int
+    """of the window's files"""
+    pieces: int
+    repeated: int
+    """attempts at pieces beyond each one's first"""
+    refusals: tuple[Refusal, ...]
+    ranges: tuple[WalRange, ...]
+    """to be recorded if nothing was refused"""
+    fence: Change
+    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+
+
+def apply_in_pieces(
+    run: Run,
+    spark: SparkSession,
+    task: RowTask,
+    own: int,
+    released: Collection[tuple[int, str | None]],
+    require_one_history: Callable[[Sequence[FileIndex]], None],
+) -> WindowApplied:
+    """Apply what is left of a window's edits.
+
+    `task`: the window's edits and what the target already has of other times; the first `own` of its files are the
+    window's. `released`: items of quarantine with what was decided about them. `require_one_history` raises when the
+    edits in the files belong to two histories. Nothing is applied if a file is damaged.
+
+    The batch stays in the ledger: whoever records the result removes it. Raises LeaseLostError, and records nothing
+    more, if the leases were lost meanwhile; GapError when a file has vanished.
+    """
+    fence = fence_of(run, task.route)
+    planned_from = _digest(task, released)
+    found = _kept(run, planned_from, fence)
+    if found is None:
+        indexes = index_files(spark, task.route, task.files, task)
+        require_one_history(indexes)
+        found = _found(run, task, indexes, own, planned_from)
+        if any(refusal.kind is RefusalKind.DAMAGE for refusal in found.refusals):
+            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), fence)
+        pieces = _cut(task, found, indexes)
+        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
+    rows = _apply_rows(run, spark, task, found, fence)
+    groups = _apply_groups(run, spark, task, found, fence)
+    of_rows, of_groups = [r for done in rows for r in done.refusals], [r for done in groups for r in done.refusals]
+    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    return WindowApplied(
+        cells=sum(done.cells for done in rows) + found.cells,
+        outranked=sum(done.outranked for done in rows),
+        bytes=found.bytes,
+        pieces=len(attempts),
+        repeated=sum(max(0, count - 1) for count in attempts),
+        refusals=tuple(dict.fromkeys([*found.refusals, *of_rows, *of_groups])),
+        ranges=found.ranges,
+        fence=fence,
+    )
+
+
+# ------------------------------------------------------------------ plan
+
+
+def _digest(task: RowTask, released: Collection[tuple[int, str | None]]) -> str:
+    settled = [
+        (file, table, [(part.span.start_ms, part.span.end_ms, sorted(part.held)) for part in parts])
+        for (file, table), parts in sorted(task.settled.items())
+    ]
+    names = [file.name for file in task.files]
+    told = json.dumps([names, settled, sorted(task.absent_at_target), sorted(released)])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _kept(run: Run, planned_from: str, fence: Change) -> _Found | None:
+    """What an earlier attempt has found, if it can be continued; otherwise its batch is removed."""
+    batch = run.ledger.batches.now()
+    if batch is None:
+        return None
+    found = _Found.model_validate_json(batch.plan)
+    why = _disturbed(run, found.leases)
+    if why is None and found.planned_from != planned_from:
+        why = "what the target has from other runs, or what was decided about quarantine, has changed"
+    if why is None:
+        return found
+    log.warning("%s is applied again from its beginning: %s since the last attempt", run.run_id, why)
+    run.ledger.batches.drop(fence)
+    return None
+
+
+def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
+    """Who else has had one of these leases since its number was taken, as text."""
+    for name, number in leases.items():
+        later = {lease.fencing_number: lease.run_id for lease in run.ledger.whole.leases(name)}
+        for since in range(number + 1, max(later) + 1):
+            if later.get(since) != run.run_id:
+                who = f"run {later[since]}" if since in later else "an attempt that recorded nothing"
+                return f"{who} has had the lease number {since} on {name}"
+    return None
+
+
+def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, planned_from: str) -> _Found:
+    edits: dict[tuple[str, str], InWindow] = {}
+    for index in indexes:
+        for key, more in index.in_window.items():
+            edits[key] = merge(edits.get(key), more)
+    mine = {key: found for key, found in edits.items() if found.cells}
+    # Damage that was accepted ends a group's file earlier than its edits' order tells.
+    candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
+    still = _open_since(run, candidates)
+    reports = [index.report for index in indexes[:own]]
+    cluster = run.target.cluster_id()
+    names = [resource(cluster, target) for target in task.route.tables.values()]
+    return _Found(
+        planned_from=planned_from,
+        leases={name: run.ledger.leases.newest(name) for name in names},
+        standing=frozenset(region for _, region in still),
+        cells=sum(mine[key].cells for key in still),
+        refusals=tuple(r for report in reports for r in report.refusals if _concerns(r, task)),
+        ranges=tuple(range_of(report, tally, "applied") for report in reports for tally in report.tallies),
+        bytes=sum(report.length for report in reports),
+    )
+
+
+def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
+    """Which of these regions are still open as they were when the first of the edits was written.
+
+    hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
+    them are in one WAL group, in order. What other regions have of the rows is older than that opening.
+    """
+    found = set()
+    for table in {table for table, _ in edits}:
+        regions = regions_of(run.source, table)
+        lines = lines_of(run.source, table, regions)
+        for region in regions:
+            mine = edits.get((table, region.encoded))
+            if mine is not None and lines[region.encoded] == line_of(region) and region.open_sequence <= mine.lowest:
+                found.add((table, region.encoded))
+    return found
+
+
+def _concerns(refusal: Refusal, task: RowTask) -> bool:
+    """Whether a refusal is about the window and was not released."""
+    if refusal.kind is RefusalKind.DAMAGE:
+        return refusal.file not in task.cut_off
+    assert task.window is not None
+    return task.window.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
+
+
+def _cut(task: RowTask, found: _Found, indexes: Sequence[FileIndex]) -> list[Piece]:
+    """The pieces by row, then those by group."""
+    limit, tables = task.route.limits.piece_bytes, frozenset(task.route.tables)
+    by_row = [e for index in indexes for e in index.inside if e.region not in found.standing]
+    settled = [edits for index in indexes for edits in index.settled]
+    ranges = cut_rows([*by_row, *settled], tables, frozenset(), limit) if by_row else []
+    pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+    names = {index.report.file for index in indexes if any(e.region in found.standing for e in index.inside)}
+    return pieces + cut_groups([file for file in task.files if file.name in names], limit, len(pieces))
+
+
+# ------------------------------------------------------------------ pieces
+
+
+def _pieces(run: Run, kind: str) -> list[Piece]:
+    return [piece for piece in run.ledger.batches.pieces() if piece.kind == kind]
+
+
+def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_RowsDone]:
+    pieces = _pieces(run, "rows")
+    outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
+    left = frozenset(piece.number for piece in pieces if piece.state != "done")
+    if not left:
+        return outcomes
+    ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
+    borders = tuple(part.start for part in ranges if part.start is not None)
+    apply = place_rows(spark, replace(task, by_group=found.standing, borders=borders, pieces=left))
+
+    def begin(piece: Piece) -> Callable[[], RowsApplied]:
+        run.ledger.batches.start(piece.number, fence)
+        return partial(apply, piece.number, f"apply edits by row, piece {piece.number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, applied: RowsApplied) -> None:
+        task.route.guard(list(task.route.tables.values()))
+        outcome = _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        outcomes.append(outcome)
+
+    apply_pieces(run, spark, pieces, begin, done)
+    return outcomes
+
+
+def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_GroupDone]:
+    pieces = _pieces(run, "group")
+    files = {file.name: file for file in task.files}
+    outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
+
+    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
+        run.ledger.batches.start(piece.number, fence)
+        # A region that stood still is in one group only, whose pieces come one after the other.
+        held = frozenset().union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
+        mine = tuple(files[name] for name in json.loads(piece.plan))
+        one = GroupTask(task.route, mine, found.standing, held, window=task.window, skipped=task.skipped)
+        what = f"apply edits, piece {piece.number - pieces[0].number + 1} of {len(pieces)}"
+        return partial(apply_groups, spark, [one], what)
+
+    def done(piece: Piece, reports: list[FileReport]) -> None:
+        task.route.guard(list(task.route.tables.values()))
+        refusals = tuple(refusal for report in reports for refusal in report.refusals)
+        left = [report.file for report in reports if report.withheld or not report.complete]
+        if left and not refusals and not any(outcome.refusals for outcome in outcomes.values()):
+            raise WalferryError(
+                f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
+                file=left[0],
+            )
+        held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}
+        outcomes[piece.number] = _GroupDone(held=frozenset(held), refusals=refusals)
+        run.ledger.batches.finish(piece.number, outcomes[piece.number].model_dump_json(), fence)
+
+    apply_pieces(run, spark, pieces, begin, done)
+    return list(outcomes.values())
