@@ -163,22 +163,23 @@ class PeerChangedError(WalferryError):
 
 
 def require_peer(run: Run) -> None:
-    """Raise PeerChangedError unless the run's peer exists and is disabled. Check this in each round: an enabled peer
-    releases WALs at once, and without a peer the cleaner deletes them."""
-    # The newest one: an older one may just have been removed.
+    """Raise PeerChangedError unless the run's peers are disabled, and the newest of them exists. Check this in each
+    round: an enabled peer releases WALs at once, and without a peer the cleaner deletes them."""
     made = [o.name for o in _own_peers(run) if o.state == "made"]
     if not made:  # an abort has removed it in the meantime
         state = run.ledger.record.state
         raise PeerChangedError(f"run {run.run_id} is {state} and has no peer: nothing keeps its WALs", peer="")
-    peer = made[-1]
-    enabled, _ = run.source.peers().get(peer, (None, ""))
-    if enabled is not False:
-        what = "enabled" if enabled else "removed"
-        raise PeerChangedError(
-            f"the replication peer {peer} was {what} at the source: nothing keeps its WALs now. If it happened just "
-            f"now, disable it (disable_peer '{peer}') and run again; otherwise abort and start over",
-            peer=peer,
-        )
+    peers = run.source.peers()
+    for peer in made:
+        enabled, _ = peers.get(peer, (None, ""))
+        # An older one may just have been removed, because the newest keeps all that is not applied (`renew`).
+        if enabled or (enabled is None and peer == made[-1]):
+            what = "enabled" if enabled else "removed"
+            raise PeerChangedError(
+                f"the replication peer {peer} was {what} at the source: nothing keeps its WALs now. If it happened "
+                f"just now, disable it (disable_peer '{peer}') and run again; otherwise abort and start over",
+                peer=peer,
+            )
 
 
 def queued_files(run: Run, *peers: str) -> set[str]:
