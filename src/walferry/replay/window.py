@@ -21,13 +21,14 @@ from pyspark.sql import SparkSession
 
 from walferry.apply.by_row import RowTask, WriteTimes
 from walferry.apply.index import FileIndex
+from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
-from walferry.ledger import Ledger, Quarantined, RunRecord
+from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying, shared_by_workers
@@ -221,7 +222,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         )  # fmt: skip
         _reread(run, spark, route, released)
         if done.refusals:
-            ids = run.ledger.quarantine.put([item_of(refusal) for refusal in done.refusals])
+            ids = run.ledger.quarantine.put(quarantined(done.refusals, released))
             run.ledger.batches.drop(done.fence)
             raise RefusedEditsError(
                 f"{len(done.refusals)} edits of {window} could not be applied, the first: {done.refusals[0].reason}. "
@@ -265,6 +266,17 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, familie
                     "its edits before and after belong to two histories. Replay separate windows before and after it",
                     table=tally.table, file=event.file, at_ms=event.write_time,
                 )  # fmt: skip
+
+
+def quarantined(refusals: Sequence[Refusal], released: Sequence[Quarantined]) -> list[QuarantineItem]:
+    """The refusals as new items of quarantine, also if an operator has released an item of the same edit."""
+    before = {(item.file, item.start, item.table, item.region): item.quarantine_id for item in released}
+    items = []
+    for item in map(item_of, refusals):
+        number = before.get((item.file, item.start, item.table, item.region))
+        reason = item.reason if number is None else f"again, after the release of {number}: {item.reason}"
+        items.append(replace(item, reason=reason))
+    return items
 
 
 def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:

@@ -11,12 +11,19 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.index import FileIndex
-from walferry.apply.outcomes import FileReport, TableTally
+from walferry.apply.outcomes import FileReport, Refusal, TableTally
 from walferry.apply.region_events import RegionEvent
 from walferry.errors import UsageError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.ledger import Ledger
-from walferry.replay.window import WindowOpenError, _require_one_history, open_window, planned, replay_window
+from walferry.replay.window import (
+    WindowOpenError,
+    _require_one_history,
+    open_window,
+    planned,
+    quarantined,
+    replay_window,
+)
 from walferry.replay.window_log import FIRST_LOG_MS, SKEW_MS, covering, missing_ranges
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
@@ -111,3 +118,19 @@ def test_a_window_that_is_not_over_says_so_before_spark_starts(tmp_path: Path) -
         state = state_of(run.ledger)
     assert (state.name, "is complete at" in state.cause) == ("failed", True)
     assert state.next_step.endswith("`walferry replay SPEC --from … --to …` again")
+
+
+def test_an_edit_that_is_refused_again_after_its_release_is_a_new_item_that_can_be_released_otherwise(
+    tmp_path: Path,
+) -> None:
+    refused = Refusal("log", 3, 9, "t", "r", 1, "too large", b"bytes")
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        quarantine = ledger.of(ledger.open_run("w", "window", SPEC, "test", "window").run_id).quarantine
+        for number in range(1, 4):
+            (item,) = quarantine.put(quarantined([refused], quarantine.items("released")))
+            (same,) = quarantine.put(quarantined([refused], quarantine.items("released")))
+            assert item == same == number, "a repeated attempt adds none"
+            quarantine.release(item, "retry", "the target has room now", "alice")
+        assert [item.reason for item in quarantine.items()] == [
+            "too large", "again, after the release of 1: too large", "again, after the release of 2: too large",
+        ]  # fmt: skip
