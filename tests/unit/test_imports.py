@@ -68,7 +68,8 @@ WHAT = {
     "Written by drivers and tasks, never by Spark workers",
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
     "errors by Java class name",
-    "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them; `wal cat`",
+    "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them; "
+    "`wal cat`, `wal stat`",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
     "apply": "from entries to the target: route, by group, by row, writers, what became of each file",

@@ -26,6 +26,7 @@ for verb in (
     app.command()(verb)
 wal_app = typer.Typer(help="Inspect WAL files.", no_args_is_help=True)
 wal_app.command("cat")(wal.wal_cat)
+wal_app.command("stat")(wal.wal_stat)
 app.add_typer(wal_app, name="wal")
 quarantine_app = typer.Typer(help="List and release edits that could not be applied.", no_args_is_help=True)
 quarantine_app.command("list")(quarantine.quarantine_list)

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from walferry.wal.stat import RegionStat
+
+
+LEGEND = (
+    "deletes: of versions/columns/families/family versions; ties: puts that replace an earlier one of the same "
+    "timestamp; old: cells with a timestamp more than a minute before they were written"
+)
 
 
 def wal_cat(
@@ -15,3 +28,64 @@ def wal_cat(
     from walferry.wal.cat import cat
 
     raise typer.Exit(cat(files, sys.stdout, sys.stderr))
+
+
+def wal_stat(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH…", help="file or folder, local or webhdfs://host:port/path")
+    ],
+    regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: files, tables and regions")] = False,
+) -> None:
+    """Count what WAL files hold, by table: entries, cells, bytes, deletes, ties, old timestamps, bulk loads, markers,
+    times and sequence numbers. Exit 3: a file is unfinished, 4: damaged; what precedes that is counted."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from walferry.cli.options import print_json
+    from walferry.wal.stat import stat
+
+    console = Console(stderr=True)
+
+    def progress(files: Sequence[str]) -> Iterable[str]:
+        return track(files, "reading WALs", console=console, disable=not console.is_terminal, transient=True)
+
+    try:
+        found = stat(paths, progress)
+    except FileNotFoundError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    if as_json:
+        print_json(found.as_json())
+    else:
+        # Without a terminal nothing says how wide a line may be: it is not cut to 80 then.
+        out = Console(width=None if sys.stdout.isatty() else 240)
+        out.print(_table(found.regions if regions else found.tables, of_regions=regions))
+        print(LEGEND)
+        print(f"{len(found.files)} files, {sum(file.bytes for file in found.files) / 1e6:.1f} MB")
+    for file in found.files:
+        if file.problem:
+            print(f"error: {file.problem if file.path in file.problem else f'{file.path}: {file.problem}'}",
+                  file=sys.stderr)  # fmt: skip
+    raise typer.Exit(found.exit_code)
+
+
+def _table(rows: Sequence[RegionStat], *, of_regions: bool) -> Table:
+    from rich.table import Table
+
+    names = ("table", *(["region"] if of_regions else []), "entries", "cells", "MB", "puts", "deletes v/c/f/fv", "ties",
+             "old", "bulk loads", "first write", "last write", "sequence")  # fmt: skip
+    table = Table(*names)
+    for row in rows:
+        deletes = (row.deletes, row.delete_columns, row.delete_families, row.delete_family_versions)
+        table.add_row(
+            row.table, *([row.region] if of_regions else []), f"{row.entries}", f"{row.cells}",
+            f"{row.bytes / 1e6:.1f}", f"{row.puts}", "/".join(map(str, deletes)), f"{row.ties}", f"{row.old}",
+            f"{row.markers.get('bulk_load', 0)}", _moment(row.first_write_ms), _moment(row.last_write_ms),
+            f"{row.first_sequence} to {row.last_sequence}",
+        )  # fmt: skip
+    return table
+
+
+def _moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
