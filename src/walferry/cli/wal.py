@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from walferry.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,13 +24,28 @@ LEGEND = (
 )
 
 
+class Format(StrEnum):
+    """How cells are printed."""
+
+    json = "json"
+    arrow = "arrow"
+    parquet = "parquet"
+
+
 def wal_cat(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="local path or webhdfs://host:port/path")],
+    format: Annotated[
+        Format, typer.Option(help="json: an object per line; arrow: an IPC stream; parquet: one file, to be redirected")
+    ] = Format.json,
 ) -> None:
-    """Print every cell of WAL files as JSON, one object per line; exit 3: a file is unfinished, 4: damaged."""
-    from walferry.wal.cat import cat
+    """Print every cell of WAL files; exit 3: a file is unfinished, 4: damaged."""
+    from walferry.wal.cat import Columns, cat, cat_columns
 
-    raise typer.Exit(cat(files, sys.stdout, sys.stderr))
+    if format is Format.json:
+        raise typer.Exit(cat(files, sys.stdout, sys.stderr))
+    if sys.stdout.isatty():
+        raise UsageError(f"{format} is not text: redirect the output to a file or a pipe")
+    raise typer.Exit(cat_columns(files, sys.stdout.buffer, sys.stderr, Columns(format)))
 
 
 def wal_stat(

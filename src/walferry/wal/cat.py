@@ -1,21 +1,26 @@
-"""`walferry wal cat`: the cells of WAL files as JSON, one per line."""
+"""`walferry wal cat`: the cells of WAL files as JSON, one per line, or as Arrow or Parquet."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import BinaryIO, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from walferry.errors import WalferryError
 from walferry.formats.cells import decode_tags
-from walferry.formats.entries import index_entry_cells, text
+from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, index_entry_cells, text
 from walferry.formats.wal import EntryBatch
 from walferry.storage import open_file_system
 from walferry.wal.open import open_wal_at
 
 # Small batches, so that a pipe into `head` ends soon.
 BATCH_BYTES = 1 << 20
+COLUMNS_BATCH_BYTES = 16 << 20
 
 
 def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
@@ -27,14 +32,55 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
     1 for a file that cannot be opened, 2 for a URL of an unknown kind. Whatever precedes the end or the damage is
     printed. If `out` is closed early, it ends without a message.
     """
+
+    def write(batch: EntryBatch, path: str) -> None:
+        out.writelines(_lines(batch))
+
+    try:
+        return _each(paths, write, out.flush, err, BATCH_BYTES)
+    except BrokenPipeError:
+        return _reader_left(out.fileno())
+
+
+def cat_columns(paths: Sequence[str], out: BinaryIO, err: TextIO, columns: Columns) -> int:
+    """The same cells as an Arrow IPC stream or as one Parquet file (WAL_CELL_SCHEMA, with each cell's file and the
+    offset of its entry); errors and exit codes as of `cat`."""
+    open_writer = {Columns.ARROW: pa.ipc.new_stream, Columns.PARQUET: pq.ParquetWriter}[columns]
+    try:
+        with open_writer(out, WAL_CELL_SCHEMA) as writer:
+            return _each(paths, lambda batch, path: writer.write_batch(entry_cells(batch, path)), out.flush, err)
+    except BrokenPipeError:
+        return _reader_left(out.fileno())
+
+
+class Columns(StrEnum):
+    """Formats in columns."""
+
+    ARROW = "arrow"
+    PARQUET = "parquet"
+
+
+def _each(
+    paths: Sequence[str],
+    write: Callable[[EntryBatch, str], None],
+    flush: Callable[[], None],
+    err: TextIO,
+    batch_bytes: int = COLUMNS_BATCH_BYTES,
+) -> int:
     worst = 0
     for path in paths:
         try:
-            _print_file(path, out)
+            files, place = open_file_system(path)
+            wal = open_wal_at(files, place, path, batch_bytes=batch_bytes)
+            try:
+                for batch in wal:
+                    write(batch, path)
+            finally:
+                flush()
+            if wal.unfinished is not None:
+                raise wal.unfinished
         except BrokenPipeError:
-            # The reader has left. Python flushes stdout once more at exit: discard that.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-            return worst
+            raise
         except WalferryError as error:
             print(f"error: {error}", file=err)
             worst = max(worst, error.exit_code)
@@ -44,16 +90,10 @@ def cat(paths: Sequence[str], out: TextIO, err: TextIO) -> int:
     return worst
 
 
-def _print_file(path: str, out: TextIO) -> None:
-    files, place = open_file_system(path)
-    wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
-    try:
-        for batch in wal:
-            out.writelines(_lines(batch))
-    finally:
-        out.flush()
-    if wal.unfinished is not None:
-        raise wal.unfinished
+def _reader_left(out: int) -> int:
+    """Python flushes stdout once more at exit: discard that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out)
+    return 0
 
 
 def _lines(batch: EntryBatch) -> Iterator[str]:

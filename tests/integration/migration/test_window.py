@@ -130,6 +130,8 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 19))
+    # A compaction after moves drops markers, and the source then shows older puts that come after them.
+    at_source.modify_table(at_source.describe(two_tables).with_attribute("COMPACTION_ENABLED", "false"))
     edges = [now()]
     for step in range(2):
         for part in range(4):
