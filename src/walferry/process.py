@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from walferry.errors import WalferryError
-from walferry.ledger import Ledger
-from walferry.run.run import Run
+
+if TYPE_CHECKING:
+    from walferry.run.run import Run
 
 REPORTS_VARIABLE = "WALFERRY_REPORTS"
 DEFAULT_REPORTS = Path(".run/reports")
@@ -47,6 +48,10 @@ def reports_folder() -> Path:
 @contextmanager
 def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
     """A run of the ledger at $WALFERRY_LEDGER, whose audit lines `actor` signs (default: the OS user)."""
+    # Here, so that the command's help needs neither.
+    from walferry.ledger import Ledger
+    from walferry.run.run import Run
+
     with Ledger.open(actor=actor) as ledger, Run(ledger, run_id, actor) as run:
         yield run
 

@@ -319,3 +319,10 @@ def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPat
         with pytest.raises(GapError):
             ask.ask("Cut over?", at_work)
     os.close(here)
+
+
+def test_help_and_usage_errors_need_none_of_the_large_packages() -> None:
+    """They take seconds to import."""
+    told = "import sys, walferry.cli; print({'numpy', 'numba', 'pyarrow', 'sqlalchemy', 'pyspark'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert answer.stdout == "set()\n"

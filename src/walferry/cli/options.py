@@ -1,16 +1,21 @@
-"""What the verbs share: arguments and options, opening the ledger, reading the spec, printing JSON."""
+"""What the verbs share: arguments and options, opening the ledger, reading the spec, printing JSON.
+
+Modules of `cli` import the other rooms within the verbs: `--help` and usage errors need none of them.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walferry.ledger import Ledger, user_name
 from walferry.process import REPORTS_VARIABLE
-from walferry.run.spec import ResolvedSpec, environment_connection, load_spec, refuse_window, resolve
+
+if TYPE_CHECKING:
+    from walferry.ledger import Ledger
+    from walferry.run.spec import ResolvedSpec
 
 SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file; see migration.example.yaml")]
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, or its id")]
@@ -25,10 +30,14 @@ LedgerUrl = Annotated[
 
 def existing(url: str | None) -> Ledger:
     """The ledger, for a verb about an existing run: it is not created if it does not exist."""
+    from walferry.ledger import Ledger
+
     return Ledger.open(url, create=False)
 
 
 def resolved(spec: Path) -> ResolvedSpec:
+    from walferry.run.spec import environment_connection, load_spec, refuse_window, resolve
+
     given = load_spec(spec)
     refuse_window(given, str(spec))
     return resolve(given, environment_connection)
@@ -39,4 +48,6 @@ def print_json(value: Any) -> None:
 
 
 def owner() -> str:
+    from walferry.ledger import user_name
+
     return f"cli {user_name()}"

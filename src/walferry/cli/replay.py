@@ -16,8 +16,6 @@ from walferry.cli.options import (
     print_json,
 )
 from walferry.errors import UsageError
-from walferry.ledger import Ledger
-from walferry.run.spec import environment_connection, load_spec, resolve
 
 
 def replay(
@@ -74,9 +72,10 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
+    from walferry.ledger import Ledger
     from walferry.replay.window import describe, open_window, plan_window, planned, replay_window, require_targets
     from walferry.run.run import Run
-    from walferry.run.spec import with_window
+    from walferry.run.spec import environment_connection, load_spec, resolve, with_window
     from walferry.spark.session import open_session
 
     spec = resolve(with_window(load_spec(path), window), environment_connection)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,8 +26,10 @@ from walferry.cli.options import (
     resolved,
 )
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger import Ledger
 from walferry.process import DEFAULT_REPORTS
+
+if TYPE_CHECKING:
+    from walferry.ledger import Ledger
 
 
 def plan(spec: SpecFile, as_json: AsJson = False) -> None:
@@ -67,6 +69,8 @@ def start(
         if not as_json:
             print(f"would run: {', '.join(_phases())}")
         return
+    from walferry.ledger import Ledger
+
     with Ledger.open(ledger) as book:
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)

@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.formats.cells import encode_cell
+from walferry.formats.entries import WAL_CELL_SCHEMA
 from walferry.formats.wal import WalReader
-from walferry.wal.cat import cat
+from walferry.wal.cat import Columns, cat, cat_columns
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = FIXTURES / "closed.wal"
@@ -120,3 +123,40 @@ def test_a_hundred_thousand_cells_take_seconds(tmp_path: Path) -> None:
     assert cat([str(path)], out, io.StringIO()) == 0
     assert time.monotonic() - begun < 10
     assert out.getvalue().count("\n") == 100_000
+
+
+@pytest.mark.parametrize("columns", list(Columns))
+def test_columns_hold_the_same_cells_whatever_the_format(columns: Columns) -> None:
+    out, err = io.BytesIO(), io.StringIO()
+    assert cat_columns([str(CLOSED), str(KILLED)], out, err, columns) == 3
+    assert "killed.wal is unfinished" in err.getvalue()
+    source = pa.BufferReader(out.getvalue())
+    table = pa.ipc.open_stream(source).read_all() if columns is Columns.ARROW else pq.read_table(source)
+    _, lines, _ = run(CLOSED, KILLED)
+    assert [
+        (row["table"], row["sequence_number"], row["row"].hex(), row["timestamp"], row["type"], row["value"].hex())
+        for row in table.to_pylist()
+    ] == [tuple(line[key] for key in ("table", "seq", "row", "timestamp", "type", "value")) for line in lines]
+    assert set(table["file"].to_pylist()) == {str(CLOSED), str(KILLED)}
+
+
+@pytest.mark.parametrize("columns", list(Columns))
+def test_columns_of_files_without_cells_are_a_whole_file_without_rows(columns: Columns, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.wal"
+    empty.write_bytes(header() + TRAILER)
+    out = io.BytesIO()
+    assert cat_columns([str(empty)], out, io.StringIO(), columns) == 0
+    source = pa.BufferReader(out.getvalue())
+    table = pa.ipc.open_stream(source).read_all() if columns is Columns.ARROW else pq.read_table(source)
+    assert (table.num_rows, table.schema.names) == (0, WAL_CELL_SCHEMA.names)
+
+
+def test_a_reader_of_columns_may_leave_early() -> None:
+    command = [sys.executable, "-m", "walferry.cli", "wal", "cat", "--format", "arrow", *[str(CLOSED)] * 300]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
