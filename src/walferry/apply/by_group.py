@@ -96,12 +96,12 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
                 edits &= task.window.holds(batch.write_time)
             for name, offset in task.skipped:
                 if name == file.name:
-                    edits &= batch.base + batch.start != offset
+                    edits &= batch.offset != offset
             stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             moved.add(batch, np.flatnonzero(edits & ~stands))
             if len(batch):
-                count_bytes(int(batch.end[-1] - batch.start[0]))
+                count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
             del batch  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
@@ -120,7 +120,7 @@ class _Request:
 
     def place(self, entry: int) -> tuple[int, int]:
         """An entry's position in the group: file number, offset in the file."""
-        return self.number, self.batch.base + int(self.batch.start[entry])
+        return self.number, int(self.batch.offset[entry])
 
     def narrowed(self, picked: np.ndarray) -> _Request:
         """The same request with fewer entries."""

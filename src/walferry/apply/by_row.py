@@ -292,7 +292,7 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
     chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-    offsets = batch.base + batch.start
+    offsets = batch.offset
     chosen &= ~batch.of_regions(task.held)
     if task.window is not None:
         settled = _settled(task, file, batch)
@@ -375,7 +375,7 @@ def _row_batch(
             named(batch.clusters, batch.cluster_lists, pa.binary()),
             pa.array(batch.write_time[entry], pa.int64()),
             pa.array([file]).take(pa.array(np.zeros(len(entry), np.int64))),
-            pa.array(batch.base + batch.start[entry], pa.int64()),
+            pa.array(batch.offset[entry], pa.int64()),
             pa.array(np.zeros(len(entry), np.int32)),
             pa.Array.from_buffers(pa.binary(), len(entry), [None, pa.py_buffer(borders), pa.py_buffer(buffer)]),
             *ranking,
@@ -437,8 +437,8 @@ def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[R
 def _with_entry(task: RowTask, refusal: Refusal) -> Refusal:
     """The refusal with the bytes of the whole WAL entry, which is what an operator releases."""
     file = next(file for file in task.files if file.name == refusal.file)
-    data = entry_at(task.route.open(file), refusal.start)
-    return replace(refusal, end=refusal.start + len(data), data=data)
+    data, end = entry_at(task.route.open(file), refusal.start)
+    return replace(refusal, end=end, data=data)
 
 
 def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:

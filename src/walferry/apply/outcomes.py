@@ -167,8 +167,8 @@ def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> l
         found.append(
             Refusal(
                 file,
-                batch.base + int(batch.start[i]),
-                batch.base + int(batch.end[i]),
+                int(batch.offset[i]),
+                int(batch.offset_end[i]),
                 table,
                 batch.regions[batch.region[i]].decode(),
                 int(batch.sequence_number[i]),
@@ -191,8 +191,8 @@ def refuse(file: str, batch: EntryBatch, entry: int, reason: str) -> Refusal:
     """The refusal of one entry, with its bytes."""
     return Refusal(
         file,
-        batch.base + int(batch.start[entry]),
-        batch.base + int(batch.end[entry]),
+        int(batch.offset[entry]),
+        int(batch.offset_end[entry]),
         batch.tables[batch.table[entry]].decode(),
         batch.regions[batch.region[entry]].decode(),
         int(batch.sequence_number[entry]),

@@ -50,7 +50,7 @@ def region_events(batch: EntryBatch, file: str, selected: np.ndarray) -> Iterato
     kinds = np.isin(batch.marker, [int(kind) for kind in REGION_EVENTS])
     for entry in np.flatnonzero(selected & kinds).tolist():
         kind = Marker(int(batch.marker[entry]))
-        offset = batch.base + int(batch.start[entry])
+        offset = int(batch.offset[entry])
         try:
             cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
             files, replaced = _store_files(kind, cell["value"][0].as_py())

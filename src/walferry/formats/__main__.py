@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
@@ -16,6 +18,22 @@ def _message(message: bytes) -> bytes:
     return bytes([len(message)]) + message
 
 
+def _compressed_log() -> bytes:
+    """A log of one entry that ends inside a second one."""
+    key = pb.WALKey(
+        encoded_region_name=b"\xff\x20" + b"0" * 32,
+        table_name=b"\xff\x01t",
+        log_sequence_number=1,
+        write_time=1,
+        scopes=[pb.FamilyScope(family=b"\xff\x01f", scope_type=pb.REPLICATION_SCOPE_GLOBAL)],
+        following_kv_count=1,
+    )
+    names = b"\xff\x01r" + b"\0\0" + b"\xff\x01q"
+    cell = bytes([15, 1, 3]) + names + bytes(8) + bytes([CellType.PUT]) + b"v" + b"\xff\x01\x08"
+    header = pb.WALHeader(has_compression=True, has_tag_compression=True)
+    return b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + b"\x7f"
+
+
 def main() -> None:
     """Run one small log and one cell through every kernel."""
     cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
@@ -24,7 +42,7 @@ def main() -> None:
     )
     header = pb.WALHeader(writer_cls_name="ProtobufLogWriter")
     log = b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + bytes(4) + b"LAWP"
-    for batch in WalReader([log], "warm-up"):
+    for batch in itertools.chain(WalReader([log], "warm-up"), WalReader([_compressed_log()], "warm-up")):
         entry_cells(batch, "warm-up", np.ones(len(batch), np.bool_))
         gather(batch.buffer, batch.cells_start, batch.end)
     cells = index_cells(np.frombuffer(cell, np.uint8))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from walferry.formats._njit import kernel
+
 OK = 0
 INCOMPLETE = 1  # nothing wrong up to the limit, but the bytes go on after it
 
@@ -48,12 +50,12 @@ CELL_FIELDS = 13
 ) = range(CELL_FIELDS)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def int16_at(buffer, at):  # type: ignore[no-untyped-def]
     return np.int64(np.int16((np.uint16(buffer[at]) << np.uint16(8)) | np.uint16(buffer[at + 1])))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def int32_at(buffer, at):  # type: ignore[no-untyped-def]
     value = np.uint32(0)
     for i in range(4):
@@ -61,7 +63,7 @@ def int32_at(buffer, at):  # type: ignore[no-untyped-def]
     return np.int64(np.int32(value))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def int64_at(buffer, at):  # type: ignore[no-untyped-def]
     value = np.uint64(0)
     for i in range(8):
@@ -69,7 +71,7 @@ def int64_at(buffer, at):  # type: ignore[no-untyped-def]
     return np.int64(value)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no-untyped-def]
     if length_a != length_b:
         return False
@@ -79,7 +81,7 @@ def same_bytes(buffer, start_a, length_a, start_b, length_b):  # type: ignore[no
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
     """(status, position after the cell) of the cell whose int32 length is at `at`.
 
@@ -138,7 +140,7 @@ def check_cell(buffer, at, limit):  # type: ignore[no-untyped-def]
     return OK, end
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
     """(status, number of whole cells, position of the first that is not)."""
     count = 0
@@ -152,7 +154,7 @@ def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
     return OK, count, at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
     """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after it."""
     total = int32_at(buffer, at)

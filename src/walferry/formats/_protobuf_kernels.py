@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from walferry.formats._cell_kernels import INCOMPLETE, OK
+from walferry.formats._njit import kernel
 
 BAD_VARINT = 20
 BAD_KEY_FIELD = 23
@@ -13,7 +13,7 @@ BAD_KEY_FIELD = 23
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
     """(status, value as int64, position after it) of a protobuf varint."""
     value = np.uint64(0)
@@ -27,7 +27,7 @@ def varint_at(buffer, at, limit):  # type: ignore[no-untyped-def]
     return BAD_VARINT, np.int64(0), at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
     """(status, field number, wire type, value or length, content start, position after) within a message.
 
@@ -61,7 +61,7 @@ def field_at(buffer, at, end):  # type: ignore[no-untyped-def]
     return BAD_KEY_FIELD, number, wire, np.int64(0), at, at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def holds_one_and_two(buffer, at, end, wire_of_one, wire_of_two):  # type: ignore[no-untyped-def]
     """Whether a message is whole and has its fields 1 and 2: as UUID, FamilyScope and Attribute require."""
     one = False

@@ -19,6 +19,7 @@ from walferry.formats._cell_kernels import (
     same_bytes,
 )
 from walferry.formats._cell_kernels import REASONS as CELL_REASONS
+from walferry.formats._njit import kernel
 from walferry.formats._protobuf_kernels import (
     BAD_KEY_FIELD,
     BAD_VARINT,
@@ -67,7 +68,7 @@ ENTRY_FIELDS = 15
 ) = range(ENTRY_FIELDS)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def is_whole(buffer, number, content, end):  # type: ignore[no-untyped-def]
     """Whether a field of a WALKey has what its message requires: cluster ids, scopes and attributes are messages."""
     if number == 5 or number == 8:
@@ -77,7 +78,7 @@ def is_whole(buffer, number, content, end):  # type: ignore[no-untyped-def]
     return number != 12 or holds_one_and_two(buffer, content, end, BYTES, BYTES)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     """Read the delimited WALKey at `at` into column `i` of `fields`; return (status, position of what is wrong)."""
     status, size, key = varint_at(buffer, at, limit)
@@ -139,7 +140,7 @@ def scan_key(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     return OK, end
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     """Read the entry at `at` into column `i` of `fields`; return (status, after it or position of what is wrong)."""
     status, cell = scan_key(buffer, at, limit, fields, i)
@@ -164,7 +165,7 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
     return OK, cell
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
     """Whether row or type change between two checked cells: then ReplicationSink begins a new Put or Delete."""
     type_before = buffer[before + 12 + int32_at(buffer, before + 4) - 1]
@@ -173,7 +174,7 @@ def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
     return not same_bytes(buffer, before + 14, int16_at(buffer, before + 12), cell + 14, int16_at(buffer, cell + 12))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
     """Read entries from `start` on into int64[ENTRY_FIELDS, n].
 

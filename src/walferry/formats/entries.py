@@ -49,7 +49,7 @@ def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | No
         pa.array(chosen.write_time[entry]),
         *cells_to_arrow(cells).columns,
         pa.repeat(pa.scalar(file), len(cells)),
-        pa.array(chosen.base + chosen.start[entry]),
+        pa.array(chosen.offset[entry]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=WAL_CELL_SCHEMA)
 

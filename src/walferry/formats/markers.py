@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
 from walferry.formats._cell_kernels import OK, int16_at, int32_at
+from walferry.formats._njit import kernel
 from walferry.formats._protobuf_kernels import VARINT, field_at
 
 MARKER_FLUSH = 1
@@ -54,7 +54,7 @@ WITHOUT_DATA = frozenset({Marker.REPLICATION})
 """passed over"""
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
     if length != len(constant):
         return False
@@ -64,7 +64,7 @@ def equals(buffer, start, length, constant):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def marker_of(buffer, cell):  # type: ignore[no-untyped-def]
     """The kind of marker that a checked cell is, by family and qualifier (WALEdit); 0 for a user's cell."""
     row_length = int16_at(buffer, cell + 12)

@@ -1,7 +1,9 @@
 """HBase's write-ahead log: header, entries, trailer (ProtobufLogWriter, AsyncProtobufLogWriter; 1.x to 3.x).
 
     'PWAL' | varint + WALHeader | ENTRY* | WALTrailer (empty) | int32 its length | 'LAWP'
-    ENTRY = varint + WALKey | following_kv_count times: int32 length + KeyValue
+    plain ENTRY = varint + WALKey | following_kv_count times: int32 length + KeyValue
+
+Entries that the file holds in another way (`wal_header`) are given out as plain ones too: see `wal_decoders`.
 
 The trailer is written when a file is closed. A file without one is still being written, or its writer died; it is not
 damaged. There are no checksums: damage shows only where it breaks the structure.
@@ -21,17 +23,18 @@ from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableI
 from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
+from walferry.formats._file_bytes import FileBytes
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
 from walferry.formats.markers import DATA_ELSEWHERE, Marker
 from walferry.formats.proto import hbase_pb2
-from walferry.formats.wal_compression_encryption import WalHeader, why_unreadable
+from walferry.formats.wal_decoders import REASONS, Decoder, DictionaryEntries, Entries, PlainEntries
+from walferry.formats.wal_header import WalHeader, why_unreadable
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
 EMPTY_TRAILER = b"\0\0\0\0" + TRAILER_MAGIC
 
 MAX_HEADER_BYTES = 1 << 20  # real ones have 80 to 170
-ENTRIES_PER_BATCH = 1 << 16
 
 
 class Ending(Enum):
@@ -43,15 +46,16 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class EntryBatch:
-    """n whole entries in file order, as columns; the bytes read are not copied.
+    """n whole plain entries in file order, as columns.
 
-    Positions are in `buffer` (uint8), whose first byte is at file offset `base`. `region`, `table` and `clusters`
-    are codes into `regions`, `tables` and `cluster_lists`, which grow with the file and are shared by all batches of
-    a reader.
+    Positions are in `buffer` (uint8), except `offset` and `offset_end`, which are in the file: in a compressed file an
+    entry has other bytes, and fewer. `region`, `table` and `clusters` are codes into `regions`, `tables` and
+    `cluster_lists`, which grow with the file and are shared by all batches of a reader.
     """
 
     buffer: Bytes
-    base: int
+    offset: Int64s  # of the entry in the file
+    offset_end: Int64s  # after it
     start: Int64s  # of the varint before the key
     end: Int64s  # after the last cell
     key_start: Int64s  # of the WALKey message
@@ -93,7 +97,8 @@ class EntryBatch:
         """The entries with these numbers, over the same buffer."""
         return EntryBatch(
             self.buffer,
-            self.base,
+            self.offset[which],
+            self.offset_end[which],
             self.start[which],
             self.end[which],
             self.key_start[which],
@@ -115,66 +120,80 @@ class EntryBatch:
 class WalReader:
     """Reads one WAL from its bytes as they arrive; iterate once to get its whole entries in batches.
 
-    `chunks` are the file's bytes from `offset` on, in pieces of any size; `file` names it in errors. With an offset
-    other than 0, which must be the start or end of an entry, no header is read (`header` is None).
+    `chunks` are the file's bytes from its beginning, in pieces of any size; `file` names it in errors. `recovered`: it
+    is one of a region's recovered.edits, whose dictionaries are smaller.
 
     The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
-    included), DamagedInputError when it is not a WAL, UnreadableInputError for compressed or encrypted files and for
-    unknown codecs and writers. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that
+    included), DamagedInputError when it is not a WAL, UnreadableInputError for kinds of file that are not read, unknown
+    codecs and writers among them. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that
     cannot be read, `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
 
     Memory: the batch given out last and the next one. A batch has `batch_bytes`, or, when an entry does not fit, up to
     one and a half times that entry.
     """
 
-    def __init__(self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, offset: int = 0) -> None:
+    def __init__(
+        self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, recovered: bool = False
+    ) -> None:
         self._file = file
-        self._buffer = _Buffer(chunks, offset, batch_bytes)
         self._regions = _Names()
         self._tables = _Names()
         self._clusters = _Names()
-        self.header: WalHeader | None = self._read_header() if offset == 0 else None
-        self.end = self.header.size if self.header else offset  # file offset after the last entry given out
-        self.ending = Ending.UNFINISHED  # valid after iteration
+        raw = FileBytes(chunks, 0, batch_bytes)
+        self.header = self._read_header(raw)
+        self.end = self.header.size
+        """file offset after the last entry given out"""
+        self.ending = Ending.UNFINISHED
+        """valid after iteration"""
+        self._decoder: Decoder
+        if self.header.compressed:
+            tags = self.header.tag_compressed
+            self._decoder = DictionaryEntries(raw, self.end, batch_bytes, compressed_tags=tags, recovered=recovered)
+        else:
+            self._decoder = PlainEntries(raw, self.end, batch_bytes)
 
-    @classmethod
-    def resume(cls, chunks: Iterable[bytes], file: str, offset: int, *, batch_bytes: int = 16 << 20) -> WalReader:
-        """A reader that continues at an entry's `offset`, with chunks that begin there."""
-        return cls(chunks, file, batch_bytes=batch_bytes, offset=offset)
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        """Iterate again from where iteration stopped, with the file's bytes from `needs` on.
+
+        It may have come to the end of an unfinished file, or `chunks` may have failed.
+        """
+        self._decoder.resume(chunks)
+
+    @property
+    def needs(self) -> int:
+        """The file offset from which bytes are needed to continue: see `resume`."""
+        return self._decoder.raw.base + self._decoder.at
 
     @property
     def length(self) -> int:
         """Bytes of the file seen so far; after iteration, the length of the whole file."""
-        return self._buffer.length
+        return self._decoder.raw.length
 
     def __iter__(self) -> Iterator[EntryBatch]:
-        buffer = self._buffer
-        fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
-        at = self.end - buffer.base
+        decoder = self._decoder
         while True:
+            raw = decoder.raw
             # The last 8 bytes seen may be the trailer.
-            hold_back = 0 if buffer.finished and buffer.trailer_size is None else len(EMPTY_TRAILER)
-            limit = max(at, buffer.filled - hold_back)
-            status, count, at, wrong = kernels.scan_entries(buffer.data, at, limit, fields)
-            if count:
-                self.end = buffer.base + at
-                yield self._batch(fields[:, :count])
-            if status == kernels.FULL:
-                continue
-            if status not in (OK, INCOMPLETE) or buffer.finished:
-                self._finish(at, status, buffer.base + wrong)
+            hold_back = 0 if raw.finished and _trailer_size(raw) is None else len(EMPTY_TRAILER)
+            for entries in decoder.read(max(decoder.at, raw.filled - hold_back)):
+                self.end = int(entries.offset_end[-1])
+                yield self._batch(entries)
+                del entries  # its bytes are not kept while the next ones are read
+            if decoder.status not in (OK, INCOMPLETE) or raw.finished:
+                self._finish()
                 return
-            buffer.advance(at)
-            at = 0
+            at, decoder.at = decoder.at, 0
+            raw.advance(at)
 
-    def _batch(self, fields: Int64s) -> EntryBatch:
-        data = self._buffer.data[: self._buffer.filled]
+    def _batch(self, entries: Entries) -> EntryBatch:
+        data, fields = entries.buffer, entries.fields
         region = self._regions.codes(data, fields[kernels.REGION_START], fields[kernels.REGION_LENGTH])
         table = self._tables.codes(data, fields[kernels.TABLE_START], fields[kernels.TABLE_LENGTH])
         clusters = self._clusters.codes(data, fields[kernels.CLUSTERS_START], fields[kernels.CLUSTERS_LENGTH])
         return EntryBatch(
             buffer=data,
-            base=self._buffer.base,
+            offset=entries.offset,
+            offset_end=entries.offset_end,
             start=fields[kernels.START].copy(),
             end=fields[kernels.END].copy(),
             key_start=fields[kernels.KEY_START].copy(),
@@ -192,37 +211,36 @@ class WalReader:
             marker=fields[kernels.MARKER].astype(np.int8),
         )
 
-    def _finish(self, at: int, status: int, wrong: int) -> None:
+    def _finish(self) -> None:
         """Tell whole, unfinished and damaged files apart.
 
-        The entries end at `at` in the buffer; `status` says why no further one follows, `wrong` at which offset.
+        The decoder's `status` says why no entry follows, its `wrong` at which offset.
         """
-        buffer = self._buffer
-        buffer.drain()
-        end = buffer.base + at
-        size = buffer.trailer_size
+        decoder, raw, end = self._decoder, self._decoder.raw, self.end
+        raw.drain()
+        size = _trailer_size(raw)
         if size is not None:
-            entries_end = buffer.length - len(EMPTY_TRAILER)
+            entries_end = raw.length - len(EMPTY_TRAILER)
             if end == entries_end - size:
                 self.ending = Ending.WHOLE
                 return
             if end == entries_end:
                 raise self._damaged(end, f"the trailer claims {size} bytes, but entries are there")
-            if status == INCOMPLETE:
+            if decoder.status in (OK, INCOMPLETE):
                 raise self._damaged(end, "an entry runs into the trailer")
-        elif buffer.finished:
-            if EMPTY_TRAILER.startswith(buffer.data[at : buffer.filled][: len(EMPTY_TRAILER)].tobytes()):
+        elif raw.finished:
+            rest = raw.data[decoder.at : raw.filled]
+            if not decoder.inside and EMPTY_TRAILER.startswith(rest[: len(EMPTY_TRAILER)].tobytes()):
                 return
-            if status == INCOMPLETE:
-                later = kernels.find_entry(buffer.data, at, buffer.filled)
+            if decoder.status in (OK, INCOMPLETE):
+                later = decoder.find_later()
                 if later < 0:
                     return
-                later += buffer.base
                 raise self._damaged(end, f"an entry runs past the end of the file, over a whole one at {later}")
-        raise self._damaged(end, f"{kernels.REASONS.get(status, 'no entry begins here')} (at byte {wrong})")
+        reason = REASONS.get(decoder.status, "no entry begins here")
+        raise self._damaged(end, f"{reason} (at byte {decoder.wrong})")
 
-    def _read_header(self) -> WalHeader:
-        buffer = self._buffer
+    def _read_header(self, buffer: FileBytes) -> WalHeader:
         buffer.need(len(MAGIC) + 10)
         magic = buffer.data[: min(len(MAGIC), buffer.filled)].tobytes()
         if magic != MAGIC[: len(magic)]:
@@ -265,6 +283,13 @@ class WalReader:
         )
 
 
+def _trailer_size(raw: FileBytes) -> int | None:
+    """The trailer's size according to the last 8 bytes seen; None if they are not the end of a trailer."""
+    if len(raw.last) < len(EMPTY_TRAILER) or not raw.last.endswith(TRAILER_MAGIC):
+        return None
+    return int.from_bytes(raw.last[:4], "big", signed=True)
+
+
 class _Names:
     """A growing dictionary of names and their codes."""
 
@@ -284,77 +309,3 @@ class _Names:
         if code == len(self.names):
             self.names.append(name)
         return code
-
-
-class _Buffer:
-    """The part of the file that is in memory: `data[:filled]`, whose first byte is at file offset `base`.
-
-    Batches keep views of `data`, so reading on allocates a new array and never overwrites an old one.
-    """
-
-    def __init__(self, chunks: Iterable[bytes], base: int, size: int) -> None:
-        self._chunks = iter(chunks)
-        self._pending = memoryview(b"")
-        self._size = max(size, 64)
-        self.data: Bytes = np.empty(self._size, np.uint8)
-        self.base = base
-        self.filled = 0
-        self.finished = False  # data[:filled] reaches to the end of the file
-        self.last = b""  # the last 8 bytes seen
-        self.length = base  # file offset after them
-        self._fill()
-
-    def need(self, filled: int) -> None:
-        """Have at least `filled` bytes in `data`, unless the file ends first."""
-        if filled > len(self.data):
-            self._move(0, filled)
-
-    def advance(self, at: int) -> None:
-        """Drop what comes before `at` and read on; at least one byte is added unless the file ends."""
-        left = self.filled - at
-        self._move(at, left + left // 2)
-
-    def drain(self) -> None:
-        """Read the rest of the file without keeping it."""
-        self._see(self._pending)
-        while self._next_chunk():
-            self._see(self._pending)
-        self._pending = memoryview(b"")
-
-    def _move(self, at: int, size: int) -> None:
-        kept = self.data[at : self.filled]
-        self.data = np.empty(max(self._size, size), np.uint8)
-        self.data[: len(kept)] = kept
-        self.filled = len(kept)
-        self.base += at
-        del kept  # with it the old array, unless a batch has it
-        self._fill()
-
-    def _fill(self) -> None:
-        while self.filled < len(self.data):
-            if not self._pending and not self._next_chunk():
-                self.finished = True
-                return
-            taken = self._pending[: len(self.data) - self.filled]
-            self.data[self.filled : self.filled + len(taken)] = np.frombuffer(taken, np.uint8)
-            self.filled += len(taken)
-            self._pending = self._pending[len(taken) :]
-            self._see(taken)
-
-    def _next_chunk(self) -> bool:
-        for chunk in self._chunks:
-            if len(chunk):
-                self._pending = memoryview(chunk)
-                return True
-        return False
-
-    def _see(self, seen: memoryview) -> None:
-        self.last = (self.last + seen[-8:].tobytes())[-8:]
-        self.length += len(seen)
-
-    @property
-    def trailer_size(self) -> int | None:
-        """The trailer's size according to the last 8 bytes seen; None if they are not the end of a trailer."""
-        if len(self.last) < len(EMPTY_TRAILER) or not self.last.endswith(TRAILER_MAGIC):
-            return None
-        return int.from_bytes(self.last[:4], "big", signed=True)

@@ -88,7 +88,7 @@ def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
             for i in np.flatnonzero(batch.holds_data):
                 table = batch.tables[batch.table[i]]
                 if table in tables:
-                    found.append(f"{table.decode()} in {file.name} at byte {batch.base + int(batch.start[i])}")
+                    found.append(f"{table.decode()} in {file.name} at byte {int(batch.offset[i])}")
     return found
 
 

@@ -182,8 +182,8 @@ def entries_to_arrow(batch: EntryBatch, file: str) -> pa.RecordBatch:
         pa.array(batch.cell_count),
         kinds.take(pa.array(np.searchsorted(np.array(Marker), batch.marker))),
         pa.repeat(pa.scalar(file), len(batch)),
-        pa.array(batch.base + batch.start),
-        pa.array(batch.end - batch.start),
+        pa.array(batch.offset),
+        pa.array(batch.offset_end - batch.offset),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
 

@@ -15,12 +15,14 @@ from walferry.errors import DamagedInputError, GapError, TransientError, Unfinis
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import Ending, EntryBatch, WalReader
-from walferry.formats.wal_compression_encryption import WalHeader
+from walferry.formats.wal_header import WalHeader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 
 CLOSE_SECONDS = 20.0
 BATCH_BYTES = 16 << 20
+RECOVERED_EDITS = "recovered.edits"
+"""the folder of a region in which HBase puts the edits of a dead server's logs"""
 _HEADER_BYTES = 4096  # real headers have 80 to 170
 
 
@@ -84,7 +86,7 @@ def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
     """
     try:
         for batch in open_wal(files, root, file, Until.NOW, batch_bytes=_HEADER_BYTES):
-            return batch.base + int(batch.end[-1])
+            return int(batch.offset_end[-1])
     except (DamagedInputError, UnreadableInputError):
         return 1
     except GapError:
@@ -128,17 +130,19 @@ class Wal:
 
     def __iter__(self) -> Iterator[EntryBatch]:
         deadline = time.monotonic() + CLOSE_SECONDS
-        reached = 0  # end of the last entry given out
+        reader: WalReader | None = None
         while True:
             now = self.locate()
             ending = Ending.UNFINISHED
             try:
-                reader = self._reader(now, reached)
+                if reader is None:
+                    reader = self._reader(now.path)
+                else:
+                    reader.resume(self._file_system.read(now.path, reader.needs))
                 for batch in reader:
-                    reached = reader.end
                     yield batch
                     del batch  # its bytes are not kept while the next ones are read
-                self.length, reached, ending = reader.length, reader.end, reader.ending
+                self.length, ending = reader.length, reader.ending
                 self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
             except FileNotFoundError:
                 continue  # moved between locating and reading it
@@ -156,11 +160,9 @@ class Wal:
                 )
             time.sleep(0.5)
 
-    def _reader(self, now: WalFile, offset: int) -> WalReader:
-        chunks = self._file_system.read(now.path, offset)
-        if offset:
-            return WalReader.resume(chunks, self._name, offset, batch_bytes=self._batch_bytes)
-        return WalReader(chunks, self._name, batch_bytes=self._batch_bytes)
+    def _reader(self, path: str) -> WalReader:
+        recovered = f"/{RECOVERED_EDITS}/" in path
+        return WalReader(self._file_system.read(path), self._name, batch_bytes=self._batch_bytes, recovered=recovered)
 
 
 def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
@@ -174,11 +176,14 @@ def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
     )
 
 
-def entry_at(wal: Iterable[EntryBatch], offset: int) -> bytes:
-    """The bytes of the entry that begins at an offset of its file. Raises ValueError when none does."""
+def entry_at(wal: Iterable[EntryBatch], offset: int) -> tuple[bytes, int]:
+    """The entry that begins at an offset of its file, as a plain one, and the offset after it.
+
+    Raises ValueError when none begins there.
+    """
     for batch in wal:
-        for entry in np.flatnonzero(batch.base + batch.start == offset):
-            return bytes(batch.buffer[batch.start[entry] : batch.end[entry]])
+        for entry in np.flatnonzero(batch.offset == offset):
+            return batch.buffer[batch.start[entry] : batch.end[entry]].tobytes(), int(batch.offset_end[entry])
     raise ValueError(f"no entry begins at byte {offset}")
 
 

@@ -23,7 +23,7 @@ PIPE = cast(Route, SimpleNamespace(tables={"t1": "t1"}))
 def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windows_own_does() -> None:
     content = header() + b"".join(entry([CELL], at, write_time=at) for at in (5, 15, 25, 26)) + TRAILER
     (batch,) = WalReader([content], "file")
-    offsets = [batch.base + int(start) for start in batch.start]
+    offsets = batch.offset.tolist()
 
     def chosen(*absent: int) -> list[int]:
         task = RowTask(

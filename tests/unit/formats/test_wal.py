@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
-from walferry.formats import wal
+from walferry.formats import wal_decoders
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2
@@ -50,22 +50,22 @@ def chunks(data: bytes, size: int) -> Iterator[bytes]:
 def few_entries_a_batch() -> Iterator[None]:
     """Thousands of readers of a few entries: the kernel would clear megabytes for each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wal, "ENTRIES_PER_BATCH", 1000)
+        patch.setattr(wal_decoders, "ENTRIES_PER_BATCH", 1000)
         yield
 
 
 class Outcome:
     """What reading a file came to: its entries as (offset, bytes), its ending, its error."""
 
-    def __init__(self, data: bytes, size: int = 1 << 20, batch_bytes: int = 1 << 20, offset: int = 0) -> None:
+    def __init__(self, data: bytes, size: int = 1 << 20, batch_bytes: int = 1 << 20) -> None:
         self.entries: list[tuple[int, bytes]] = []
         self.ending: Ending | None = None
         self.error: DamagedInputError | UnfinishedInputError | None = None
         try:
-            reader = WalReader(chunks(data[offset:], size), "some.wal", batch_bytes=batch_bytes, offset=offset)
+            reader = WalReader(chunks(data, size), "some.wal", batch_bytes=batch_bytes)
             for batch in reader:
                 self._add(batch)
-                assert reader.end == batch.base + batch.end[-1]
+                assert reader.end == batch.offset_end[-1]
         except (DamagedInputError, UnfinishedInputError) as error:
             self.error = error
         else:
@@ -74,8 +74,8 @@ class Outcome:
             assert reader.length == len(data)
 
     def _add(self, batch: EntryBatch) -> None:
-        for start, end in zip(batch.start, batch.end, strict=True):
-            self.entries.append((batch.base + int(start), batch.buffer[start:end].tobytes()))
+        for offset, start, end in zip(batch.offset.tolist(), batch.start, batch.end, strict=True):
+            self.entries.append((offset, batch.buffer[start:end].tobytes()))
 
 
 def expected(count: int) -> list[tuple[int, bytes]]:
@@ -112,18 +112,17 @@ def test_the_header_says_who_wrote_the_file_and_where_entries_begin() -> None:
     assert known is not None
     assert (known.writer, known.codec, known.size) == ("ProtobufLogWriter", CODEC, 85)
     of_1_7 = {"has_value_compression": None, "has_tag_compression": None}
-    assert WalReader([header(**of_1_7)], "some.wal").header.size == 81  # type: ignore[union-attr]
+    assert WalReader([header(**of_1_7)], "some.wal").header.size == 81
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"has_compression": True}, "compressed WAL"),
         ({"encryption_key": b"k"}, "encrypted WAL"),
         ({"cell_codec_cls_name": "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"}, "encrypted WAL"),
         ({"cell_codec_cls_name": "org.example.IndexedWALEditCodec"}, "org.example.IndexedWALEditCodec"),
         ({"writer_cls_name": "OtherWriter"}, "OtherWriter"),
-        ({"has_value_compression": True, "value_compression_algorithm": 1}, "compressed WAL"),
+        ({"has_value_compression": True, "value_compression_algorithm": 1}, "compressed values"),
     ],
 )
 def test_what_cannot_be_read_yet_is_refused_by_its_name(fields: dict[str, Any], named: str) -> None:
@@ -253,14 +252,15 @@ def test_something_else_than_a_wal_is_damage_at_its_first_byte() -> None:
     assert outcome.error.offset == 0
 
 
-def test_reading_goes_on_at_the_end_of_an_entry() -> None:
-    whole = Outcome(CLOSED)
-    offset, _ = whole.entries[17]
-    resumed = Outcome(CLOSED, offset=offset)
-    assert resumed.entries == whole.entries[17:]
-    assert resumed.ending is Ending.WHOLE
-    behind_all = Outcome(CLOSED, offset=len(CLOSED) - 8)
-    assert (behind_all.entries, behind_all.ending) == ([], Ending.WHOLE)
+@pytest.mark.parametrize("cut", [200, 5000, len(CLOSED) - 9, len(CLOSED) - 8, len(CLOSED) - 3])
+def test_reading_goes_on_where_the_file_ended_before(cut: int) -> None:
+    reader = WalReader([CLOSED[:cut]], "some.wal")
+    numbers = [number for batch in reader for number in batch.sequence_number]
+    assert reader.ending is Ending.UNFINISHED
+    reader.resume([CLOSED[reader.needs :]])
+    numbers += [number for batch in reader for number in batch.sequence_number]
+    assert numbers == [number for batch in WalReader([CLOSED], "some.wal") for number in batch.sequence_number]
+    assert (reader.ending, reader.length) == (Ending.WHOLE, len(CLOSED))
 
 
 def test_a_damaged_length_does_not_make_the_reader_take_in_the_rest_of_the_file() -> None:
@@ -282,7 +282,7 @@ def test_a_damaged_length_does_not_make_the_reader_take_in_the_rest_of_the_file(
     assert taken == 1  # found after one buffer, not after 800 MB
     with pytest.raises(DamagedInputError, match="lengths of a cell contradict"):
         next(batches)
-    assert len(reader._buffer.data) <= 1 << 17
+    assert len(reader._decoder.raw.data) <= 1 << 17
 
 
 def test_an_entry_larger_than_a_batch_is_read_whole() -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from unit.formats.compressed_builder import Compressor
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import DamagedInputError, GapError, TransientError, UnreadableInputError
 from walferry.formats.cells import encode_cell
 from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, list_wals
-from walferry.wal.open import Until, bytes_held, open_wal, open_wal_at
+from walferry.wal.open import Until, bytes_held, entry_at, open_wal, open_wal_at
 
 SERVER = "rs,1,2"
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
@@ -122,10 +123,12 @@ def test_the_header_alone_is_read_however_the_rest_looks(tmp_path: Path) -> None
 
 
 def test_a_file_of_a_kind_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
-    wal = open_wal(Local(), str(tmp_path), live(tmp_path, header(has_compression=True)))
-    with pytest.raises(UnreadableInputError, match="compressed WAL"):
+    wal = open_wal(
+        Local(), str(tmp_path), live(tmp_path, header(cell_codec_cls_name="org.example.IndexedWALEditCodec"))
+    )
+    with pytest.raises(UnreadableInputError, match="IndexedWALEditCodec"):
         wal.header()
-    with pytest.raises(UnreadableInputError, match="compressed WAL"):
+    with pytest.raises(UnreadableInputError, match="IndexedWALEditCodec"):
         list(wal)
 
 
@@ -170,3 +173,53 @@ def test_a_file_that_was_deleted_since_it_was_listed_holds_nothing(tmp_path: Pat
     Local().mkdirs(f"{tmp_path}/WALs/{SERVER}")
     gone = WalFile("rs%2C1%2C2.7", "rs%2C1%2C2", SERVER, 7, "/gone", Place.LIVE, 0)
     assert bytes_held(Local(), str(tmp_path), gone) == 0
+
+
+class Growing(Local):
+    """A file system on which a log gets more bytes each time it is read."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._shown = 300
+
+    def status(self, path: str) -> FileStatus | None:
+        status = super().status(path)
+        return replace(status, length=0) if status else status
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        assert offset <= self._shown
+        yield self._content[offset : self._shown]
+        self._shown += 250
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_log_that_grows_while_it_is_read_is_read_on_where_it_ended(compressed: bool, tmp_path: Path) -> None:
+    compressor = Compressor()
+    begin, write = (compressor.header, compressor.entry) if compressed else (header(), entry)
+    content = begin + b"".join(write([CELL], i + 1) for i in range(12)) + TRAILER
+    wal = open_wal(Growing(content), str(tmp_path), live(tmp_path, content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "CLOSE_SECONDS", 30)
+        patch.setattr("time.sleep", lambda seconds: None)
+        assert [number for batch in wal for number in batch.sequence_number] == list(range(1, 13))
+
+
+def test_one_entry_of_a_compressed_log_comes_as_a_plain_one_with_the_offset_after_it(tmp_path: Path) -> None:
+    compressor = Compressor()
+    entries = [compressor.entry([CELL, CELL], i + 1) for i in range(3)]
+    path = tmp_path / "some.wal"
+    path.write_bytes(compressor.header + b"".join(entries) + TRAILER)
+    start = len(compressor.header + entries[0])
+    assert entry_at(open_wal_at(Local(), str(path)), start) == (entry([CELL, CELL], 2), start + len(entries[1]))
+    with pytest.raises(ValueError, match="no entry begins"):
+        entry_at(open_wal_at(Local(), str(path)), start + 1)
+
+
+def test_a_log_of_recovered_edits_has_dictionaries_of_one_region_and_one_table(tmp_path: Path) -> None:
+    compressor = Compressor(names=1)
+    tables = [b"t1", b"t2", b"t1", b"t1"]
+    path = tmp_path / "recovered.edits" / "0000000000000000012"
+    path.parent.mkdir()
+    path.write_bytes(compressor.header + b"".join(compressor.entry([CELL], table_name=name) for name in tables))
+    (batch,) = open_wal_at(Local(), str(path))
+    assert [batch.tables[code] for code in batch.table] == tables

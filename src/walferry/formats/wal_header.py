@@ -1,9 +1,4 @@
-"""How the entries of a WAL are encoded, as its header says: plain, compressed or encrypted.
-
-Only plain ones are read; the others are refused by name. Dictionary decompression and decryption belong here. Their
-state would have to survive `WalReader.resume`, which reads a file on without its header, and `_wal_kernels` scans the
-bytes as they stand in the file.
-"""
+"""The header of a WAL: who wrote it, and how its entries are encoded."""
 
 from __future__ import annotations
 
@@ -21,6 +16,7 @@ class WalHeader:
     writer: str | None
     codec: str | None
     compressed: bool
+    """names are in dictionaries (hbase.regionserver.wal.enablecompression)"""
     tag_compressed: bool
     value_compressed: bool
     encrypted: bool
@@ -35,6 +31,6 @@ def why_unreadable(header: WalHeader) -> str | None:
         return f"WAL of an unknown writer, {header.writer}"
     if header.codec not in {CODEC, None}:
         return f"WAL with cells of an unknown codec, {header.codec}"
-    if header.compressed or header.value_compressed:
-        return "compressed WAL (hbase.regionserver.wal.enablecompression): dictionaries are not read yet"
+    if header.value_compressed:
+        return "WAL with compressed values (hbase.regionserver.wal.value.enablecompression): not read yet"
     return None

@@ -1,0 +1,219 @@
+"""From a WAL's bytes to plain entries: as they are in the file, or expanded.
+
+Positions in a file and in the buffer of what is given out are different things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from walferry.formats import _dictionary_kernels as dictionaries
+from walferry.formats import _expand_kernels as expansion
+from walferry.formats import _wal_kernels as kernels
+from walferry.formats._cell_kernels import INCOMPLETE, OK
+from walferry.formats._file_bytes import FileBytes
+from walferry.formats._find_kernels import find_compressed_entry
+from walferry.formats.cells import Bytes, Int64s
+
+ENTRIES_PER_BATCH = 1 << 16
+MANY_NAMES = 32767
+"""the capacity of a dictionary (HBase: Short.MAX_VALUE)"""
+COLUMN_NAMES = 127
+"""that of the dictionaries of families and of qualifiers (HBase: Byte.MAX_VALUE)"""
+MAX_ENTRY_BYTES = 1 << 29
+"""of a plain entry that was expanded: twice what a server accepts in one request by default"""
+_LEAST_ARENA_BYTES = 1 << 16
+_RAW_BYTES = 1 << 20
+"""of a compressed file in memory, besides what it was expanded to"""
+
+REASONS = kernels.REASONS | expansion.REASONS
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Whole plain entries in `buffer`: int64[ENTRY_FIELDS, n] as `_wal_kernels` has it; where each is in the file."""
+
+    buffer: Bytes
+    fields: Int64s
+    offset: Int64s
+    offset_end: Int64s
+
+
+class Decoder(Protocol):
+    """Reads the entries of one file."""
+
+    raw: FileBytes
+    at: int
+    """position in `raw` from which nothing was read yet"""
+    status: int
+    """after `read`: OK or INCOMPLETE, if more bytes are needed; otherwise why no entry follows"""
+    wrong: int
+    """after `read`: the file offset of what is wrong"""
+
+    @property
+    def inside(self) -> bool:
+        """Whether `at` is inside an entry whose beginning was read."""
+        ...
+
+    def read(self, limit: int) -> Iterator[Entries]:
+        """The entries in `raw.data[:limit]`; they may come later, but at the latest when `raw` is finished."""
+        ...
+
+    def find_later(self) -> int:
+        """File offset of the first whole entry in `raw`, however the one before it looks; -1 if there is none."""
+        ...
+
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        """Go on with a file's bytes from `raw.base + at` on."""
+        ...
+
+
+class PlainEntries:
+    """Entries that are in the file as they are given out; not copied."""
+
+    inside = False
+
+    def __init__(self, raw: FileBytes, at: int, batch_bytes: int) -> None:
+        self.raw = raw
+        self.at = at
+        self.status = OK
+        self.wrong = 0
+        self._batch_bytes = batch_bytes
+        self._fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
+
+    def read(self, limit: int) -> Iterator[Entries]:
+        """See `Decoder`."""
+        while True:
+            data = self.raw.data
+            self.status, count, self.at, wrong = kernels.scan_entries(data, self.at, limit, self._fields)
+            self.wrong = self.raw.base + wrong
+            if count:
+                fields = self._fields[:, :count]
+                base = self.raw.base
+                yield Entries(data[: self.raw.filled], fields, base + fields[kernels.START], base + fields[kernels.END])
+            if self.status != kernels.FULL:
+                return
+
+    def find_later(self) -> int:
+        """See `Decoder`."""
+        found = int(kernels.find_entry(self.raw.data, self.at, self.raw.filled))
+        return found if found < 0 else self.raw.base + found
+
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        """See `Decoder`."""
+        self.raw = FileBytes(chunks, self.raw.base + self.at, self._batch_bytes)
+        self.at = 0
+
+
+class DictionaryEntries:
+    """Entries of a dictionary-compressed file, expanded. It can only be read from its first entry on.
+
+    `recovered`: of a file in a region's recovered.edits, for which HBase keeps one region's and one table's name.
+
+    Memory: a MiB of the file, plain entries of `batch_bytes` (if one does not fit, up to one and a half times that
+    one), and the names in the dictionaries, twice at most.
+    """
+
+    def __init__(
+        self, raw: FileBytes, at: int, batch_bytes: int, *, compressed_tags: bool, recovered: bool = False
+    ) -> None:
+        self.raw = raw
+        self.at = at
+        self.status = OK
+        self.wrong = 0
+        self._batch_bytes = max(batch_bytes, 64)
+        self._fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
+        self._work = _new(self._batch_bytes, compressed_tags=compressed_tags, recovered=recovered)
+
+    @property
+    def inside(self) -> bool:
+        """See `Decoder`."""
+        return bool(self._work.state[expansion.PHASE] != expansion.AT_KEY)
+
+    def read(self, limit: int) -> Iterator[Entries]:
+        """See `Decoder`."""
+        while True:
+            status, self.at, wrong = expansion.expand_entries(self.raw.data, self.at, limit, self.raw.base, self._work)
+            if status == expansion.ARENA_FULL:
+                self._renew_arena()
+                continue
+            self.status, self.wrong = status, self.raw.base + wrong
+            more = status in (expansion.OUT_FULL, kernels.FULL)
+            if more or status not in (OK, INCOMPLETE) or self.raw.finished:
+                yield from self._take()
+                self._renew_out()
+            if not more or self.status != status:
+                return
+
+    def _take(self) -> Iterator[Entries]:
+        """The whole entries in `out`, which belongs to the caller then.
+
+        Sets `status` when one of them turns out to be none.
+        """
+        state, out = self._work.state, self._work.out
+        entries, whole = int(state[expansion.ENTRIES]), int(state[expansion.WHOLE])
+        status, count, _, _ = kernels.scan_entries(out, 0, whole, self._fields)
+        spans = self._work.spans[:, :entries].copy()
+        state[expansion.ENTRIES] = 0
+        if count:
+            yield Entries(out[:whole], self._fields[:, :count], spans[0, :count], spans[1, :count])
+        if count < entries:
+            self.status, self.wrong = status, int(spans[0, count])
+
+    def _renew_out(self) -> None:
+        """A new array for plain entries, with the beginning of the one that is being read."""
+        state, out = self._work.state, self._work.out
+        begun = out[state[expansion.WHOLE] : state[expansion.FILLED]]
+        size = len(begun) + int(state[expansion.NEEDED])
+        new = np.empty(self._batch_bytes if size <= self._batch_bytes else size + size // 2, np.uint8)
+        new[: len(begun)] = begun
+        state[expansion.FILLED] = len(begun)
+        state[expansion.WHOLE] = 0
+        state[expansion.NEEDED] = 0
+        self._work = self._work._replace(out=new)
+
+    def _renew_arena(self) -> None:
+        """A new array for names, without those that are in no dictionary any more."""
+        work = self._work
+        size = int(dictionaries.live_bytes(work.slots, work.uses) + work.state[expansion.NEEDED])
+        arena = np.empty(max(2 * size, _LEAST_ARENA_BYTES), np.uint8)
+        work.state[expansion.ARENA_USED] = dictionaries.compact(work.slots, work.uses, work.arena, arena)
+        self._work = work._replace(arena=arena)
+
+    def find_later(self) -> int:
+        """See `Decoder`."""
+        found = int(find_compressed_entry(self.raw.data, self.at, self.raw.filled))
+        return found if found < 0 else self.raw.base + found
+
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        """See `Decoder`."""
+        self.raw = FileBytes(chunks, self.raw.base + self.at, min(self._batch_bytes, _RAW_BYTES))
+        self.at = 0
+
+
+def _new(batch_bytes: int, *, compressed_tags: bool, recovered: bool) -> expansion.Expansion:
+    """The state before a file's first entry."""
+    capacities = np.full(dictionaries.DICTIONARIES, MANY_NAMES, np.int64)
+    capacities[[dictionaries.REGIONS, dictionaries.TABLES]] = 1 if recovered else MANY_NAMES
+    capacities[[dictionaries.FAMILIES, dictionaries.QUALIFIERS]] = COLUMN_NAMES
+    uses = np.full((dictionaries.DICTIONARIES, dictionaries.USE_FIELDS), -1, np.int64)
+    uses[:, dictionaries.FIRST] = np.cumsum(capacities) - capacities
+    uses[:, dictionaries.CAPACITY] = capacities
+    uses[:, dictionaries.SIZE] = 0
+    state = np.zeros(expansion.STATE_FIELDS, np.int64)
+    state[expansion.MAX_ENTRY] = MAX_ENTRY_BYTES
+    return expansion.Expansion(
+        slots=np.empty((int(capacities.sum()), dictionaries.SLOT_FIELDS), np.int64),
+        uses=uses,
+        arena=np.empty(_LEAST_ARENA_BYTES, np.uint8),
+        key=np.empty(kernels.MAX_KEY_BYTES, np.uint8),
+        out=np.empty(batch_bytes, np.uint8),
+        spans=np.empty((2, ENTRIES_PER_BATCH), np.int64),
+        values=np.empty((4, 1), np.int64),
+        state=state,
+        compressed_tags=compressed_tags,
+    )
