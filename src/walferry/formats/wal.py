@@ -27,8 +27,9 @@ from walferry.formats._file_bytes import FileBytes
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
 from walferry.formats.markers import DATA_ELSEWHERE, Marker
 from walferry.formats.proto import hbase_pb2
+from walferry.formats.value_codecs import CODECS
 from walferry.formats.wal_decoders import REASONS, Decoder, DictionaryEntries, Entries, PlainEntries
-from walferry.formats.wal_header import WalHeader, why_unreadable
+from walferry.formats.wal_header import WalHeader, algorithm_name, why_unreadable
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
@@ -147,8 +148,15 @@ class WalReader:
         """valid after iteration"""
         self._decoder: Decoder
         if self.header.compressed:
-            tags = self.header.tag_compressed
-            self._decoder = DictionaryEntries(raw, self.end, batch_bytes, compressed_tags=tags, recovered=recovered)
+            codec = self.header.value_codec
+            self._decoder = DictionaryEntries(
+                raw,
+                self.end,
+                batch_bytes,
+                compressed_tags=self.header.tag_compressed,
+                values=CODECS[codec] if codec else None,
+                recovered=recovered,
+            )
         else:
             self._decoder = PlainEntries(raw, self.end, batch_bytes)
 
@@ -268,7 +276,9 @@ class WalReader:
             codec=message.cell_codec_cls_name if message.HasField("cell_codec_cls_name") else None,
             compressed=message.has_compression,
             tag_compressed=message.has_tag_compression,
-            value_compressed=message.has_value_compression,
+            value_codec=algorithm_name(message.value_compression_algorithm)
+            if message.has_compression and message.has_value_compression
+            else None,
             encrypted=message.HasField("encryption_key"),
             size=end,
         )

@@ -18,6 +18,7 @@ from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats._file_bytes import FileBytes
 from walferry.formats._find_kernels import find_compressed_entry
 from walferry.formats.cells import Bytes, Int64s
+from walferry.formats.value_codecs import ValueCodec
 
 ENTRIES_PER_BATCH = 1 << 16
 MANY_NAMES = 32767
@@ -26,6 +27,8 @@ COLUMN_NAMES = 127
 """that of the dictionaries of families and of qualifiers (HBase: Byte.MAX_VALUE)"""
 MAX_ENTRY_BYTES = 1 << 29
 """of a plain entry that was expanded: twice what a server accepts in one request by default"""
+VALUES_AT_ONCE = 1 << 12
+"""compressed values that are found before they are decompressed"""
 _LEAST_ARENA_BYTES = 1 << 16
 _RAW_BYTES = 1 << 20
 """of a compressed file in memory, besides what it was expanded to"""
@@ -112,14 +115,22 @@ class PlainEntries:
 class DictionaryEntries:
     """Entries of a dictionary-compressed file, expanded. It can only be read from its first entry on.
 
-    `recovered`: of a file in a region's recovered.edits, for which HBase keeps one region's and one table's name.
+    `values`: how values are compressed; None: not at all. `recovered`: of a file in a region's recovered.edits, for
+    which HBase keeps one region's and one table's name.
 
     Memory: a MiB of the file, plain entries of `batch_bytes` (if one does not fit, up to one and a half times that
     one), and the names in the dictionaries, twice at most.
     """
 
     def __init__(
-        self, raw: FileBytes, at: int, batch_bytes: int, *, compressed_tags: bool, recovered: bool = False
+        self,
+        raw: FileBytes,
+        at: int,
+        batch_bytes: int,
+        *,
+        compressed_tags: bool,
+        values: ValueCodec | None = None,
+        recovered: bool = False,
     ) -> None:
         self.raw = raw
         self.at = at
@@ -127,7 +138,10 @@ class DictionaryEntries:
         self.wrong = 0
         self._batch_bytes = max(batch_bytes, 64)
         self._fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
-        self._work = _new(self._batch_bytes, compressed_tags=compressed_tags, recovered=recovered)
+        self._values = values
+        self._broken = -1  # where in `out` a value belongs that cannot be decompressed
+        ratio = values.max_ratio if values else 0
+        self._work = _new(self._batch_bytes, compressed_tags=compressed_tags, max_ratio=ratio, recovered=recovered)
 
     @property
     def inside(self) -> bool:
@@ -138,6 +152,10 @@ class DictionaryEntries:
         """See `Decoder`."""
         while True:
             status, self.at, wrong = expansion.expand_entries(self.raw.data, self.at, limit, self.raw.base, self._work)
+            if self._work.state[expansion.VALUES] and (bad := self._decompress_values()) >= 0:
+                status, wrong = expansion.BAD_VALUE, bad
+            if status == expansion.VALUES_FULL:
+                continue
             if status == expansion.ARENA_FULL:
                 self._renew_arena()
                 continue
@@ -159,10 +177,27 @@ class DictionaryEntries:
         status, count, _, _ = kernels.scan_entries(out, 0, whole, self._fields)
         spans = self._work.spans[:, :entries].copy()
         state[expansion.ENTRIES] = 0
+        if self._broken >= 0:
+            before = int(np.searchsorted(self._fields[kernels.END, :count], self._broken, side="right"))
+            if before < count:
+                status, count = expansion.BAD_VALUE, before
         if count:
             yield Entries(out[:whole], self._fields[:, :count], spans[0, :count], spans[1, :count])
         if count < entries:
             self.status, self.wrong = status, int(spans[0, count])
+
+    def _decompress_values(self) -> int:
+        """Fill in the values that were found; where in `raw` the first is that cannot be decompressed, or -1."""
+        assert self._values is not None
+        state = self._work.state
+        raw, out = self.raw.data.data, self._work.out.data
+        values = self._work.values[:, : state[expansion.VALUES]].T.tolist()
+        state[expansion.VALUES] = 0
+        for start, size, to, length in values:
+            if not self._values.decompress(raw[start : start + size], out[to : to + length]):
+                self._broken = to
+                return int(start)
+        return -1
 
     def _renew_out(self) -> None:
         """A new array for plain entries, with the beginning of the one that is being read."""
@@ -195,7 +230,7 @@ class DictionaryEntries:
         self.at = 0
 
 
-def _new(batch_bytes: int, *, compressed_tags: bool, recovered: bool) -> expansion.Expansion:
+def _new(batch_bytes: int, *, compressed_tags: bool, max_ratio: int, recovered: bool) -> expansion.Expansion:
     """The state before a file's first entry."""
     capacities = np.full(dictionaries.DICTIONARIES, MANY_NAMES, np.int64)
     capacities[[dictionaries.REGIONS, dictionaries.TABLES]] = 1 if recovered else MANY_NAMES
@@ -206,6 +241,7 @@ def _new(batch_bytes: int, *, compressed_tags: bool, recovered: bool) -> expansi
     uses[:, dictionaries.SIZE] = 0
     state = np.zeros(expansion.STATE_FIELDS, np.int64)
     state[expansion.MAX_ENTRY] = MAX_ENTRY_BYTES
+    state[expansion.MAX_RATIO] = max_ratio
     return expansion.Expansion(
         slots=np.empty((int(capacities.sum()), dictionaries.SLOT_FIELDS), np.int64),
         uses=uses,
@@ -213,7 +249,7 @@ def _new(batch_bytes: int, *, compressed_tags: bool, recovered: bool) -> expansi
         key=np.empty(kernels.MAX_KEY_BYTES, np.uint8),
         out=np.empty(batch_bytes, np.uint8),
         spans=np.empty((2, ENTRIES_PER_BATCH), np.int64),
-        values=np.empty((4, 1), np.int64),
+        values=np.empty((4, VALUES_AT_ONCE), np.int64),
         state=state,
         compressed_tags=compressed_tags,
     )

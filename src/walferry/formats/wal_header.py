@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from walferry.formats.value_codecs import ALGORITHMS, CODECS
+
 WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter"}
 CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
 SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
@@ -18,9 +20,15 @@ class WalHeader:
     compressed: bool
     """names are in dictionaries (hbase.regionserver.wal.enablecompression)"""
     tag_compressed: bool
-    value_compressed: bool
+    value_codec: str | None
+    """by which algorithm values are compressed (`value_codecs`); None: they are not"""
     encrypted: bool
     size: int
+
+
+def algorithm_name(number: int) -> str:
+    """What the header calls by a number in `value_compression_algorithm`."""
+    return ALGORITHMS[number] if number < len(ALGORITHMS) else f"algorithm {number}"
 
 
 def why_unreadable(header: WalHeader) -> str | None:
@@ -31,6 +39,6 @@ def why_unreadable(header: WalHeader) -> str | None:
         return f"WAL of an unknown writer, {header.writer}"
     if header.codec not in {CODEC, None}:
         return f"WAL with cells of an unknown codec, {header.codec}"
-    if header.value_compressed:
-        return "WAL with compressed values (hbase.regionserver.wal.value.enablecompression): not read yet"
+    if header.value_codec not in {*CODECS, None}:
+        return f"WAL with values compressed by {header.value_codec}, not by {', '.join(CODECS)}"
     return None

@@ -109,3 +109,19 @@ class Compressor:
         if not self._compress_tags:
             return encoded + tags
         return encoded + b"".join(self.tags.encode(bytes([kind]) + content) for kind, content in decode_tags(tags))
+
+
+def in_blocks(compress: Callable[[bytes], bytes], size: int) -> Callable[[bytes], bytes]:
+    """Hadoop's block stream over a codec, with blocks of two chunks of up to `size` plain bytes."""
+
+    def compressed(value: bytes) -> bytes:
+        blocks = b""
+        for at in range(0, len(value), 2 * size):
+            block = value[at : at + 2 * size]
+            blocks += struct.pack(">i", len(block))
+            for chunk in filter(None, (block[:size], block[size:])):
+                data = compress(chunk)
+                blocks += struct.pack(">i", len(data)) + data
+        return blocks or bytes(4)
+
+    return compressed

@@ -122,7 +122,6 @@ def test_the_header_says_who_wrote_the_file_and_where_entries_begin() -> None:
         ({"cell_codec_cls_name": "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"}, "encrypted WAL"),
         ({"cell_codec_cls_name": "org.example.IndexedWALEditCodec"}, "org.example.IndexedWALEditCodec"),
         ({"writer_cls_name": "OtherWriter"}, "OtherWriter"),
-        ({"has_value_compression": True, "value_compression_algorithm": 1}, "compressed values"),
     ],
 )
 def test_what_cannot_be_read_yet_is_refused_by_its_name(fields: dict[str, Any], named: str) -> None:

@@ -14,7 +14,7 @@ from walferry.wal.cat import cat
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 
 
-@pytest.mark.parametrize("kind", ["dictionary", "dictionary-raw-tags"])
+@pytest.mark.parametrize("kind", ["dictionary", "dictionary-raw-tags", "values-gz", "values-none"])
 def test_every_cell_is_what_hbase_itself_reads(kind: str) -> None:
     out, err = io.StringIO(), io.StringIO()
     assert (cat([str(FIXTURES / f"{kind}.wal")], out, err), err.getvalue()) == (0, "")

@@ -40,7 +40,7 @@ def test_a_plain_or_a_compressed_log_is_not_refused(fields: dict[str, object], t
 @pytest.mark.parametrize(
     "fields",
     [
-        {"has_value_compression": True},
+        {"has_compression": True, "has_value_compression": True, "value_compression_algorithm": 0},
         {"cell_codec_cls_name": "org.example.OtherCodec"},
         {"writer_cls_name": "SecureProtobufLogWriter", "encryption_key": b"key"},
     ],
@@ -54,7 +54,7 @@ def test_a_log_that_cannot_be_read_is_refused_by_the_name_of_what_it_uses(
 
 
 def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
-    old, new, empty, gone = logs(tmp_path, header(has_value_compression=True), header(), b"", b"")
+    old, new, empty, gone = logs(tmp_path, header(cell_codec_cls_name="org.example.Codec"), header(), b"", b"")
     Path(gone.path).unlink()
     assert list(_codec(Local(), str(tmp_path), [old, new, empty, gone])) == []
     assert len(list(_codec(Local(), str(tmp_path), [old, empty, gone]))) == 1

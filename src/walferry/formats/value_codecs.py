@@ -1,0 +1,127 @@
+"""Decompression of single values, as WALs with compressed values hold them (HBase: CompressionContext.ValueCompressor).
+
+Each value is compressed by itself. GZ: one gzip member. NONE: the bytes. Snappy, LZ4 and ZSTD: Hadoop's
+BlockCompressorStream, all integers big-endian,
+
+    block* = int32 its plain length | chunk*, until they make that length; chunk = int32 its length | bytes
+
+where a chunk is a raw Snappy or LZ4 block, or a ZSTD frame. After a value that is longer than the codec's buffer comes
+an empty block. Hadoop's native ZStandardCodec writes one bare ZSTD frame instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cramjam
+import zstandard
+
+ALGORITHMS = ("LZO", "GZ", "NONE", "SNAPPY", "LZ4", "BZIP2", "ZSTD", "LZMA", "BROTLI")
+"""by their numbers in WALHeader.value_compression_algorithm (Compression.Algorithm)"""
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_Into = Callable[[memoryview, memoryview], int]
+"""decompresses into the beginning of the second argument; returns how many bytes, or raises its library's error"""
+
+
+@dataclass(frozen=True)
+class ValueCodec:
+    """How the values of a file are compressed.
+
+    `max_ratio`: how many times as long a value can be as its compressed bytes, at most.
+    """
+
+    max_ratio: int
+    into: _Into
+    """returns another number than the length of the second argument when that is not the value's"""
+
+    def decompress(self, data: memoryview, to: memoryview) -> bool:
+        """Fill `to`, which is as long as the value, from `data`. False when `data` is not that value."""
+        try:
+            return self.into(data, to) == len(to)
+        except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError):
+            return False
+
+
+def _gz(data: memoryview, to: memoryview) -> int:
+    member = zlib.decompressobj(wbits=31)
+    plain = member.decompress(data, len(to) + 1)
+    if not member.eof or member.unused_data or len(plain) > len(to):
+        return -1
+    to[: len(plain)] = plain
+    return len(plain)
+
+
+def _none(data: memoryview, to: memoryview) -> int:
+    if len(data) == len(to):
+        to[:] = data
+    return len(data)
+
+
+def _lz4(data: memoryview, to: memoryview) -> int:
+    return int(cramjam.lz4.decompress_block_into(data, to, output_len=len(to)))
+
+
+def _snappy(data: memoryview, to: memoryview) -> int:
+    return int(cramjam.snappy.decompress_raw_into(data, to))
+
+
+class _Zstd(threading.local):
+    """A decompressor is for one thread. Kept, because making one takes many times as long as using it."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd_of_thread = _Zstd()
+
+
+def _zstd(data: memoryview, to: memoryview) -> int:
+    if zstandard.frame_content_size(data) > len(to):  # it would make that much room at once
+        return -1
+    plain = _zstd_of_thread.decompressor.decompress(data, max_output_size=len(to), allow_extra_data=False)
+    to[: len(plain)] = plain
+    return len(plain)
+
+
+def _zstd_or_blocks(data: memoryview, to: memoryview) -> int:
+    return _zstd(data, to) if data[:4] == _ZSTD_MAGIC else _in_blocks(_zstd)(data, to)
+
+
+def _in_blocks(chunk_into: _Into) -> _Into:
+    """The decompressor of a whole value, given that of a chunk."""
+
+    def into(data: memoryview, to: memoryview) -> int:
+        at = filled = 0
+        while at < len(data):
+            end = filled + int.from_bytes(data[at : at + 4], "big")
+            at += 4
+            if end > len(to):
+                return -1
+            while filled < end:
+                size = int.from_bytes(data[at : at + 4], "big")
+                at += 4
+                if size == 0 or at + size > len(data):
+                    return -1
+                made = chunk_into(data[at : at + size], to[filled:end])
+                if made <= 0:
+                    return -1
+                filled += made
+                at += size
+        return filled if at == len(data) else -1
+
+    return into
+
+
+# A deflate block makes 1,032 bytes of one at most; an LZ4 sequence 255 of one, a Snappy element 64 of three; a block of
+# ZSTD has at least four bytes and makes 128 KiB at most.
+CODECS = {
+    "GZ": ValueCodec(1032, _gz),
+    "NONE": ValueCodec(1, _none),
+    "SNAPPY": ValueCodec(22, _in_blocks(_snappy)),
+    "LZ4": ValueCodec(255, _in_blocks(_lz4)),
+    "ZSTD": ValueCodec(1 << 15, _zstd_or_blocks),
+}

@@ -1,0 +1,137 @@
+"""Decompression of values, as the codecs of HBase write them."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unit.formats.compressed_builder import Compressor, in_blocks
+from unit.formats.wal_builder import TRAILER, entry
+from walferry.errors import DamagedInputError, UnreadableInputError
+from walferry.formats.cells import encode_cell
+from walferry.formats.value_codecs import ALGORITHMS, CODECS
+from walferry.formats.wal import Ending, EntryBatch, WalReader
+
+
+def by(codec: str) -> Callable[[bytes], bytes]:
+    chunk = pa.Codec(codec)
+    return lambda plain: bytes(chunk.compress(plain, asbytes=True))
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "GZ": lambda value: gzip.compress(value, mtime=0),
+    "NONE": lambda value: value,
+    "SNAPPY": in_blocks(by("snappy"), 100),
+    "LZ4": in_blocks(by("lz4_raw"), 100),
+    "ZSTD": in_blocks(by("zstd"), 100),
+    "ZSTD frame": by("zstd"),
+}
+
+
+def decompress(kind: str, data: bytes, length: int) -> bytes | None:
+    """None when it is refused."""
+    to = bytearray(b"\xaa" * (length + 8))
+    done = CODECS[kind.split()[0]].decompress(memoryview(data), memoryview(to)[:length])
+    assert to[length:] == b"\xaa" * 8
+    return bytes(to[:length]) if done else None
+
+
+def compressor(kind: str) -> Compressor:
+    return Compressor(value=COMPRESS[kind], algorithm=ALGORITHMS.index(kind.split()[0]))
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@settings(max_examples=100, deadline=None)
+@given(value=st.binary(min_size=1, max_size=400) | st.builds(bytes, st.integers(1, 5000)))
+def test_a_value_comes_back(kind: str, value: bytes) -> None:
+    data = COMPRESS[kind](value)
+    assert decompress(kind, data, len(value)) == value
+    assert len(value) <= CODECS[kind.split()[0]].max_ratio * len(data)
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_bytes_that_are_not_the_whole_value_are_refused(kind: str) -> None:
+    rng = random.Random(5)
+    value = b"some text, some text" * 10 + rng.randbytes(50)
+    data = COMPRESS[kind](value)
+    for cut in range(len(data)):
+        assert decompress(kind, data[:cut], len(value)) is None, cut
+    assert decompress(kind, data, len(value) - 1) is None
+    assert decompress(kind, data, len(value) + 1) is None
+    assert decompress(kind, data + b"\x01", len(value)) is None
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_damage_never_raises(kind: str) -> None:
+    rng = random.Random(6)
+    value = b"some text, some text" * 10 + rng.randbytes(50)
+    data = COMPRESS[kind](value)
+    for _ in range(3000):
+        damaged = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        decompress(kind, bytes(damaged), len(value))
+
+
+def test_the_empty_block_after_a_long_value_is_passed_over() -> None:
+    value = bytes(range(256)) * 4
+    assert decompress("SNAPPY", COMPRESS["SNAPPY"](value) + bytes(4), len(value)) == value
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("batch_bytes", [300, 1 << 20])
+def test_a_file_with_compressed_values_reads_as_the_plain_one(kind: str, batch_bytes: int) -> None:
+    rng = random.Random(7)
+    of = compressor(kind)
+    lengths = [0, 1, 30, 1000, 0, 500, 20_000]
+    entries = [
+        [
+            encode_cell(b"r%d" % (i % 7), b"f", b"q", i, 4, rng.randbytes(rng.choice(lengths)), [(8, b"ttl")])
+            for _ in range(5)
+        ]
+        for i in range(30)
+    ]
+    data = of.header + b"".join(of.entry(cells, i) for i, cells in enumerate(entries)) + TRAILER
+    reader = WalReader((data[at : at + 777] for at in range(0, len(data), 777)), "file", batch_bytes=batch_bytes)
+    found = [
+        batch.buffer[start:end].tobytes() for batch in reader for start, end in zip(batch.start, batch.end, strict=True)
+    ]
+    assert found == [entry(cells, i) for i, cells in enumerate(entries)]
+    assert reader.ending is Ending.WHOLE
+
+
+@pytest.mark.parametrize("batch_bytes", [300, 1 << 20])
+@pytest.mark.parametrize("kind", ["GZ", "SNAPPY"])
+def test_a_value_that_cannot_be_decompressed_is_damage_at_its_entry(kind: str, batch_bytes: int) -> None:
+    of = compressor(kind)
+    cell = encode_cell(b"r", b"f", b"q", 1, 4, b"some value " * 20)
+    first, second, third = (of.entry([cell, cell], number) for number in range(3))
+    damaged = bytearray(second)
+    last = len(second) - len(COMPRESS[kind](b"some value " * 20))
+    damaged[last + 1] ^= 0xFF  # magic of a gzip member, length of a block
+    reader = WalReader([of.header, first, bytes(damaged), third, TRAILER], "file", batch_bytes=batch_bytes)
+    read: list[EntryBatch] = []
+    with pytest.raises(DamagedInputError, match="cannot be decompressed") as raised:
+        read.extend(reader)
+    assert [len(batch) for batch in read] == [1]
+    assert raised.value.offset == len(of.header + first)
+
+
+def test_a_value_that_claims_more_than_its_bytes_can_make_is_damage_before_room_is_made_for_it() -> None:
+    of = Compressor(value=lambda value: b"\0" * 30, algorithm=ALGORITHMS.index("GZ"))
+    data = of.header + of.entry([encode_cell(b"r", b"f", b"q", 1, 4, bytes(1 << 20))]) + TRAILER
+    with pytest.raises(DamagedInputError, match="as long as its cell says"):
+        list(WalReader([data], "file"))
+
+
+@pytest.mark.parametrize("number", [0, 5, 7, 8, 9, 2000])
+def test_an_algorithm_that_is_not_read_is_refused_by_name(number: int) -> None:
+    name = ALGORITHMS[number] if number < len(ALGORITHMS) else f"algorithm {number}"
+    with pytest.raises(UnreadableInputError, match=f"values compressed by {name}"):
+        WalReader([Compressor(value=bytes, algorithm=number).header], "file")
