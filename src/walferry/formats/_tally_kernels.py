@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from walferry.formats._cell_kernels import int32_at, int64_at
+from walferry.formats._njit import kernel
 
 (
     ENTRIES,
@@ -35,7 +35,7 @@ _BASIS = np.uint64(0xCBF29CE484222325)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def tally(  # type: ignore[no-untyped-def]
     buffer, start, cells_start, end, cell_count, marker, write_time, sequence_number, group, table, counts, markers,
     seen, old_ms,

@@ -138,7 +138,7 @@ def _read(path: str, counts: _Counts) -> FileStat:
     try:
         for batch in wal:
             counts.add(batch)
-            reached = batch.base + int(batch.end[-1]) if len(batch) else reached
+            reached = int(batch.offset_end[-1]) if len(batch) else reached
             del batch  # its bytes are not kept while the next ones are read
     except WalferryError as error:
         return FileStat(path, reached, str(error), error.exit_code)
