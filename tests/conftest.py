@@ -23,6 +23,7 @@ ALONE = {
     "integration/hbase/test_too_big.py",
     "integration/ledger/test_postgresql.py",
     "integration/migration/test_bad_input.py",
+    "integration/migration/test_memory.py",
     "integration/spark/test_session.py",
     "integration/test_wheel.py",
 }

@@ -111,7 +111,7 @@ class Cluster:
     """One cluster in `directory`: its configuration, data, logs and running servers.
 
     A cluster started in a directory with data uses that data. `hbase_site` and `hdfs_site` are properties that
-    override those set here.
+    override those set here. `hbase_heap`, as Java's -Xmx takes it, is for ZooKeeper, master and first region server.
     """
 
     directory: Path
@@ -119,6 +119,7 @@ class Cluster:
     with_thrift: bool = True
     hbase_site: Mapping[str, str] = field(default_factory=dict)
     hdfs_site: Mapping[str, str] = field(default_factory=dict)
+    hbase_heap: str = "1g"
     servers: dict[str, Server] = field(default_factory=dict)
 
     @classmethod
@@ -179,7 +180,7 @@ class Cluster:
 
     def start_hbase(self) -> None:
         """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
-        self._launch("hbase", "org.apache.hadoop.hbase.master.HMaster", ["start"], heap="1g")
+        self._launch("hbase", "org.apache.hadoop.hbase.master.HMaster", ["start"], heap=self.hbase_heap)
         for index in range(1, len(self.ports.region_servers)):
             self.start_region_server(index)
 

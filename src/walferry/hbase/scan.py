@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 import numba
 import numpy as np
@@ -116,7 +117,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
         ),
     )
     scanner_id: int | None = None
-    pending: list[bytes] = []  # the beginning of a row that the server has not sent completely
+    pending, row = BytesIO(), b""  # the beginning of a row that the server has not sent completely, and which it is
     sequence = 0
     try:
         while True:
@@ -135,19 +136,20 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
             )
             scanner_id = response.scanner_id if response.HasField("scanner_id") else scanner_id
             more = response.more_results_in_region and response.more_results
-            if more and response.partial_flag_per_result and response.partial_flag_per_result[-1]:
-                border = _cell_border(block, sum(response.cells_per_result[:-1]))
-                if border:
-                    yield b"".join([*pending, block[:border]])
-                    pending = []
-                pending.append(block[border:])
-            elif block:
-                yield b"".join([*pending, block])
-                pending = []
+            if pending.tell() and block and _row_at(block, 0) != row:
+                yield _taken(pending)  # the server has left out what was still to come of that row
+            unfinished = more and response.partial_flag_per_result and response.partial_flag_per_result[-1]
+            border = _cell_border(block, sum(response.cells_per_result[:-1])) if unfinished else len(block)
+            if border:
+                pending.write(block[:border])
+                yield _taken(pending)
+            if border < len(block):
+                row = _row_at(block, border)
+                pending.write(block[border:])
             if not more:
                 scanner_id = None  # closed by the server
-                if pending:
-                    yield b"".join(pending)
+                if pending.tell():
+                    yield _taken(pending)
                 return
             request = pb.ScanRequest(scanner_id=scanner_id, next_call_seq=sequence)
             sequence += 1
@@ -165,6 +167,14 @@ def _close(client: Calls, server: str, scanner_id: int) -> None:
         _log.debug("scanner %d on %s was left to its lease: %s", scanner_id, server, error)
 
 
+def _taken(written: BytesIO) -> bytes:
+    """What has been written, not copied, since a row may be large; `written` is empty afterwards."""
+    taken = written.getvalue()
+    written.seek(0)
+    written.truncate()
+    return taken
+
+
 def _cell_border(block: bytes, cells: int) -> int:
     """Position in the block after its first `cells` cells."""
     border = int(_walk(np.frombuffer(block, np.uint8), cells)[0])
@@ -178,9 +188,16 @@ def _last_row(block: bytes) -> bytes:
     end, last = _walk(np.frombuffer(block, np.uint8), -1)
     if end < 0 or last < 0:
         raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
+    return _row_at(block, last)
+
+
+def _row_at(block: bytes, position: int) -> bytes:
+    """Row of the cell that begins at a position of a block."""
     # int32 cell length, int32 key length, int32 value length, int16 row length, row
-    (length,) = struct.unpack_from(">h", block, last + 12)
-    return block[last + 14 : last + 14 + length]
+    if len(block) - position < 14:
+        raise DamagedInputError("a scan's cell block ends inside a cell", reason="short cell block")
+    (length,) = struct.unpack_from(">h", block, position + 12)
+    return block[position + 14 : position + 14 + length]
 
 
 @numba.njit(cache=True)  # type: ignore[untyped-decorator, unused-ignore]

@@ -115,7 +115,7 @@ def _scans(pair: RangePair) -> tuple[Scan, Scan]:
 
 def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:
     """Read a range on both sides and compare it. Memory: two blocks of each side; of rows above AHEAD_BYTES, one of
-    each side, which is twice there while it arrives, and 104 bytes for each of its cells.
+    each side, with an eighth more while it arrives, and 104 bytes for each of its cells.
 
     `read` counts the reads of these rows, from 1.
     """

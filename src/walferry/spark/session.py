@@ -49,6 +49,8 @@ def open_session(app_name: str) -> SparkSession:
     builder = (
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
+        # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
+        .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
         .config("spark.sql.python.filterPushdown.enabled", "false")
         # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
         # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.

@@ -62,6 +62,18 @@ def test_a_row_larger_than_the_limit_comes_in_one_block(
     assert [cell[2] for cell in cells(blocks)] == [b"q", *(cell.qualifier for cell in wide), b"q"]
 
 
+def test_rows_whose_last_cell_was_written_twice_come_in_blocks_of_their_own(
+    client: HBaseClient, make_table: Callable[..., str], cells: ReadCells
+) -> None:
+    name = make_table()
+    rows = [b"r%d" % n for n in range(5)]
+    # At the limit, the server takes a row for unfinished if anything of it is left, even what it will leave out.
+    for _ in range(2):
+        client.put(name, [Cell(row, b"f", b"q%d" % n, b"v" * 2000, 1) for row in rows for n in range(2)])
+    blocks = list(client.scan_raw(name, max_result_bytes=1000))
+    assert [rows_of(cells([block])) for block in blocks] == [[row] for row in rows]
+
+
 def test_only_the_families_asked_for_come_back(
     client: HBaseClient, make_table: Callable[..., str], cells: ReadCells
 ) -> None:

@@ -91,11 +91,11 @@ def copy_tables(run: Run) -> None:
         copy.clone(run, pair.source)
 
 
-def as_if_copied(run: Run, table: str) -> None:
-    """A table without a cell stands at the target as its snapshot, copy and clone would leave it."""
+def as_if_copied(run: Run, table: str, *, whole: bool = False) -> None:
+    """A table without a cell stands at the target as its snapshot, copy and clone would leave it, or in one region."""
     here, pair = run.source.describe(table), run.pair(table)
     families = {name: family.attributes for name, family in here.families.items()}
-    borders = [region.start for region in run.source.regions(table) if region.start]
+    borders = [] if whole else [region.start for region in run.source.regions(table) if region.start]
     run.target.create_table(pair.target, families, borders)
     for phase in ("snapshot", "copy", "clone"):
         run.ledger.phases.start(phase, table)
