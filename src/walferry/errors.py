@@ -65,6 +65,10 @@ class UnreadableInputError(DamagedInputError):
     """A whole file of a kind that walferry cannot read yet, refused by its name (codec, compression, encryption)."""
 
 
+class WalKeyError(UsageError):
+    """An encrypted WAL cannot be opened for want of its key, or with a wrong one; the file itself may be whole."""
+
+
 class SidesDifferError(WalferryError):
     """The comparison found an unexplained difference."""
 

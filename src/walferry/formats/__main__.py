@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 
 import numpy as np
 
+from walferry.errors import DamagedInputError
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
 from walferry.formats.entries import entry_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.formats.wal import WalReader
+from walferry.formats.wal_header import SECURE_CODEC
 
 
 def _message(message: bytes) -> bytes:
@@ -34,6 +37,16 @@ def _compressed_log() -> bytes:
     return b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + b"\x7f"
 
 
+def _encrypted_log() -> bytes:
+    """A log of one entry, whose cell does not decrypt to one."""
+    wrapped = pb.WrappedKey(algorithm="AES", length=16, data=bytes(16), iv=bytes(16))
+    header = pb.WALHeader(encryption_key=_message(wrapped.SerializeToString()), cell_codec_cls_name=SECURE_CODEC)
+    key = pb.WALKey(
+        encoded_region_name=b"0" * 32, table_name=b"t", log_sequence_number=1, write_time=1, following_kv_count=1
+    )
+    return b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + b"\x10" * 34
+
+
 def main() -> None:
     """Run one small log and one cell through every kernel."""
     cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
@@ -45,6 +58,9 @@ def main() -> None:
     for batch in itertools.chain(WalReader([log], "warm-up"), WalReader([_compressed_log()], "warm-up")):
         entry_cells(batch, "warm-up", np.ones(len(batch), np.bool_))
         gather(batch.buffer, batch.cells_start, batch.end)
+    for log in (_encrypted_log(), _encrypted_log()[:-1]):
+        with suppress(DamagedInputError):
+            list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
     cells = index_cells(np.frombuffer(cell, np.uint8))
     cells_to_arrow(cells)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)

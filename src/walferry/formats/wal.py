@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
+from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError, WalKeyError
 from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
@@ -28,8 +28,16 @@ from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
 from walferry.formats.markers import DATA_ELSEWHERE, Marker
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.value_codecs import CODECS
-from walferry.formats.wal_decoders import REASONS, Decoder, DictionaryEntries, Entries, PlainEntries
+from walferry.formats.wal_decoders import (
+    REASONS,
+    Decoder,
+    DictionaryEntries,
+    EncryptedEntries,
+    Entries,
+    PlainEntries,
+)
 from walferry.formats.wal_header import WalHeader, algorithm_name, why_unreadable
+from walferry.formats.wal_key import MasterKeys, WrongKeyError, unwrap
 
 MAGIC = b"PWAL"
 TRAILER_MAGIC = b"LAWP"
@@ -122,19 +130,26 @@ class WalReader:
     """Reads one WAL from its bytes as they arrive; iterate once to get its whole entries in batches.
 
     `chunks` are the file's bytes from its beginning, in pieces of any size; `file` names it in errors. `recovered`: it
-    is one of a region's recovered.edits, whose dictionaries are smaller.
+    is one of a region's recovered.edits, whose dictionaries are smaller. `keys`: for an encrypted one.
 
     The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
     included), DamagedInputError when it is not a WAL, UnreadableInputError for kinds of file that are not read, unknown
-    codecs and writers among them. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that
-    cannot be read, `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
+    codecs and writers among them, WalKeyError for an encrypted one whose key is not among `keys`. Iteration raises
+    DamagedInputError (facts `file`, `offset` of the first entry that cannot be read, `reason`) after all entries before
+    it. An unfinished file is not an error: see `ending`.
 
     Memory: the batch given out last and the next one. A batch has `batch_bytes`, or, when an entry does not fit, up to
     one and a half times that entry.
     """
 
     def __init__(
-        self, chunks: Iterable[bytes], file: str, *, batch_bytes: int = 16 << 20, recovered: bool = False
+        self,
+        chunks: Iterable[bytes],
+        file: str,
+        *,
+        batch_bytes: int = 16 << 20,
+        recovered: bool = False,
+        keys: MasterKeys | None = None,
     ) -> None:
         self._file = file
         self._regions = _Names()
@@ -147,7 +162,11 @@ class WalReader:
         self.ending = Ending.UNFINISHED
         """valid after iteration"""
         self._decoder: Decoder
-        if self.header.compressed:
+        if self.header.encryption_key is not None:
+            # HBase says in the header that such a file is compressed if its settings do, but it is not.
+            key = self._file_key(self.header.encryption_key, keys)
+            self._decoder = EncryptedEntries(raw, self.end, batch_bytes, key=key)
+        elif self.header.compressed:
             codec = self.header.value_codec
             self._decoder = DictionaryEntries(
                 raw,
@@ -279,13 +298,33 @@ class WalReader:
             value_codec=algorithm_name(message.value_compression_algorithm)
             if message.has_compression and message.has_value_compression
             else None,
-            encrypted=message.HasField("encryption_key"),
+            encryption_key=message.encryption_key if message.HasField("encryption_key") else None,
             size=end,
         )
         reason = why_unreadable(header)
         if reason:
             raise UnreadableInputError(f"{self._file}: {reason}", file=self._file, offset=0, reason=reason)
         return header
+
+    def _file_key(self, field: bytes, keys: MasterKeys | None) -> bytes:
+        if keys is None:
+            raise WalKeyError(f"{self._file} is encrypted, and no keys were given", file=self._file)
+        try:
+            known = keys()
+        except WalKeyError as error:
+            raise WalKeyError(f"{self._file} is encrypted, but {error}", file=self._file) from None
+        for key in known.values():
+            try:
+                return unwrap(field, key)
+            except WrongKeyError:
+                continue
+            except ValueError as error:
+                raise self._damaged(len(MAGIC), str(error)) from None
+        raise WalKeyError(
+            f"{self._file} is encrypted by another key than {' and '.join(known)}: unwrapped by it, the file's own key "
+            "does not match its digest. Configure the key that the source's servers used when they wrote it",
+            file=self._file,
+        )
 
     def _damaged(self, offset: int, reason: str) -> DamagedInputError:
         return DamagedInputError(

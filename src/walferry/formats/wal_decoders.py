@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from walferry.formats import _dictionary_kernels as dictionaries
+from walferry.formats import _encrypted_kernels as encrypted
 from walferry.formats import _expand_kernels as expansion
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
@@ -19,6 +20,7 @@ from walferry.formats._file_bytes import FileBytes
 from walferry.formats._find_kernels import find_compressed_entry
 from walferry.formats.cells import Bytes, Int64s
 from walferry.formats.value_codecs import ValueCodec
+from walferry.formats.wal_key import aes_blocks
 
 ENTRIES_PER_BATCH = 1 << 16
 MANY_NAMES = 32767
@@ -33,7 +35,7 @@ _LEAST_ARENA_BYTES = 1 << 16
 _RAW_BYTES = 1 << 20
 """of a compressed file in memory, besides what it was expanded to"""
 
-REASONS = kernels.REASONS | expansion.REASONS
+REASONS = kernels.REASONS | expansion.REASONS | encrypted.REASONS
 
 
 @dataclass(frozen=True)
@@ -253,3 +255,68 @@ def _new(batch_bytes: int, *, compressed_tags: bool, max_ratio: int, recovered: 
         state=state,
         compressed_tags=compressed_tags,
     )
+
+
+class EncryptedEntries:
+    """Entries whose cells are encrypted, by a key of their file.
+
+    Memory: `batch_bytes` of the file (one and a half times an entry that does not fit), and its cells three times.
+    """
+
+    inside = False
+
+    def __init__(self, raw: FileBytes, at: int, batch_bytes: int, *, key: bytes) -> None:
+        self.raw = raw
+        self.at = at
+        self.status = OK
+        self.wrong = 0
+        self._key = key
+        self._batch_bytes = batch_bytes
+        self._fields = np.empty((kernels.ENTRY_FIELDS, ENTRIES_PER_BATCH), np.int64)
+        self._entries = np.empty((3, ENTRIES_PER_BATCH), np.int64)
+        self._cells = np.empty((3, ENTRIES_PER_BATCH), np.int64)
+
+    def read(self, limit: int) -> Iterator[Entries]:
+        """See `Decoder`."""
+        while True:
+            status, count, cells, end, wrong = encrypted.find_cells(
+                self.raw.data, self.at, limit, self._batch_bytes, self._fields, self._entries, self._cells
+            )
+            if status == encrypted.CELLS_FULL:
+                self._cells = np.empty((3, 2 * self._cells.shape[1]), np.int64)
+                continue
+            self.status, self.wrong = status, self.raw.base + wrong
+            if count:
+                opened = self._open(count, cells, end)
+                self.at = end
+                if opened is not None:
+                    yield opened
+            if self.status != kernels.FULL:
+                return
+
+    def _open(self, count: int, cells: int, end: int) -> Entries | None:
+        """Decrypt entries. Sets `status` when one of them turns out to be none; None if it is the first."""
+        found, places = self._entries[:, :count], self._cells[:, :cells]
+        starts = self.raw.base + found[encrypted.START]
+        stream = np.frombuffer(
+            bytearray(aes_blocks(self._key, encrypted.counter_blocks(self.raw.data, places).data)), np.uint8
+        )
+        out = np.empty(end - self.at + cells * encrypted.MORE_BYTES, np.uint8)
+        status, opened, filled = encrypted.open_entries(self.raw.data, found, places, stream, out)
+        scanned, whole, _, _ = kernels.scan_entries(out, 0, filled, self._fields)
+        if whole < count:
+            self.status, self.wrong = (scanned if whole < opened else status), int(starts[whole])
+        if whole == 0:
+            return None
+        ends = np.append(starts[1:], self.raw.base + end)
+        return Entries(out[:filled], self._fields[:, :whole], starts[:whole], ends[:whole])
+
+    def find_later(self) -> int:
+        """See `Decoder`."""
+        found = int(encrypted.find_encrypted_entry(self.raw.data, self.at, self.raw.filled))
+        return found if found < 0 else self.raw.base + found
+
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        """See `Decoder`."""
+        self.raw = FileBytes(chunks, self.raw.base + self.at, self._batch_bytes)
+        self.at = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from walferry.formats.value_codecs import ALGORITHMS, CODECS
 
-WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter"}
+WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter", "SecureProtobufLogWriter", "SecureAsyncProtobufLogWriter"}
 CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
 SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
 
@@ -22,7 +22,8 @@ class WalHeader:
     tag_compressed: bool
     value_codec: str | None
     """by which algorithm values are compressed (`value_codecs`); None: they are not"""
-    encrypted: bool
+    encryption_key: bytes | None
+    """the file's key, wrapped (`wal_key`); None: it is not encrypted"""
     size: int
 
 
@@ -33,12 +34,14 @@ def algorithm_name(number: int) -> str:
 
 def why_unreadable(header: WalHeader) -> str | None:
     """Why a WAL with this header cannot be read; None for one that can."""
-    if header.encrypted or header.codec == SECURE_CODEC:
-        return "encrypted WAL (hbase.regionserver.wal.encryption): not read yet"
     if header.writer not in {*WRITERS, None}:
         return f"WAL of an unknown writer, {header.writer}"
-    if header.codec not in {CODEC, None}:
+    if header.codec not in {CODEC, SECURE_CODEC, None}:
         return f"WAL with cells of an unknown codec, {header.codec}"
+    if header.encryption_key is not None and header.codec != SECURE_CODEC:
+        return f"encrypted WAL with cells of the codec {header.codec}, which does not encrypt"
+    if header.encryption_key is None and header.codec == SECURE_CODEC and header.compressed:
+        return "compressed WAL of SecureWALCellCodec without a key, which HBase itself does not read"
     if header.value_codec not in {*CODECS, None}:
         return f"WAL with values compressed by {header.value_codec}, not by {', '.join(CODECS)}"
     return None

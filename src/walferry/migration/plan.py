@@ -10,7 +10,7 @@ from typing import Literal
 import requests
 
 from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
-from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError
+from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError, WalKeyError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
@@ -192,7 +192,7 @@ def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Fi
                 return
         except GapError:
             continue  # an empty one, deleted when its server died
-        except UnreadableInputError as error:
+        except (UnreadableInputError, WalKeyError) as error:
             yield Finding("refuse", "WAL codec", str(error))
             return
 

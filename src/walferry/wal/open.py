@@ -11,13 +11,14 @@ from posixpath import basename
 import numpy as np
 import pyarrow as pa
 
-from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError, UnreadableInputError
+from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError, WalKeyError
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import Ending, EntryBatch, WalReader
 from walferry.formats.wal_header import WalHeader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.keys import master_keys
 
 CLOSE_SECONDS = 20.0
 BATCH_BYTES = 16 << 20
@@ -87,7 +88,7 @@ def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
     try:
         for batch in open_wal(files, root, file, Until.NOW, batch_bytes=_HEADER_BYTES):
             return int(batch.offset_end[-1])
-    except (DamagedInputError, UnreadableInputError):
+    except (DamagedInputError, WalKeyError):
         return 1
     except GapError:
         pass  # it was deleted since it was listed
@@ -98,8 +99,8 @@ class Wal:
     """The entries of one WAL file. Iterate once, or ask for the `header` alone.
 
     Both raise DamagedInputError after the entries that precede the damage, UnreadableInputError for a kind of file that
-    cannot be read, and the errors of `open_wal` or `open_wal_at`. Iterating until SEALED raises TransientError when the
-    file is not sealed in time.
+    cannot be read, WalKeyError for an encrypted one without its key (`wal.keys`), and the errors of `open_wal` or
+    `open_wal_at`. Iterating until SEALED raises TransientError when the file is not sealed in time.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Wal:
             path = self.locate().path
             try:
                 chunks = self._file_system.read(path, 0, _HEADER_BYTES)
-                return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES).header
+                return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES, keys=master_keys).header
             except FileNotFoundError:
                 continue  # moved between locating and reading it
             except UnfinishedInputError:
@@ -162,7 +163,13 @@ class Wal:
 
     def _reader(self, path: str) -> WalReader:
         recovered = f"/{RECOVERED_EDITS}/" in path
-        return WalReader(self._file_system.read(path), self._name, batch_bytes=self._batch_bytes, recovered=recovered)
+        return WalReader(
+            self._file_system.read(path),
+            self._name,
+            batch_bytes=self._batch_bytes,
+            recovered=recovered,
+            keys=master_keys,
+        )
 
 
 def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:

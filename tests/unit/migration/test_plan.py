@@ -42,7 +42,11 @@ def test_a_plain_or_a_compressed_log_is_not_refused(fields: dict[str, object], t
     [
         {"has_compression": True, "has_value_compression": True, "value_compression_algorithm": 0},
         {"cell_codec_cls_name": "org.example.OtherCodec"},
-        {"writer_cls_name": "SecureProtobufLogWriter", "encryption_key": b"key"},
+        {"encryption_key": b"key"},
+        {
+            "encryption_key": b"key",
+            "cell_codec_cls_name": "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec",
+        },
     ],
 )
 def test_a_log_that_cannot_be_read_is_refused_by_the_name_of_what_it_uses(

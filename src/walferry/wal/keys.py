@@ -1,0 +1,74 @@
+"""The cluster's keys that open encrypted WALs: where the environment says that they are.
+
+    WALFERRY_WAL_KEY_HEX        one key as hex digits, whatever its name
+    WALFERRY_WAL_KEY_STORE      a key store as in the source's hbase.crypto.keyprovider.parameters: a URI of a file,
+                                jceks:///path?password=… or pkcs12:///path?passwordFile=…
+    WALFERRY_WAL_KEY_NAME       the key's name in it, or several, separated by commas: the values of
+                                hbase.crypto.wal.key.name, hbase.crypto.master.key.name, …; default: all keys
+
+Every process that reads WALs needs them, executors of Spark too (spark.executorEnv.…). No message shows a key or a
+password.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from walferry.errors import WalKeyError
+from walferry.formats.key_stores import WrongPasswordError, secret_keys
+
+KEY_HEX = "WALFERRY_WAL_KEY_HEX"
+KEY_STORE = "WALFERRY_WAL_KEY_STORE"
+KEY_NAME = "WALFERRY_WAL_KEY_NAME"
+
+
+def master_keys() -> Mapping[str, bytes]:
+    """The keys by name; those that cannot be had are an error. Raises WalKeyError, also when none is configured."""
+    in_hex, store = os.environ.get(KEY_HEX), os.environ.get(KEY_STORE)
+    if in_hex:
+        try:
+            return {KEY_HEX: bytes.fromhex(in_hex)}
+        except ValueError:
+            raise WalKeyError(f"{KEY_HEX} is no hex number: set it to the 32 digits of an AES key") from None
+    if not store:
+        raise WalKeyError(
+            f"no key is configured: set {KEY_STORE} to the source's hbase.crypto.keyprovider.parameters, with a path "
+            f"on this machine, or {KEY_HEX} to the key"
+        )
+    return _of_store(store, os.environ.get(KEY_NAME, ""))
+
+
+@lru_cache(maxsize=4)
+def _of_store(store: str, names: str) -> Mapping[str, bytes]:
+    uri = urlsplit(store)
+    if uri.scheme not in ("jceks", "pkcs12"):
+        raise WalKeyError(f"{KEY_STORE} must begin with jceks:// or pkcs12://")
+    options = parse_qs(uri.query)
+    try:
+        if "passwordFile" in options:
+            password = Path(options["passwordFile"][0]).read_text().strip()
+        else:
+            password = options.get("password", [""])[0]
+        keys = secret_keys(Path(uri.path).read_bytes(), password)
+    except OSError as error:
+        raise WalKeyError(
+            f"{error.filename}: {error.strerror}; {KEY_STORE} must name files that this process can read"
+        ) from error
+    except WrongPasswordError:
+        raise WalKeyError(
+            f"the password does not open the key store {uri.path}: set `password` or `passwordFile` in {KEY_STORE}"
+        ) from None
+    except ValueError as error:
+        raise WalKeyError(f"the key store {uri.path} cannot be read: {error}") from None
+    wanted = [name.strip().lower() for name in names.split(",") if name.strip()]
+    chosen = {name: keys[name] for name in wanted if name in keys} if wanted else keys
+    if not chosen:
+        raise WalKeyError(
+            f"the key store {uri.path} has no key {names or 'at all'}; it has {', '.join(sorted(keys)) or 'none'}: "
+            f"set {KEY_NAME} to the source's hbase.crypto.master.key.name or hbase.crypto.wal.key.name"
+        )
+    return chosen
