@@ -44,12 +44,13 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
 
 
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:
-    """Show one item, with its bytes in hex."""
+    """Show one item, with its bytes in hex and the cells in them."""
     from walferry.replay.quarantine import describe, find_item
+    from walferry.wal.cat import cells_of_entry
 
     with existing(ledger) as book:
         found = find_item(book.of(book.find(name).run_id), item)
-    print_json(describe(found) | {"data": found.data.hex()})
+    print_json(describe(found) | {"data": found.data.hex(), "cells": cells_of_entry(found.data)})
 
 
 def quarantine_release(

@@ -6,15 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from walferry.errors import WalferryError
+from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, index_entry_cells, text
-from walferry.formats.wal import EntryBatch
+from walferry.formats.wal import MAGIC, EntryBatch, WalReader
 from walferry.storage import open_file_system
 from walferry.wal.open import open_wal_at
 
@@ -94,6 +94,15 @@ def _reader_left(out: int) -> int:
     """Python flushes stdout once more at exit: discard that."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), out)
     return 0
+
+
+def cells_of_entry(data: bytes) -> list[dict[str, Any]]:
+    """The cells of one plain entry, as `cat` prints them; none if these bytes are no entry."""
+    try:
+        log = WalReader([MAGIC, b"\0", data], "entry")  # a header may be empty
+        return [json.loads(line) for batch in log for line in _lines(batch)]
+    except DamagedInputError:
+        return []
 
 
 def _lines(batch: EntryBatch) -> Iterator[str]:

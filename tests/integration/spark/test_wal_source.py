@@ -18,6 +18,7 @@ from walferry.spark.wal_source import HBaseWalReader, WalPartition, WalQuery
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = FIXTURES / "closed.wal"
 KILLED = FIXTURES / "killed.wal"
+COMPRESSED = FIXTURES / "values-gz.wal"
 NAME = "127.0.0.1%2C16020%2C1700000000000.1700000000001"
 
 
@@ -33,19 +34,21 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
     return [row for batch in reader for row in entry_cells(batch, str(path)).to_pylist()]
 
 
-def test_every_cell_of_a_file_arrives_with_the_declared_columns(spark: SparkSession) -> None:
-    frame = load(spark, CLOSED)
+@pytest.mark.parametrize(("path", "count"), [(CLOSED, 177), (COMPRESSED, 835)])
+def test_every_cell_of_a_file_arrives_with_the_declared_columns(path: Path, count: int, spark: SparkSession) -> None:
+    frame = load(spark, path)
     assert frame.columns == WAL_CELL_SCHEMA.names
     rows = [row.asDict() for row in frame.collect()]
-    expected = cells_of(CLOSED)
-    assert len(expected) == 177
+    expected = cells_of(path)
+    assert len(expected) == count
     assert [{k: bytes(v) if isinstance(v, bytearray) else v for k, v in row.items()} for row in rows] == expected
 
 
-def test_the_entries_view_counts_the_cells_it_does_not_decode(spark: SparkSession) -> None:
-    entries = load(spark, CLOSED, view="entries").collect()
-    assert sum(entry.cell_count for entry in entries) == 177
-    assert {entry.marker for entry in entries} == {None, "REGION_OPEN", "FLUSH"}
+@pytest.mark.parametrize(("path", "count"), [(CLOSED, 177), (COMPRESSED, 835)])
+def test_the_entries_view_counts_the_cells_it_does_not_decode(path: Path, count: int, spark: SparkSession) -> None:
+    entries = load(spark, path, view="entries").collect()
+    assert sum(entry.cell_count for entry in entries) == count
+    assert {None, "REGION_OPEN", "FLUSH"} <= {entry.marker for entry in entries}
     for before, after in pairwise(entries):
         assert before.offset + before.length == after.offset
 

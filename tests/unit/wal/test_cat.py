@@ -14,11 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from unit.formats.compressed_builder import Compressor
 from unit.formats.wal_builder import TRAILER, entry, header
+from walferry.apply.outcomes import refuse
 from walferry.formats.cells import encode_cell
 from walferry.formats.entries import WAL_CELL_SCHEMA
 from walferry.formats.wal import WalReader
-from walferry.wal.cat import Columns, cat, cat_columns
+from walferry.storage import Local
+from walferry.wal.cat import Columns, cat, cat_columns, cells_of_entry
+from walferry.wal.open import open_wal_at
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = FIXTURES / "closed.wal"
@@ -160,3 +164,20 @@ def test_a_reader_of_columns_may_leave_early() -> None:
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_an_entry_of_a_compressed_log_is_shown_by_itself(tmp_path: Path) -> None:
+    """As the quarantine keeps it."""
+    path = tmp_path / "some.wal"
+    compressor = Compressor()
+    cells = [encode_cell(b"r", b"f", b"q", number, 4, b"v", [(8, b"ttl")]) for number in range(2)]
+    path.write_bytes(compressor.header + b"".join(compressor.entry(cells, number) for number in range(3)))
+    (batch,) = open_wal_at(Local(), str(path))
+    refusal = refuse("some.wal", batch, 2, "refused")
+    assert (refusal.start, refusal.end) == (int(batch.offset[2]), path.stat().st_size)
+    shown = cells_of_entry(refusal.data)
+    assert [(cell["seq"], cell["row"], cell["timestamp"], cell["tags"]) for cell in shown] == [
+        (2, b"r".hex(), 0, [[8, b"ttl".hex()]]),
+        (2, b"r".hex(), 1, [[8, b"ttl".hex()]]),
+    ]
+    assert cells_of_entry(b"") == cells_of_entry(b"\x05nothing") == []
