@@ -1,9 +1,14 @@
 # `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
-# the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 16), WALFERRY_CACHE (jars).
+# the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 16), WALFERRY_CACHE (jars), SOURCE and TARGET
+# (HBase of the clusters that are booted: 1.7.2, 2.2.3, 2.5.7 or, by default, 2.6.3).
 PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
 WORKERS ?= 2
+SOURCE := $(WALFERRY_SOURCE_VERSION)
+TARGET := $(WALFERRY_TARGET_VERSION)
+export WALFERRY_SOURCE_VERSION := $(SOURCE)
+export WALFERRY_TARGET_VERSION := $(TARGET)
 VENV := .venv
 BIN := $(VENV)/bin
 UV := uv==0.13.8
@@ -14,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-e2e bench-round up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-versions test-e2e bench-round up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +38,9 @@ test-unit: setup ## What needs no server: about a minute on two cores
 
 test-integration: setup ## On two real clusters
 	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
+
+test-versions: setup ## Every HBase that can be booted, as source and target; not part of `make test`
+	$(BIN)/pytest tests/versions $(PYTEST_ARGS)
 
 test-e2e: setup ## In a real Airflow between two real clusters, with a Spark cluster
 	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)

@@ -18,7 +18,7 @@ from walferry.embedded.environment import Environment, Settings
 from walferry.hbase import admin
 
 TESTS = Path(__file__).parent
-LAYERS = ("unit", "integration", "e2e")
+LAYERS = ("unit", "integration", "e2e", "versions")
 ALONE = {
     "integration/hbase/test_too_big.py",
     "integration/ledger/test_postgresql.py",

@@ -227,7 +227,7 @@ def test_a_cluster_in_a_container_ties_nothing_to_the_loopback_address(
     launched: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(module.tools, "run", lambda *_: "")
     monkeypatch.setattr(
-        module.HostCluster, "_launch", lambda _, name, main, arguments, *, heap: launched.append((name, arguments))
+        module.HostCluster, "_launch", lambda _, name, main, arguments, **_more: launched.append((name, arguments))
     )
     cluster = module.lay_out(tmp_path, "hbase-source", 2)
     cluster.start_hdfs()

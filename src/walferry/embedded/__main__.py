@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -16,10 +17,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 
 @app.command("jars")
-def fetch_jars() -> None:
-    """Fetch the servers' jars into the cache folder, unless it has them."""
+def fetch_jars(versions: Annotated[list[str] | None, typer.Argument(help="of HBase")] = None) -> None:
+    """Fetch the servers' jars into the cache folder, unless it has them: the newest version's, or those named."""
     jars.java()
-    typer.echo(f"jars: {jars.fetch()}")
+    for version in versions or [jars.NEWEST]:
+        typer.echo(f"jars: {jars.fetch(version)}")
 
 
 @app.command()

@@ -5,6 +5,9 @@
 
 HDFS is one JVM (name node and data node), HBase another (ZooKeeper, master and the first region server). Every further
 region server and the Thrift server have their own, so that a test can crash them one by one.
+
+HBase may be any of `jars.VERSIONS`. HDFS and the Thrift server are always of the newest: an older HBase brings its own
+client of HDFS, and the newest client reads and writes its tables.
 """
 
 from __future__ import annotations
@@ -57,6 +60,13 @@ JVM_FLAGS = (
     *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
     *(f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTED),
 )
+
+_SITE_OF = {
+    # The name that `hbase.unsafe.regionserver.hostname` had; in 1.x also ports as they are set instead of any.
+    "1.7.2": {"hbase.localcluster.assign.random.ports": "false", "hbase.regionserver.hostname": HOST},
+    "2.2.3": {"hbase.regionserver.hostname": HOST},
+}
+"""settings that only some versions need"""
 
 
 def more_jvm_flags() -> list[str]:
@@ -120,6 +130,7 @@ class Cluster:
     hbase_site: Mapping[str, str] = field(default_factory=dict)
     hdfs_site: Mapping[str, str] = field(default_factory=dict)
     hbase_heap: str = "1g"
+    version: str = jars.NEWEST
     servers: dict[str, Server] = field(default_factory=dict)
 
     @classmethod
@@ -127,6 +138,7 @@ class Cluster:
         cls,
         directory: Path,
         *,
+        version: str = jars.NEWEST,
         region_servers: int = 1,
         thrift: bool = True,
         ports: Ports | None = None,
@@ -135,7 +147,7 @@ class Cluster:
     ) -> Cluster:
         """Boot a cluster and return when it is ready, in about half a minute. Raises WalferryError when it fails."""
         ports = ports or Ports.free(region_servers)
-        cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {})
+        cluster = cls(directory.absolute(), ports, thrift, hbase_site or {}, hdfs_site or {}, version)
         boot(cluster)
         return cluster
 
@@ -168,7 +180,7 @@ class Cluster:
     @property
     def classpath(self) -> str:
         """Class path of HBase's own programs on this cluster: configuration folder and jars."""
-        return f"{self._conf}:{jars.classpath()}"
+        return f"{self._conf}:{jars.classpath(self.version)}"
 
     def start_hdfs(self) -> None:
         """Start the name node and the data node; does not wait for them."""
@@ -176,11 +188,13 @@ class Cluster:
         arguments = ["-datanodes", "1", "-nnport", str(self.ports.namenode), "-httpport", str(self.ports.webhdfs)]
         if not (self.directory / "hdfs").exists():
             arguments.append("-format")
-        self._launch("hdfs", "org.apache.hadoop.test.MiniDFSClusterManager", arguments, heap="512m")
+        main = "org.apache.hadoop.test.MiniDFSClusterManager"
+        self._launch("hdfs", main, arguments, heap="512m")
 
     def start_hbase(self) -> None:
         """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
-        self._launch("hbase", "org.apache.hadoop.hbase.master.HMaster", ["start"], heap=self.hbase_heap)
+        main = "org.apache.hadoop.hbase.master.HMaster"
+        self._launch("hbase", main, ["start"], heap=self.hbase_heap, version=self.version)
         for index in range(1, len(self.ports.region_servers)):
             self.start_region_server(index)
 
@@ -189,7 +203,7 @@ class Cluster:
         own = {"hbase.regionserver.port": str(self.ports.region_servers[index]), "hbase.cluster.distributed": "true"}
         arguments = [*(f"-D{name}={value}" for name, value in own.items()), "start"]
         main = "org.apache.hadoop.hbase.regionserver.HRegionServer"
-        self._launch(f"regionserver-{index}", main, arguments, heap="768m")
+        self._launch(f"regionserver-{index}", main, arguments, heap="768m", version=self.version)
 
     def start_thrift(self) -> None:
         """Start the Thrift server (the old interface, which happybase uses); does not wait for it."""
@@ -252,13 +266,13 @@ class Cluster:
     def _conf(self) -> Path:
         return self.directory / "conf"
 
-    def _launch(self, name: str, main: str, arguments: Sequence[str], *, heap: str) -> None:
+    def _launch(self, name: str, main: str, arguments: Sequence[str], *, heap: str, version: str = jars.NEWEST) -> None:
         temporary = self.directory / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         flags = [*JVM_FLAGS, *more_jvm_flags(), f"-Xmx{heap}", f"-Djava.io.tmpdir={temporary}"]
-        command = [jars.java(), *flags, "-cp", self.classpath, main, *arguments]
+        command = [jars.java(), *flags, "-cp", f"{self._conf}:{jars.classpath(version)}", main]
         log = self.directory / "logs" / f"{name}.log"
-        self.servers[name] = processes.start(name, command, log, folder=self.directory)
+        self.servers[name] = processes.start(name, [*command, *arguments], log, folder=self.directory)
 
     def _write_configuration(self) -> None:
         self._conf.mkdir(parents=True, exist_ok=True)
@@ -291,6 +305,7 @@ class Cluster:
             # A crashed region server is detected after this many ms.
             "zookeeper.session.timeout": "20000",
             "hbase.regionserver.handler.count": "10",
+            **_SITE_OF.get(self.version, {}),
             **self.hbase_site,
         }
         (self._conf / "hdfs-site.xml").write_text(_site(hdfs))

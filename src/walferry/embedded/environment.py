@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from walferry.embedded import processes
+from walferry.embedded import jars, processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
 from walferry.embedded.spark import SparkCluster
@@ -30,9 +30,12 @@ _PORTS_EACH = 10
 
 
 class Settings(BaseSettings):
-    """Knobs of `make up`, as WALFERRY_… variables."""
+    """Knobs of `make up` and of the tests, as WALFERRY_… variables."""
 
-    model_config = SettingsConfigDict(env_prefix="WALFERRY_")
+    model_config = SettingsConfigDict(env_prefix="WALFERRY_", env_ignore_empty=True)
+
+    source_version: str = Field(default=jars.NEWEST, description="the source's HBase, one of `jars.VERSIONS`")
+    target_version: str = Field(default=jars.NEWEST, description="the target's HBase, one of `jars.VERSIONS`")
 
     port_base: int | None = Field(
         default=None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
@@ -55,7 +58,9 @@ class Environment:
 
     @classmethod
     def lay_out(cls, directory: Path, settings: Settings, *, dags: Path = CHECKOUT / "dags") -> Environment:
-        """Choose folders and ports; starts nothing."""
+        """Choose folders and ports; starts nothing. UsageError for a version that cannot be booted."""
+        for version in (settings.source_version, settings.target_version):
+            jars.coordinates(version)
         base = settings.port_base
         if base is None:
             source, target = Ports.free(SOURCE_SERVERS), Ports.free(1)
@@ -72,7 +77,10 @@ class Environment:
             environment={"WALFERRY_LEDGER": ledger, "WALFERRY_REPORTS": str(directory / "reports")},
         )
         keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
-        clusters = Cluster(directory / "source", source, hbase_site=keep), Cluster(directory / "target", target)
+        clusters = (
+            Cluster(directory / "source", source, hbase_site=keep, version=settings.source_version),
+            Cluster(directory / "target", target, version=settings.target_version),
+        )
         workers = settings.spark_workers
         spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
         return cls(
@@ -192,7 +200,8 @@ def down(directory: Path = RUN) -> None:
 def _print_addresses(environment: Environment, directory: Path) -> None:
     for name, cluster in (("source", environment.source), ("target", environment.target)):
         address = cluster.address
-        print(f"{name:8} ZooKeeper {address.zookeeper}  Thrift {address.thrift}  WebHDFS {address.webhdfs}")
+        where = f"ZooKeeper {address.zookeeper}  Thrift {address.thrift}  WebHDFS {address.webhdfs}"
+        print(f"{name:8} HBase {cluster.version}  {where}")
     print(f"{'Airflow':8} {environment.airflow.url}  user {USERNAME}")
     print(f"for `airflow` and `walferry` in a shell: . {os.path.relpath(directory / 'environment')}")
     print(f"the password and all addresses: {os.path.relpath(directory / 'endpoints.json')}; to stop: make down")

@@ -1,7 +1,8 @@
 """The jars of the embedded servers, and how they are fetched into the cache folder.
 
-The list is complete: no jar's own dependencies are resolved, so Maven and Ivy fetch exactly the same set.
-`python -m walferry.embedded jars` fetches it; later calls only check the folder.
+Each list is complete: no jar's own dependencies are resolved, so Maven and Ivy fetch exactly the same set.
+`python -m walferry.embedded jars` fetches the newest version's; later calls only check the folder. Other versions of
+HBase are fetched when they are first booted.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from walferry.errors import WalferryError
+from walferry.errors import UsageError, WalferryError
 
+NEWEST = "2.6.3"
 COORDINATES = (
     # HMaster, HRegionServer, ZooKeeper, MiniDFSClusterManager, WALPrettyPrinter and all they need, in one jar.
     "org.apache.hbase:hbase-shaded-testing-util:2.6.3-hadoop3",
@@ -49,6 +52,52 @@ COORDINATES = (
     "io.opentelemetry:opentelemetry-context:1.49.0",
     "io.opentelemetry.semconv:opentelemetry-semconv:1.29.0-alpha",
 )
+"""HBase NEWEST; also HDFS and the Thrift servers of clusters of every version"""
+_LOGGING = (
+    "org.slf4j:slf4j-api:1.7.33",
+    "ch.qos.reload4j:reload4j:1.2.22",
+    "commons-logging:commons-logging:1.2",
+    "com.github.stephenc.findbugs:findbugs-annotations:1.3.9-1",
+)
+_TRACING = (
+    "io.opentelemetry:opentelemetry-api:1.15.0",
+    "io.opentelemetry:opentelemetry-context:1.15.0",
+    "io.opentelemetry:opentelemetry-semconv:1.15.0-alpha",
+)
+_RELOAD4J = "org.slf4j:slf4j-reload4j:1.7.36"
+_LOG4J = "org.slf4j:slf4j-log4j12:1.7.25"  # its class names are in the code of 2.2
+# One jar again: HMaster, HRegionServer, ZooKeeper, WALPrettyPrinter, and a Hadoop client of its own.
+VERSIONS = {
+    "1.7.2": (
+        "org.apache.hbase:hbase-shaded-testing-util:1.7.2",
+        "org.apache.htrace:htrace-core:3.1.0-incubating",
+        "org.apache.htrace:htrace-core4:4.0.1-incubating",
+        _RELOAD4J,
+        *_LOGGING,
+    ),
+    "2.2.3": (
+        "org.apache.hbase:hbase-shaded-testing-util:2.2.3",
+        "org.apache.htrace:htrace-core4:4.2.0-incubating",
+        "org.apache.yetus:audience-annotations:0.5.0",
+        "javax.annotation:javax.annotation-api:1.2",
+        _LOG4J,
+        *_LOGGING,
+    ),
+    "2.5.7": (
+        "org.apache.hbase:hbase-shaded-testing-util:2.5.7-hadoop3",
+        "org.apache.htrace:htrace-core4:4.1.0-incubating",
+        "org.apache.yetus:audience-annotations:0.13.0",
+        "jakarta.annotation:jakarta.annotation-api:1.3.5",
+        "jakarta.validation:jakarta.validation-api:2.0.2",
+        "org.glassfish.hk2.external:jakarta.inject:2.6.1",
+        "org.javassist:javassist:3.29.2-GA",
+        *_TRACING,
+        _RELOAD4J,
+        *_LOGGING,
+    ),
+    NEWEST: COORDINATES,
+}
+"""the versions of HBase that can be booted, with the jars of each"""
 OLDEST_JAVA = 17
 
 
@@ -73,29 +122,37 @@ def java() -> str:
     return found
 
 
-def classpath() -> str:
+def coordinates(version: str) -> tuple[str, ...]:
+    """The jars of a version of HBase. Raises UsageError for one that is not in VERSIONS."""
+    if version not in VERSIONS:
+        raise UsageError(f"HBase {version} cannot be booted here; choose one of {', '.join(VERSIONS)}", version=version)
+    return VERSIONS[version]
+
+
+def classpath(version: str = NEWEST) -> str:
     """Class path of the jars, fetched first if the cache folder lacks them. Raises WalferryError when that fails."""
-    return os.pathsep.join(str(jar) for jar in sorted(fetch().glob("*.jar")))
+    return os.pathsep.join(str(jar) for jar in sorted(fetch(version).glob("*.jar")))
 
 
-def fetch() -> Path:
-    """Fetch the jars unless the cache has them; return their folder.
+def fetch(version: str = NEWEST) -> Path:
+    """Fetch a version's jars unless the cache has them; return their folder.
 
     The complete folder appears by a rename, so a broken download leaves nothing behind and two checkouts may fetch at
     the same time.
     """
-    version = hashlib.sha256("\n".join(COORDINATES).encode()).hexdigest()[:12]
-    folder = cache_folder() / f"jars-{version}"
+    wanted = coordinates(version)
+    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
+    folder = cache_folder() / f"jars-{digest}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as scratch:
         fetched = Path(scratch) / "jars"
         fetched.mkdir()
-        command = _by_maven(Path(scratch)) if shutil.which("mvn") else _by_ivy(Path(scratch))
+        command = (_by_maven if shutil.which("mvn") else _by_ivy)(Path(scratch), wanted)
         answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=scratch)
         names = {jar.name for jar in fetched.glob("*.jar")}
-        missing = [coordinate for coordinate in COORDINATES if _jar_name(coordinate) not in names]
+        missing = [coordinate for coordinate in wanted if _jar_name(coordinate) not in names]
         if answer.returncode != 0 or missing:
             output = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
             raise WalferryError(
@@ -114,12 +171,12 @@ def _jar_name(coordinate: str) -> str:
     return f"{artifact}-{version}.jar"
 
 
-def _by_maven(scratch: Path) -> list[str]:
+def _by_maven(scratch: Path, wanted: Sequence[str]) -> list[str]:
     exclude_all = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
         f"<version>{version}</version>{exclude_all}</dependency>\n"
-        for group, artifact, version in (coordinate.split(":") for coordinate in COORDINATES)
+        for group, artifact, version in (coordinate.split(":") for coordinate in wanted)
     )
     (scratch / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
@@ -129,7 +186,7 @@ def _by_maven(scratch: Path) -> list[str]:
     return ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'jars'}"]
 
 
-def _by_ivy(scratch: Path) -> list[str]:
+def _by_ivy(scratch: Path, wanted: Sequence[str]) -> list[str]:
     """PySpark's Ivy needs no Maven; it fetches one jar after the other, so it takes longer."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -137,7 +194,7 @@ def _by_ivy(scratch: Path) -> list[str]:
     ivy = next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     dependencies = "".join(
         f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="false" conf="default->master"/>\n'
-        for group, artifact, version in (coordinate.split(":") for coordinate in COORDINATES)
+        for group, artifact, version in (coordinate.split(":") for coordinate in wanted)
     )
     (scratch / "ivy.xml").write_text(
         '<ivy-module version="2.0"><info organisation="walferry" module="embedded"/>\n'

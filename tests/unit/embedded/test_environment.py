@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from walferry.embedded import jars
 from walferry.embedded.environment import Environment, Settings
+from walferry.errors import UsageError
 from walferry.run.spec import environment_connection
 
 
@@ -34,3 +36,17 @@ def test_the_connections_in_it_are_those_of_a_spec(tmp_path: Path, monkeypatch: 
     cluster = environment_connection("hbase_target")
     assert cluster.zookeeper == environment.target.address.zookeeper
     assert cluster.rootdir == environment.target.address.rootdir
+
+
+def test_make_up_boots_the_versions_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_SOURCE_VERSION", "1.7.2")
+    monkeypatch.setenv("WALFERRY_TARGET_VERSION", "")  # as `make` passes one that nobody set
+    environment = Environment.lay_out(tmp_path, Settings())
+    assert environment.source.version == "1.7.2"
+    assert environment.target.version == jars.NEWEST
+
+
+def test_make_up_refuses_a_version_that_cannot_be_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_SOURCE_VERSION", "1.4.99")
+    with pytest.raises(UsageError, match=r"HBase 1\.4\.99 cannot be booted"):
+        Environment.lay_out(tmp_path, Settings())

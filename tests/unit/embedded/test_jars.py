@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from walferry.embedded import jars
-from walferry.errors import WalferryError
+from walferry.errors import UsageError, WalferryError
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +49,12 @@ def test_a_newer_java_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
 def test_the_cache_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WALFERRY_CACHE", str(tmp_path))
     assert jars.cache_folder() == tmp_path
+
+
+def test_a_version_that_cannot_be_booted_is_refused_with_those_that_can() -> None:
+    with pytest.raises(UsageError, match=r"HBase 0\.98 cannot be booted here; choose one of 1\.7\.2, .*2\.6\.3"):
+        jars.coordinates("0.98")
+
+
+def test_the_newest_version_is_one_of_those_that_can_be_booted() -> None:
+    assert jars.coordinates(jars.NEWEST) == jars.COORDINATES
