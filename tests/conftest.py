@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from booting import laid_out
 from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings
-from walferry.hbase import admin
 
 TESTS = Path(__file__).parent
 LAYERS = ("unit", "integration", "e2e", "versions")
@@ -29,27 +29,6 @@ ALONE = {
 }
 """files that boot servers of their own, or need none: the worker that is free first takes them"""
 PORT_RANGES = 4
-SETTLE_SECONDS = 4
-CHEAP_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""what a JVM that lives for seconds or minutes needs: a third less CPU time of the whole machine"""
-QUICK = {
-    "WALFERRY_JVM_FLAGS": CHEAP_JVM,
-    "SPARK_SUBMIT_OPTS": CHEAP_JVM,
-    "WALFERRY_REQUEST_SECONDS": "8",
-    "WALFERRY_SETTLE_SECONDS": str(SETTLE_SECONDS),
-    "WALFERRY_CLAIM_SECONDS": "2",
-    "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "10",
-}
-"""for the tests' own process and every one that they start; also how long requests and sessions of a killed process are
-waited out"""
-QUICK_SITE = {
-    # A server ends a request before its sender takes it for ended.
-    "replication.sink.client.ops.timeout": str(SETTLE_SECONDS * 1000),
-    # Procedures of the master (open, close, snapshot) wait this long for others to go along in one request.
-    "hbase.procedure.remote.dispatcher.delay.msec": "10",
-    # What was compacted is archived by a chore; a region whose split left references cannot be merged before.
-    "hbase.hfile.compaction.discharger.interval": "2000",
-}
 
 
 def pytest_configure() -> None:
@@ -90,14 +69,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """What `make up` boots, laid out in a folder of the tests' own: `clusters` starts one part, `environment` all."""
-    laid_out = Environment.lay_out(tmp_path_factory.mktemp("servers"), Settings())
-    for cluster in (laid_out.source, laid_out.target):
-        cluster.hbase_site = {**cluster.hbase_site, **QUICK_SITE}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUICK.items():
-            patch.setenv(name, value)
-        patch.setattr(admin, "_MAX_POLL_S", 0.1)  # hundreds of procedures, of half a second each
-        yield laid_out
+    with laid_out(tmp_path_factory.mktemp("servers"), Settings()) as environment:
+        yield environment
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Administration: tables, snapshots, regions, WALs and replication peers.
+"""Administration: tables, snapshots, regions and WALs.
 
 Calls that change something carry a nonce where HBase accepts one: a call repeated after a time-out then finds the
 procedure of the first instead of starting another. Elsewhere the outcome is looked up before the call is repeated.
@@ -6,13 +6,12 @@ procedure of the first instead of starting another. Elsewhere the outcome is loo
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
-from walferry.errors import TransientError, UsageError
+from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase import procedures
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region, TableDescriptor, new_table, table_name
 from walferry.hbase.errors import (
@@ -23,24 +22,25 @@ from walferry.hbase.errors import (
     SnapshotNotFoundError,
     TableExistsError,
     TableNotFoundError,
-    remote_error,
+)
+from walferry.hbase.procedures import (
+    DEADLINE_S,
+    await_procedure,
+    await_reopened,
+    await_restored,
+    procedure,
+    wait,
+    with_nonce,
 )
 from walferry.hbase.retry import retried
 from walferry.hbase.zookeeper import Server
-
-DEADLINE_S = 600.0
-_POLL_S = 0.1
-_MAX_POLL_S = 1.0
-
-# Makes a disabled peer keep WALs without a sink or a jar: the class is part of HBase and replicates nothing.
-PINNING_ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 
 
 def create_namespace(client: Calls, namespace: str) -> None:
     """Create a namespace. Raises NamespaceExistsError."""
     descriptor = pb.NamespaceDescriptor(name=namespace.encode())
     request = pb.CreateNamespaceRequest(namespaceDescriptor=descriptor)
-    _procedure(client, "CreateNamespace", request, pb.CreateNamespaceResponse, namespace)
+    procedure(client, "CreateNamespace", request, pb.CreateNamespaceResponse, namespace)
 
 
 def namespace_exists(client: Calls, namespace: str) -> bool:
@@ -61,42 +61,44 @@ def create_table(
 ) -> None:
     """Create a table. `families` maps family names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
     request = pb.CreateTableRequest(table_schema=new_table(name, families).schema, split_keys=split_keys)
-    _procedure(client, "CreateTable", request, pb.CreateTableResponse, name)
+    procedure(client, "CreateTable", request, pb.CreateTableResponse, name)
     client.forget(name)
 
 
 def delete_table(client: Calls, name: str) -> None:
     """Delete a disabled table. Raises TableNotFoundError, TableStateError."""
     request = pb.DeleteTableRequest(table_name=table_name(name))
-    _procedure(client, "DeleteTable", request, pb.DeleteTableResponse, name)
+    procedure(client, "DeleteTable", request, pb.DeleteTableResponse, name)
     client.forget(name)
 
 
 def truncate_table(client: Calls, name: str, preserve_splits: bool = True) -> None:
     """Empty a disabled table; HBase enables it. Raises TableNotFoundError, TableStateError."""
     request = pb.TruncateTableRequest(tableName=table_name(name), preserveSplits=preserve_splits)
-    _procedure(client, "truncateTable", request, pb.TruncateTableResponse, name)
+    procedure(client, "truncateTable", request, pb.TruncateTableResponse, name)
     client.forget(name)
 
 
 def disable_table(client: Calls, name: str) -> None:
     """Take a table off its servers. Raises TableStateError when it is disabled already."""
     request = pb.DisableTableRequest(table_name=table_name(name))
-    _procedure(client, "DisableTable", request, pb.DisableTableResponse, name)
+    procedure(client, "DisableTable", request, pb.DisableTableResponse, name)
     client.forget(name)
 
 
 def enable_table(client: Calls, name: str) -> None:
     """Bring a disabled table back. Raises TableStateError when it is enabled already."""
     request = pb.EnableTableRequest(table_name=table_name(name))
-    _procedure(client, "EnableTable", request, pb.EnableTableResponse, name)
+    procedure(client, "EnableTable", request, pb.EnableTableResponse, name)
     client.forget(name)
 
 
 def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
     """Change a table's schema; HBase reopens its regions one after the other."""
     request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
-    _procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
+    procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
+    if not client.release.changes_are_procedures:
+        await_reopened(client, descriptor.name)
 
 
 def set_read_only(client: Calls, name: str, read_only: bool) -> None:
@@ -124,32 +126,7 @@ def move_region(client: Calls, region: Region, server: Server | None = None) -> 
         now = {r.encoded: r for r in client.regions(region.table)}.get(region.encoded)
         return now is not None and now.server is not None and server in (None, now.server)
 
-    _wait(moved, f"the move of region {region.encoded} of {region.table}", DEADLINE_S)
-
-
-def split_region(client: Calls, region: Region, split_row: bytes) -> None:
-    """Split a region in two at a row; returns when both are open."""
-    request = pb.SplitTableRegionRequest(
-        region_info=pb.RegionInfo(
-            region_id=region.region_id,
-            table_name=table_name(region.table),
-            start_key=region.start,
-            end_key=region.end,
-        ),
-        split_row=split_row,
-    )
-    _procedure(client, "SplitRegion", request, pb.SplitTableRegionResponse, region.table)
-    client.forget(region.table)
-
-
-def merge_regions(client: Calls, regions: Sequence[Region]) -> None:
-    """Merge adjacent regions of a table into one; returns when it is open."""
-    encoded = pb.RegionSpecifier.ENCODED_REGION_NAME
-    request = pb.MergeTableRegionsRequest(
-        region=[pb.RegionSpecifier(type=encoded, value=region.encoded.encode()) for region in regions]
-    )
-    _procedure(client, "MergeTableRegions", request, pb.MergeTableRegionsResponse, regions[0].table)
-    client.forget(regions[0].table)
+    wait(moved, f"the move of region {region.encoded} of {region.table}", DEADLINE_S)
 
 
 def flush_table(client: Calls, name: str) -> None:
@@ -178,11 +155,13 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
         )
 
 
-def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict[str, int]:
+def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict[str, int] | None:
     """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
 
-    Raises RemoteError before HBase 2.0, which cannot be asked (RSRpcServices.getRegionLoad).
+    None where a server cannot be asked (RSRpcServices.getRegionLoad).
     """
+    if not client.release.counts_writes:
+        return None
     answer, _ = retried(
         lambda: client.pool.call(
             server.address,
@@ -245,17 +224,17 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
     while (found := finished()) is None:
         left = deadline - time.monotonic()
         try:
-            request = _with_nonce(pb.SnapshotRequest(snapshot=wanted))
+            request = with_nonce(pb.SnapshotRequest(snapshot=wanted))
             answer = client.master_call("Snapshot", request, pb.SnapshotResponse)
             if answer.HasField("proc_id"):
-                _wait_for_procedure(client, answer, what, left)
+                await_procedure(client, answer, what, left)
             else:
-                _wait(done, what, left)  # before 2.6 a snapshot is not a procedure
+                wait(done, what, left)  # before 2.6 a snapshot is not a procedure
         except (SnapshotInProgressError, SnapshotExistsError) as error:
             # By an earlier call of ours whose answer was lost, or by somebody else: wait and look again.
             if left <= 0:
                 raise TransientError(f"{what} cannot begin: {error}", snapshot=name, table=table) from error
-            time.sleep(_MAX_POLL_S)
+            time.sleep(procedures.MAX_POLL_S)
     return found
 
 
@@ -295,8 +274,7 @@ def clone_snapshot(client: Calls, name: str, table: str) -> None:
     target = pb.SnapshotDescription()
     target.CopyFrom(found)
     target.table = table  # not the snapshot's own table: that is what makes it a clone
-    _procedure(client, "RestoreSnapshot", pb.RestoreSnapshotRequest(snapshot=target), pb.RestoreSnapshotResponse, table)
-    client.forget(table)
+    _restore(client, target, table)
 
 
 def restore_snapshot(client: Calls, name: str) -> None:
@@ -304,84 +282,15 @@ def restore_snapshot(client: Calls, name: str) -> None:
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
-    request = pb.RestoreSnapshotRequest(snapshot=found)
-    _procedure(client, "RestoreSnapshot", request, pb.RestoreSnapshotResponse, found.table)
-    client.forget(found.table)
+    _restore(client, found, found.table)
 
 
-def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
-    """Add a replication peer. Idempotent; raises UsageError when a different peer has this id.
-
-    Its queues appear a little later: see `peer_queues`. (In 1.x peers are written to ZooKeeper instead.)
-    """
-    state = pb.ReplicationState.ENABLED if enabled else pb.ReplicationState.DISABLED
-    request = pb.AddReplicationPeerRequest(
-        peer_id=peer_id,
-        peer_config=pb.ReplicationPeer(replicationEndpointImpl=endpoint_class, replicate_all=True),
-        peer_state=pb.ReplicationState(state=state),
-    )
-
-    def add() -> None:
-        there = peers(client).get(peer_id)
-        if there is None:
-            answer = client.master_call("AddReplicationPeer", request, pb.AddReplicationPeerResponse, attempts=1)
-            _wait_for_procedure(client, answer, f"peer {peer_id}")
-        elif there != (enabled, endpoint_class):
-            state = "enabled" if there[0] else "disabled"
-            raise UsageError(
-                f"replication peer {peer_id} already exists, {state} and with the endpoint {there[1] or '(none)'}; "
-                "remove it or choose another id",
-                peer=peer_id,
-            )
-
-    retried(add)
-
-
-def peers(client: Calls) -> dict[str, tuple[bool, str]]:
-    """The replication peers: id -> (enabled, class of its endpoint, "" for HBase's own)."""
-    answer = client.master_call(
-        "ListReplicationPeers", pb.ListReplicationPeersRequest(), pb.ListReplicationPeersResponse
-    )
-    return {
-        peer.id: (peer.state.state == pb.ReplicationState.ENABLED, peer.config.replicationEndpointImpl)
-        for peer in answer.peer_desc
-    }
-
-
-def remove_peer(client: Calls, peer_id: str) -> bool:
-    """Remove a replication peer and its queues; False when there was none."""
-    removed = False
-
-    def remove() -> None:
-        nonlocal removed
-        if peer_id in peers(client):
-            removed = True
-            request = pb.RemoveReplicationPeerRequest(peer_id=peer_id)
-            answer = client.master_call("RemoveReplicationPeer", request, pb.RemoveReplicationPeerResponse, attempts=1)
-            _wait_for_procedure(client, answer, f"removal of peer {peer_id}")
-
-    retried(remove)
-    return removed
-
-
-def peer_queues(client: Calls, peer_id: str) -> dict[str, set[str]]:
-    """The names of the WALs that a peer holds, by server."""
-    return client.zookeeper.replication_queues(peer_id)
-
-
-def peers_may_change(client: Calls) -> bool | None:
-    """Whether the cluster lets replication peers be added now; None where it has no such switch (before 2.6).
-
-    (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
-    """
-    request = pb.IsReplicationPeerModificationEnabledRequest()
-    method = "IsReplicationPeerModificationEnabled"
-    try:
-        return client.master_call(method, request, pb.IsReplicationPeerModificationEnabledResponse).enabled
-    except RemoteError as error:
-        if _is_unknown_there(error):
-            return None
-        raise
+def _restore(client: Calls, snapshot: pb.SnapshotDescription, table: str) -> None:
+    request = pb.RestoreSnapshotRequest(snapshot=snapshot)
+    procedure(client, "RestoreSnapshot", request, pb.RestoreSnapshotResponse, table)
+    if not client.release.changes_are_procedures:
+        await_restored(client, snapshot)
+    client.forget(table)
 
 
 def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
@@ -404,6 +313,8 @@ def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[
         )
         for table in readable
     }
+    if not client.release.tells_rights:
+        return None
     request = pb.HasUserPermissionsRequest(permission=wanted.values())
     try:
         answer = client.master_call("HasUserPermissions", request, pb.HasUserPermissionsResponse)
@@ -425,42 +336,3 @@ def _table_exists(client: Calls, table: str) -> bool:
     except TableNotFoundError:
         return False
     return True
-
-
-def _with_nonce(request: Any) -> Any:
-    request.nonce_group = random.getrandbits(63)
-    request.nonce = random.getrandbits(63)
-    return request
-
-
-def _procedure(client: Calls, method: str, request: Any, response_type: type[Any], thing: str) -> None:
-    """Call a method that starts a master procedure, and wait for the procedure."""
-    answer = client.master_call(method, _with_nonce(request), response_type)
-    _wait_for_procedure(client, answer, f"{method} of {thing}")
-
-
-def _wait_for_procedure(client: Calls, answer: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-    if not answer.HasField("proc_id"):
-        return
-    request = pb.GetProcedureResultRequest(proc_id=answer.proc_id)
-
-    def finished() -> bool:
-        result = client.master_call("getProcedureResult", request, pb.GetProcedureResultResponse)
-        if result.HasField("exception"):
-            cause = result.exception.generic_exception
-            raise remote_error(cause.class_name, cause.message, server="the master", method=what, do_not_retry=True)
-        # NOT_FOUND: finished so long ago that the master has forgotten it
-        return result.state != pb.GetProcedureResultResponse.RUNNING
-
-    _wait(finished, what, deadline_s)
-
-
-def _wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
-    """Poll until `done`. Raises TransientError at the deadline: it may still finish."""
-    deadline = time.monotonic() + deadline_s
-    pause = _POLL_S
-    while not done():
-        if time.monotonic() > deadline:
-            raise TransientError(f"{what} has not finished after {deadline_s:.0f} s; it may still do so", what=what)
-        time.sleep(pause)
-        pause = min(pause * 1.5, _MAX_POLL_S)

@@ -11,6 +11,7 @@ from walferry.errors import TransientError
 from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.hbase.retry import ATTEMPTS
 from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.versions import Release
 from walferry.hbase.zookeeper import ZooKeeper
 
 M = TypeVar("M", bound=Message)
@@ -22,6 +23,9 @@ class Calls(Protocol):
     timeout_s: float
     zookeeper: ZooKeeper
     pool: ConnectionPool
+
+    @property
+    def release(self) -> Release: ...
 
     def describe(self, table: str) -> TableDescriptor: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import TypeVar
 
@@ -12,7 +13,8 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, mutate, replicate, scan, settings
+from walferry.hbase import admin, mutate, replicate, scan, settings, splits, table_states
+from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
 from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
@@ -20,6 +22,7 @@ from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, Tabl
 from walferry.hbase.locations import Locations
 from walferry.hbase.retry import ATTEMPTS, REGION_ATTEMPTS, retried
 from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.versions import Release, release_of
 from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)
@@ -46,8 +49,8 @@ class HBaseClient:
     modify_table = admin.modify_table
     set_read_only = admin.set_read_only
     move_region = admin.move_region
-    split_region = admin.split_region
-    merge_regions = admin.merge_regions
+    split_region = splits.split_region
+    merge_regions = splits.merge_regions
     flush_table = admin.flush_table
     compact_table = admin.compact_table
     snapshot = admin.snapshot
@@ -57,11 +60,12 @@ class HBaseClient:
     restore_snapshot = admin.restore_snapshot
     roll_wal = admin.roll_wal
     write_counts = admin.write_counts
-    add_peer = admin.add_peer
-    peers = admin.peers
-    remove_peer = admin.remove_peer
-    peer_queues = admin.peer_queues
-    peers_may_change = admin.peers_may_change
+    add_peer = replication_peers.add_peer
+    peers = replication_peers.peers
+    remove_peer = replication_peers.remove_peer
+    peer_queues = replication_peers.peer_queues
+    peers_may_change = replication_peers.peers_may_change
+    table_enabled = table_states.table_enabled
     lacking_rights = admin.lacking_rights
 
     put = mutate.put_cells
@@ -120,6 +124,11 @@ class HBaseClient:
         answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
         return answer.cluster_status.hbase_version.version
 
+    @cached_property
+    def release(self) -> Release:
+        """What the cluster's version can do."""
+        return release_of(self.version())
+
     def memstore_bytes(self) -> dict[str, int]:
         """Bytes not yet flushed to store files, by table, as region servers last reported them to the master.
 
@@ -159,12 +168,6 @@ class HBaseClient:
         except TableNotFoundError:
             return False
         return True
-
-    def table_enabled(self, table: str) -> bool:
-        """Whether the table is enabled. Raises TableNotFoundError."""
-        request = pb.GetTableStateRequest(table_name=table_name(table))
-        answer = self.master_call("GetTableState", request, pb.GetTableStateResponse)
-        return answer.table_state.state == pb.TableState.ENABLED
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions now, by start row. Raises TableNotFoundError."""

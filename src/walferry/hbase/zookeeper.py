@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -84,6 +84,12 @@ def parse_znode(data: bytes, message_type: type[M]) -> M:
         raise DamagedInputError(f"a znode holds no {name}: {error}", reason=str(error)) from error
 
 
+def znode(message: Message) -> bytes:
+    """The value of a znode that holds a message."""
+    content: bytes = message.SerializeToString()
+    return _MAGIC + content
+
+
 class ZooKeeper:
     """HBase's znodes on one ensemble ("host:port,host:port"), below `znode`; connects at first use."""
 
@@ -149,7 +155,7 @@ class ZooKeeper:
 
     def servers(self) -> list[Server]:
         """The live region servers."""
-        return sorted(Server.parse(name) for name in self._children("rs"))
+        return sorted(Server.parse(name) for name in self.children("rs"))
 
     def replication_queues(self, peer_id: str) -> dict[str, set[str]]:
         """Names of the WALs in a peer's queues, by server: one read for each server and one for each queue.
@@ -158,18 +164,18 @@ class ZooKeeper:
         (HBase 3 keeps queues in hbase:replication instead.)
         """
         queues: dict[str, set[str]] = {}
-        for holder in self._children("replication/rs"):
-            for queue_id in self._children(f"replication/rs/{holder}"):
+        for holder in self.children("replication/rs"):
+            for queue_id in self.children(f"replication/rs/{holder}"):
                 peer, *dead = queue_id.split("-", 1)
                 if peer != peer_id:
                     continue
                 owner = _first_server(dead[0]) if dead else holder
-                wals = self._children(f"replication/rs/{holder}/{queue_id}")
+                wals = self.children(f"replication/rs/{holder}/{queue_id}")
                 if wals:
                     queues.setdefault(owner, set()).update(wals)
         return queues
 
-    def _children(self, path: str) -> list[str]:
+    def children(self, path: str) -> list[str]:
         """Names below a znode, none when it is missing."""
         with self._translated(path):
             try:
@@ -177,7 +183,8 @@ class ZooKeeper:
             except NoNodeError:
                 return []
 
-    def _get(self, path: str) -> bytes | None:
+    def read(self, path: str) -> bytes | None:
+        """The value of a znode of HBase's, None when it is missing."""
         with self._translated(path):
             try:
                 data: bytes = self.client.retry(self.client.get, f"{self._znode}/{path}")[0]
@@ -185,8 +192,28 @@ class ZooKeeper:
                 return None
             return data
 
+    def create(self, values: Mapping[str, bytes]) -> None:
+        """Create znodes of HBase's, parents first, all or none; the parent of the first is created if need be.
+
+        Raises ZooKeeperError when one exists.
+        """
+        first = next(iter(values))
+        with self._translated(first):
+            self.client.retry(self.client.ensure_path, f"{self._znode}/{first}".rpartition("/")[0])
+            transaction = self.client.transaction()
+            for path, value in values.items():
+                transaction.create(f"{self._znode}/{path}", value)
+            for outcome in transaction.commit():
+                if isinstance(outcome, KazooException):
+                    raise outcome
+
+    def delete(self, path: str) -> None:
+        """Delete a znode of HBase's with all below it; nothing when it is missing."""
+        with self._translated(path), suppress(NoNodeError):
+            self.client.retry(self.client.delete, f"{self._znode}/{path}", recursive=True)
+
     def _required(self, path: str) -> bytes:
-        data = self._get(path)
+        data = self.read(path)
         if data is None:
             raise ServerGoneError(
                 f"ZooKeeper at {self.hosts} has no {self._znode}/{path}; is HBase up?",

@@ -14,6 +14,7 @@ from walferry.errors import GapError, TransientError, UnreadableInputError, Usag
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
+from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.run.run import Run, data_folder, file_system
@@ -98,7 +99,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             findings.append(
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
             )
-        findings += _protection(source)
+        findings += [*_version(source, "source"), *_version(target, "target"), *_protection(source)]
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         else:
@@ -131,7 +132,21 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         )  # fmt: skip
 
 
+def _version(client: HBaseClient, side: str) -> Iterator[Finding]:
+    release = client.release
+    if not release.tried:
+        yield Finding(
+            "warn", side, f"HBase {client.version()} was never tried with walferry. It is assumed to be like "
+            f"{release.name}: {release.description}",
+        )  # fmt: skip
+
+
 def _protection(source: HBaseClient) -> Iterator[Finding]:
+    if source.release.queues is not By.ZOOKEEPER:
+        yield Finding(
+            "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read yet: "
+            "whether its WALs are kept could not be known",
+        )  # fmt: skip
     if source.peers_may_change() is False:
         yield Finding(
             "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "

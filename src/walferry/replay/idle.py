@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
-from walferry.hbase.errors import RemoteError
 from walferry.hbase.zookeeper import Server
 from walferry.run.run import Run
 
@@ -35,16 +34,15 @@ def idle_servers(
 ) -> tuple[set[str], Callable[[], None]]:
     """Names of the servers that need not be rolled at a cut that begins now, and what to call once the others were.
 
-    With `may_rest` False there are none. Servers before HBase 2.0 do not tell their counts and are always rolled.
+    With `may_rest` False there are none. Servers that do not tell their counts are always rolled.
     """
     tables = {pair.source for pair in run.tables}
     before = {name: _Seen.model_validate(kept) for name, kept in (run.ledger.notes.get(_SEEN) or {}).items()}
     seen: dict[str, _Seen] = {}
     idle = set()
     for server in servers:
-        try:
-            counts = run.source.write_counts(server, tables)
-        except RemoteError:
+        counts = run.source.write_counts(server, tables)
+        if counts is None:
             continue
         last = before.get(server.name)
         same = last is not None and last.counts == counts

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from walferry.errors import GateShutError, TransientError, UsageError, WalferryError
+from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.load import unhindered_s
 from walferry.replay.durability import restore
@@ -23,7 +24,6 @@ from walferry.wal.files import Place, list_live, list_wals
 
 log = logging.getLogger(__name__)
 
-ENDPOINT = "org.apache.hadoop.hbase.replication.VerifyWALEntriesReplicationEndpoint"
 QUEUE_SECONDS = 60.0
 LEASE_SECONDS = 90.0
 """how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
@@ -48,7 +48,7 @@ def _add(run: Run, peer: str) -> list[str]:
     there = peer in run.source.peers()
     plan_own(run, "source", "peer", peer, there=there)
     if not there:
-        run.source.add_peer(peer, ENDPOINT, enabled=False)
+        run.source.add_peer(peer, PINNING_ENDPOINT, enabled=False)
     made(run, "source", "peer", peer)
     return _await_queues(run, peer)
 

@@ -12,7 +12,6 @@ import pytest
 
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
-from walferry.hbase.admin import PINNING_ENDPOINT
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import (
     NamespaceExistsError,
@@ -25,6 +24,7 @@ from walferry.hbase.errors import (
     TableStateError,
 )
 from walferry.hbase.mutate import Cell
+from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.storage import WebHdfs
 
 pytestmark = pytest.mark.cluster

@@ -11,7 +11,8 @@ from walferry.apply.sink_settings import SinkSettings
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
-from walferry.migration.plan import Finding, Plan, _codec, _sink, _table, require
+from walferry.hbase.versions import release_of
+from walferry.migration.plan import Finding, Plan, _codec, _protection, _sink, _table, _version, require
 from walferry.run.spec import TablePair
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
@@ -103,3 +104,29 @@ def test_settings_of_the_target_that_order_rests_on_are_told(
     found = list(_sink(settings))
     assert [finding.level for finding in found] == levels
     assert all(word in finding.message for word, finding in zip(words, found, strict=True))
+
+
+def of_version(version: str) -> HBaseClient:
+    client = SimpleNamespace(release=release_of(version), version=lambda: version, peers_may_change=lambda: None)
+    return cast(HBaseClient, client)
+
+
+@pytest.mark.parametrize("version", ["1.7.2", "2.2.3", "2.5.7-hadoop3", "2.6.3"])
+def test_a_version_that_the_tests_boot_is_no_finding(version: str) -> None:
+    assert list(_version(of_version(version), "source")) == []
+    assert list(_protection(of_version(version))) == []
+
+
+def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed() -> None:
+    (found,) = _version(of_version("1.2.0-cdh5.16.2"), "source")
+    assert (found.level, found.subject) == ("warn", "source")
+    assert found.message == (
+        "HBase 1.2.0-cdh5.16.2 was never tried with walferry. It is assumed to be like 1.4: peers and states of tables "
+        "by ZooKeeper, changes without procedures, replication queues in ZooKeeper"
+    )
+
+
+def test_a_source_with_its_queues_in_a_table_is_refused() -> None:
+    (found,) = _protection(of_version("3.0.0"))
+    assert (found.level, found.subject) == ("refuse", "protect")
+    assert "replication queues in a table" in found.message

@@ -1,0 +1,38 @@
+"""Replication peers as znodes, which region servers watch: the only way before 2.0 (ReplicationPeersZKImpl).
+
+`replication/peers/<id>` holds the peer's configuration, `peer-state` below it whether it is enabled. Both are created
+in one transaction: a peer that was there without its state for a moment would count as enabled.
+"""
+
+from __future__ import annotations
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
+from walferry.hbase.zookeeper import parse_znode, znode
+
+_PEERS = "replication/peers"
+_STATE = "peer-state"
+
+
+def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
+    """Add a peer."""
+    path = f"{_PEERS}/{peer_id}"
+    client.zookeeper.create({path: znode(config), f"{path}/{_STATE}": znode(state)})
+
+
+def peers(client: Calls) -> dict[str, tuple[bool, str]]:
+    """All peers."""
+    found = {}
+    for peer_id in client.zookeeper.children(_PEERS):
+        config = client.zookeeper.read(f"{_PEERS}/{peer_id}")
+        state = client.zookeeper.read(f"{_PEERS}/{peer_id}/{_STATE}")
+        if config is None:
+            continue  # removed meanwhile
+        disabled = state is not None and parse_znode(state, pb.ReplicationState).state == pb.ReplicationState.DISABLED
+        found[peer_id] = (not disabled, parse_znode(config, pb.ReplicationPeer).replicationEndpointImpl)
+    return found
+
+
+def remove(client: Calls, peer_id: str) -> None:
+    """Remove a peer; each region server then removes its queue."""
+    client.zookeeper.delete(f"{_PEERS}/{peer_id}")

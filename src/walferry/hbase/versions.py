@@ -1,0 +1,80 @@
+"""What each version of HBase can do, and by which way: one table, and the only place where a version decides anything.
+
+A way is a module of its own, and all ways to do a thing have the same functions: `peers` and `table_states` choose by
+the client's `release`, and so does whatever else asks what a cluster can do. All versions in the table have a ZooKeeper
+registry, `RollWALWriter`, FLUSH snapshots, `VerifyWALEntriesReplicationEndpoint` (HBASE-21838; 1.4 and 2.0 lack it in
+their first patch releases) and replication queues in ZooKeeper, except where it says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class By(Enum):
+    """Whom to ask, or to tell."""
+
+    MASTER = "master"
+    ZOOKEEPER = "ZooKeeper"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A minor version and what it can do; `since` is the first minor version of which that is true."""
+
+    since: tuple[int, int]
+    peers: By
+    """who adds, lists and removes replication peers"""
+    table_states: By
+    """who knows whether a table is enabled"""
+    changes_are_procedures: bool
+    """whether the answer to each change names a procedure to wait for (else schema and restore are asked about)"""
+    counts_writes: bool
+    """whether a region server tells how many write requests each of its regions had (GetRegionLoad)"""
+    tells_rights: bool
+    """whether the master can be asked for a user's permissions (HasUserPermissions)"""
+    switches_peers: bool
+    """whether peer modification can be switched off (peer_modification_switch)"""
+    queues: By = By.ZOOKEEPER
+    """where replication queues are (since 3.0 in a table, which walferry cannot read)"""
+    tried: bool = False
+    """whether walferry's tests run on the very minor version that was asked for"""
+
+    @property
+    def name(self) -> str:
+        """ "2.2" """
+        return f"{self.since[0]}.{self.since[1]}"
+
+    @property
+    def description(self) -> str:
+        """What distinguishes it, for people."""
+        return (
+            f"peers and states of tables by {self.peers.value}, "
+            f"changes {'as procedures' if self.changes_are_procedures else 'without procedures'}, "
+            f"replication queues in {'ZooKeeper' if self.queues is By.ZOOKEEPER else 'a table'}"
+        )
+
+
+RELEASES = (
+    # since   peers         table states  procedures counts rights switch
+    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False),
+    Release((2, 0), By.MASTER, By.MASTER, True, True, False, False),
+    Release((2, 2), By.MASTER, By.MASTER, True, True, True, False),
+    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True),
+    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, queues=By.MASTER),
+)
+TRIED = {(1, 7), (2, 2), (2, 5), (2, 6)}
+"""the minor versions that the tests boot"""
+
+
+def release_of(version: str) -> Release:
+    """What a version ("2.6.3-hadoop3", "1.2.0-cdh5.16.2") can do: the newest row of the table that is not newer.
+
+    A version before the first row is taken for the first, one without a number for 2.6.
+    """
+    number = re.match(r"(\d+)\.(\d+)", version)
+    minor = (int(number[1]), int(number[2])) if number else (2, 6)
+    known = [release for release in RELEASES if release.since <= minor] or [RELEASES[0]]
+    return replace(known[-1], tried=number is not None and minor in TRIED)
