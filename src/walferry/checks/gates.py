@@ -85,8 +85,9 @@ def schema_differences(run: Run) -> list[str]:
             if here is None or there is None:
                 differences.append(f"family {name} of {pair.source} is only at the {'source' if here else 'target'}")
                 continue
-            for key in sorted(here.attributes.keys() | there.attributes.keys()):
-                if here.attributes.get(key) != there.attributes.get(key):
+            ours, theirs = here.effective, there.effective
+            for key in sorted(ours.keys() | theirs.keys()):
+                if ours.get(key) != theirs.get(key):
                     differences.append(
                         f"{key} of {pair.source} family {name} is {here.attributes.get(key)} at the source, "
                         f"{there.attributes.get(key)} at the target"

@@ -12,6 +12,29 @@ from walferry.hbase.zookeeper import Server
 DEFAULT_NAMESPACE = "default"
 SYSTEM_NAMESPACE = "hbase"
 _FOREVER_S = 2**31 - 1
+_DEFAULTS = {
+    "BLOCKCACHE": "TRUE",
+    "BLOCKSIZE": "65536",
+    "BLOOMFILTER": "ROW",
+    "CACHE_BLOOMS_ON_WRITE": "FALSE",
+    "CACHE_DATA_IN_L1": "FALSE",
+    "CACHE_DATA_ON_WRITE": "FALSE",
+    "CACHE_INDEX_ON_WRITE": "FALSE",
+    "COMPRESSION": "NONE",
+    "DATA_BLOCK_ENCODING": "NONE",
+    "EVICT_BLOCKS_ON_CLOSE": "FALSE",
+    "INDEX_BLOCK_ENCODING": "NONE",
+    "IN_MEMORY": "FALSE",
+    "KEEP_DELETED_CELLS": "FALSE",
+    "MIN_VERSIONS": "0",
+    "NEW_VERSION_BEHAVIOR": "FALSE",
+    "PREFETCH_BLOCKS_ON_OPEN": "FALSE",
+    "REPLICATION_SCOPE": "0",
+    "TTL": str(_FOREVER_S),
+    "VERSIONS": "1",
+}
+"""what a family has that does not say otherwise: each version writes down some of these, in upper or lower case, and a
+clone adds those of its own version"""
 
 
 def table_name(name: str) -> pb.TableName:
@@ -35,6 +58,12 @@ class Family:
 
     name: str
     attributes: Mapping[str, str]
+
+    @property
+    def effective(self) -> dict[str, str]:
+        """What distinguishes the family from HBase's defaults: equal for equal families of different versions."""
+        stated = {name: value.upper() if name in _DEFAULTS else value for name, value in self.attributes.items()}
+        return {name: value for name, value in sorted(stated.items()) if _DEFAULTS.get(name) != value}
 
     @property
     def max_versions(self) -> int:

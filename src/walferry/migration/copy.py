@@ -253,7 +253,7 @@ def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str 
 
 
 def _schema_text(descriptor: TableDescriptor) -> str:
-    families = {name: dict(sorted(family.attributes.items())) for name, family in descriptor.families.items()}
+    families = {name: family.effective for name, family in descriptor.families.items()}
     return json.dumps(families, sort_keys=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.descriptors import Region, new_table, table_name, table_text
+from walferry.hbase.descriptors import Family, Region, new_table, table_name, table_text
 
 
 @pytest.mark.parametrize("name", ["t", "ns:t", "ns:t.with-signs_1"])
@@ -53,3 +53,17 @@ def test_an_address_travels_between_processes() -> None:
 def test_an_address_without_rootdir_says_so() -> None:
     with pytest.raises(UsageError, match="rootdir"):
         _ = ClusterAddress("h:2181").root_path
+
+
+def test_families_of_two_versions_are_equal_if_one_only_writes_down_the_defaults() -> None:
+    old = Family("f", {"VERSIONS": "50", "BLOOMFILTER": "ROW", "KEEP_DELETED_CELLS": "false", "TTL": "2147483647"})
+    new = Family("f", {"VERSIONS": "50", "INDEX_BLOCK_ENCODING": "NONE", "KEEP_DELETED_CELLS": "FALSE"})
+    assert old.effective == new.effective == {"VERSIONS": "50"}
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"VERSIONS": "2"}, {"TTL": "60"}, {"COMPRESSION": "gz"}, {"KEEP_DELETED_CELLS": "TTL"}, {"own": "v"}]
+)
+def test_what_is_no_default_distinguishes_families(attributes: dict[str, str]) -> None:
+    assert Family("f", attributes).effective
+    assert Family("f", attributes).effective != Family("f", {}).effective
