@@ -6,6 +6,7 @@ procedure of the first instead of starting another. Elsewhere the outcome is loo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from walferry.hbase.errors import (
     NamespaceNotFoundError,
     RemoteError,
     SnapshotExistsError,
+    SnapshotFailedError,
     SnapshotInProgressError,
     SnapshotNotFoundError,
     TableExistsError,
@@ -34,6 +36,10 @@ from walferry.hbase.procedures import (
 )
 from walferry.hbase.retry import retried
 from walferry.hbase.zookeeper import Server
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_ATTEMPTS = 10
 
 
 def create_namespace(client: Calls, namespace: str) -> None:
@@ -198,8 +204,8 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
     """Take a FLUSH snapshot and wait for it: all edits acknowledged before the call are in it.
 
     Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
-    ms). Raises SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it
-    failed.
+    ms). One that fails is taken again, up to SNAPSHOT_ATTEMPTS times: a region may have moved. Raises
+    SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it failed.
     """
     what = f"snapshot {name} of {table}"
     wanted = pb.SnapshotDescription(name=name, table=table, type=pb.SnapshotDescription.FLUSH)
@@ -221,6 +227,7 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
         )
         return answer.done
 
+    failures = 0
     while (found := finished()) is None:
         left = deadline - time.monotonic()
         try:
@@ -234,6 +241,12 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
             # By an earlier call of ours whose answer was lost, or by somebody else: wait and look again.
             if left <= 0:
                 raise TransientError(f"{what} cannot begin: {error}", snapshot=name, table=table) from error
+            time.sleep(procedures.MAX_POLL_S)
+        except SnapshotFailedError as error:
+            failures += 1
+            if left <= 0 or failures == SNAPSHOT_ATTEMPTS:
+                raise
+            log.warning("%s failed and is taken again: %s", what, error)
             time.sleep(procedures.MAX_POLL_S)
     return found
 

@@ -90,6 +90,10 @@ class SnapshotInProgressError(RemoteTransientError):
     """A snapshot of that table is being taken right now."""
 
 
+class SnapshotFailedError(RemoteError):
+    """The snapshot was begun and failed, as it does before 2.6 when one of its regions moves: take it again."""
+
+
 class CallQueueFullError(ServerBusyError):
     """The request does not fit into the server's call queue (`hbase.ipc.server.max.callqueue.size`, bytes) beside
     those that wait; a large one may never fit."""
@@ -136,6 +140,8 @@ _CLASSES: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "SnapshotExistsException": SnapshotExistsError,
     "SnapshotDoesNotExistException": SnapshotNotFoundError,
     "UnknownSnapshotException": SnapshotNotFoundError,
+    "HBaseSnapshotException": SnapshotFailedError,
+    "CorruptedSnapshotException": SnapshotFailedError,
     "AccessDeniedException": AccessDeniedError,
 }
 # Failures that only the message identifies; the exception's class is a general one.

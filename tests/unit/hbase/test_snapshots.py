@@ -1,0 +1,57 @@
+"""Snapshots that fail because a region moved, which a version before 2.6 does not wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase import admin, procedures
+from walferry.hbase.calls import Calls
+from walferry.hbase.errors import SnapshotFailedError, remote_error
+
+MOVED = "Regions moved during the snapshot '{ ss=S table=t type=FLUSH }'. expected=2 snapshotted=1."
+
+
+@dataclass
+class Master:
+    """Fails the first `failures` snapshots that it is asked for."""
+
+    failures: int
+    taken: int = 0
+    snapshots: list[pb.SnapshotDescription] = field(default_factory=list)
+
+    def master_call(self, method: str, request: Any, response_type: Any, **_: Any) -> Any:
+        match method:
+            case "GetCompletedSnapshots":
+                return pb.GetCompletedSnapshotsResponse(snapshots=self.snapshots)
+            case "Snapshot":
+                self.taken += 1
+                if self.taken > self.failures:
+                    self.snapshots = [request.snapshot]
+                return pb.SnapshotResponse(expected_timeout=1)
+            case "IsSnapshotDone" if not self.snapshots:
+                name = "org.apache.hadoop.hbase.snapshot.HBaseSnapshotException"
+                raise remote_error(name, f"{name}: had an error: {MOVED}", server="m", method=method)
+            case _:
+                return pb.IsSnapshotDoneResponse(done=True)
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procedures, "MAX_POLL_S", 0.0)
+
+
+def test_a_snapshot_that_failed_is_taken_again() -> None:
+    master = Master(failures=2)
+    assert admin.snapshot(cast(Calls, master), "S", "t").name == "S"
+    assert master.taken == 3
+
+
+def test_a_snapshot_that_always_fails_is_given_up() -> None:
+    master = Master(failures=100)
+    with pytest.raises(SnapshotFailedError, match="Regions moved"):
+        admin.snapshot(cast(Calls, master), "S", "t")
+    assert master.taken == admin.SNAPSHOT_ATTEMPTS
