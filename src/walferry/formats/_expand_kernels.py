@@ -330,6 +330,9 @@ def expand_cell(raw, at, limit, slots, uses, arena, out, values, state, compress
     kind = raw[rest + 8]
     if kind != 4 and kind != 8 and kind != 10 and kind != 12 and kind != 14:
         return BAD_CELL_TYPE, at
+    total = 8 + key_length + value_length + (2 + tags_length if tags_length else 0)
+    if total > MAX_CELL_BYTES or state[FILLED] - state[WHOLE] + total > state[MAX_ENTRY]:
+        return ENTRY_TOO_LONG, at
     status, value, value_size, end = value_at(raw, rest + 9, limit, value_length, state[MAX_RATIO])
     if status != OK:
         return status, at
@@ -339,9 +342,6 @@ def expand_cell(raw, at, limit, slots, uses, arena, out, values, state, compress
         if end > limit:
             return INCOMPLETE, at
 
-    total = 8 + key_length + value_length + (2 + tags_length if tags_length else 0)
-    if total > MAX_CELL_BYTES or state[FILLED] - state[WHOLE] + total > state[MAX_ENTRY]:
-        return ENTRY_TOO_LONG, at
     if state[VALUES] == values.shape[1]:
         return VALUES_FULL, at
     new = (

@@ -19,8 +19,9 @@ class FileBytes:
     def __init__(self, chunks: Iterable[bytes], base: int, size: int) -> None:
         self._chunks = iter(chunks)
         self._pending = memoryview(b"")
-        self._size = max(size, 64)
-        self.data: Bytes = np.empty(self._size, np.uint8)
+        self.size = max(size, 64)
+        """of the next array, unless what must be kept needs a larger one"""
+        self.data: Bytes = np.empty(self.size, np.uint8)
         self.base = base
         self.filled = 0
         self.finished = False  # data[:filled] reaches to the end of the file
@@ -47,7 +48,7 @@ class FileBytes:
 
     def _move(self, at: int, size: int) -> None:
         kept = self.data[at : self.filled]
-        self.data = np.empty(max(self._size, size), np.uint8)
+        self.data = np.empty(max(self.size, size), np.uint8)
         self.data[: len(kept)] = kept
         self.filled = len(kept)
         self.base += at

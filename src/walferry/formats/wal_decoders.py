@@ -120,8 +120,8 @@ class DictionaryEntries:
     `values`: how values are compressed; None: not at all. `recovered`: of a file in a region's recovered.edits, for
     which HBase keeps one region's and one table's name.
 
-    Memory: a MiB of the file, plain entries of `batch_bytes` (if one does not fit, up to one and a half times that
-    one), and the names in the dictionaries, twice at most.
+    Memory: a MiB of the file (at first as much as was read with its header), plain entries of `batch_bytes` (if one
+    does not fit, up to one and a half times that one), and the names in the dictionaries, twice at most.
     """
 
     def __init__(
@@ -135,6 +135,7 @@ class DictionaryEntries:
         recovered: bool = False,
     ) -> None:
         self.raw = raw
+        self.raw.size = min(self.raw.size, _RAW_BYTES)
         self.at = at
         self.status = OK
         self.wrong = 0
