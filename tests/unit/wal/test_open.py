@@ -86,11 +86,14 @@ class ArchivedMeanwhile(Local):
         raise FileNotFoundError(path)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("until", Until)
 def test_a_file_that_is_archived_while_it_is_read_is_followed_and_no_entry_comes_twice(
-    until: Until, tmp_path: Path
+    until: Until, compressed: bool, tmp_path: Path
 ) -> None:
-    file = live(tmp_path, header() + b"".join(entry([CELL], i + 1) for i in range(20)) + TRAILER)
+    compressor = Compressor()
+    begin, write = (compressor.header, compressor.entry) if compressed else (header(), entry)
+    file = live(tmp_path, begin + b"".join(write([CELL], i + 1) for i in range(20)) + TRAILER)
     wal = open_wal(ArchivedMeanwhile(tmp_path), str(tmp_path), file, until, batch_bytes=64)
     assert [number for batch in wal for number in batch.sequence_number] == list(range(1, 21))
 
