@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 
 from walferry.errors import TransientError
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.hbase.retry import ATTEMPTS
 from walferry.hbase.rpc import ConnectionPool
@@ -20,6 +21,7 @@ M = TypeVar("M", bound=Message)
 class Calls(Protocol):
     """Connections to one cluster and calls to its master and regions. `HBaseClient` documents each member."""
 
+    address: ClusterAddress
     timeout_s: float
     zookeeper: ZooKeeper
     pool: ConnectionPool

@@ -17,7 +17,10 @@ _STATE = "peer-state"
 def add(client: Calls, peer_id: str, config: pb.ReplicationPeer, state: pb.ReplicationState) -> None:
     """Add a peer."""
     path = f"{_PEERS}/{peer_id}"
-    client.zookeeper.create({path: znode(config), f"{path}/{_STATE}": znode(state)})
+    # Servers cannot read a peer without a cluster. As in HBase's shell it is their own: the endpoint connects to none.
+    here = pb.ReplicationPeer(clusterkey=_cluster_key(client.address.zookeeper, client.address.znode))
+    here.MergeFrom(config)
+    client.zookeeper.create({path: znode(here), f"{path}/{_STATE}": znode(state)})
 
 
 def peers(client: Calls) -> dict[str, tuple[bool, str]]:
@@ -36,3 +39,11 @@ def peers(client: Calls) -> dict[str, tuple[bool, str]]:
 def remove(client: Calls, peer_id: str) -> None:
     """Remove a peer; each region server then removes its queue."""
     client.zookeeper.delete(f"{_PEERS}/{peer_id}")
+
+
+def _cluster_key(zookeeper: str, znode: str) -> str:
+    """A cluster as peers name it: "host,host:port:/znode", or "host:port,host:port:port:/znode" where ports differ."""
+    servers = [server.rpartition(":") for server in zookeeper.split(",")]
+    ports = {port for _, _, port in servers}
+    hosts = ",".join(host for host, _, _ in servers) if len(ports) == 1 else zookeeper
+    return f"{hosts}:{servers[0][2]}:{znode}"

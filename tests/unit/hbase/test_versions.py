@@ -14,11 +14,17 @@ from walferry.embedded import jars
 from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers, table_states
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import TableNotFoundError, ZooKeeperError
 from walferry.hbase.versions import RELEASES, TRIED, By, Release, release_of
+from walferry.hbase.zookeeper import parse_znode
 
 ENDPOINT = peers.PINNING_ENDPOINT
+
+
+def address(zookeeper: str) -> ClusterAddress:
+    return ClusterAddress(zookeeper=zookeeper, znode="/hbase", webhdfs="http://nn:9870", rootdir="hdfs://nn/hbase")
 
 
 @dataclass
@@ -48,6 +54,7 @@ class Old:
 
     release: Release = field(default_factory=lambda: release_of("1.7.2"))
     zookeeper: Znodes = field(default_factory=Znodes)
+    address: ClusterAddress = field(default_factory=lambda: address("zk1:2181"))
 
     def describe(self, table: str) -> Any:
         raise TableNotFoundError(f"there is no table {table}")
@@ -95,6 +102,21 @@ def test_before_2_0_a_peer_is_two_znodes_as_hbase_writes_them(old: Calls) -> Non
     peers.add_peer(old, "P")  # the same again is no error
     with pytest.raises(UsageError, match="replication peer P already exists, disabled"):
         peers.add_peer(old, "P", enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "key"),
+    [
+        ("zk1:2181", "zk1:2181:/hbase"),
+        ("zk1:2181,zk2:2181", "zk1,zk2:2181:/hbase"),
+        ("zk1:2181,zk2:2182", "zk1:2181,zk2:2182:2181:/hbase"),
+    ],
+)
+def test_before_2_0_a_peer_names_its_own_cluster_without_which_no_server_can_read_it(zookeeper: str, key: str) -> None:
+    client = Old(address=address(zookeeper))
+    peers.add_peer(cast(Calls, client), "P")
+    config = parse_znode(client.zookeeper.values["replication/peers/P"], pb.ReplicationPeer)
+    assert (config.clusterkey, config.replicationEndpointImpl) == (key, ENDPOINT)
 
 
 def test_before_2_0_a_peer_is_enabled_by_its_znode(old: Calls) -> None:
