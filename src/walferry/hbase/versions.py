@@ -35,6 +35,8 @@ class Release:
     """whether a region server tells how many write requests each of its regions had (GetRegionLoad)"""
     tells_rights: bool
     """whether the master can be asked for a user's permissions (HasUserPermissions)"""
+    opens_past_closing: bool
+    """whether a region opens above the sequence number of its closing (HBASE-20066), which lineage relies on"""
     switches_peers: bool
     """whether peer modification can be switched off (peer_modification_switch)"""
     queues: By = By.ZOOKEEPER
@@ -58,12 +60,12 @@ class Release:
 
 
 RELEASES = (
-    # since   peers         table states  procedures counts rights switch
-    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False),
-    Release((2, 0), By.MASTER, By.MASTER, True, True, False, False),
-    Release((2, 2), By.MASTER, By.MASTER, True, True, True, False),
-    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True),
-    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, queues=By.MASTER),
+    # since  peers, table states, procedures, counts, rights, openings, switch
+    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False),
+    Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False),
+    Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
+    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
+    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
 )
 TRIED = {(1, 7), (2, 2), (2, 5), (2, 6)}
 """the minor versions that the tests boot"""

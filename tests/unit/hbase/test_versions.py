@@ -188,6 +188,7 @@ def test_the_table_of_the_documentation_is_this_one() -> None:
             yes[release.changes_are_procedures],
             yes[release.counts_writes],
             yes[release.tells_rights],
+            yes[release.opens_past_closing],
             yes[release.switches_peers],
             "ZooKeeper" if release.queues is By.ZOOKEEPER else "a table",
         ]
