@@ -65,6 +65,7 @@ def test_bytes_that_are_not_the_whole_value_are_refused(kind: str) -> None:
     assert decompress(kind, data, len(value) - 1) is None
     assert decompress(kind, data, len(value) + 1) is None
     assert decompress(kind, data + b"\x01", len(value)) is None
+    assert decompress(kind, data + b"\0", len(value)) is None
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
