@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
@@ -178,7 +179,7 @@ def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsA
     of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted.
     """
     placed = _cells(spark, task).repartitionById(len(task.borders) + 1, "piece")
-    sent = _sent(task, _rank(placed) if task.settled else placed).rdd
+    sent = _sent(task, _rank(placed) if task.settled else placed, placed=True).rdd
 
     def apply(piece: int, what: str) -> RowsApplied:
         with job(spark, what):
@@ -198,10 +199,26 @@ def _cells(spark: SparkSession, task: RowTask) -> DataFrame:
     )
 
 
-def _sent(task: RowTask, placed: DataFrame) -> DataFrame:
-    ordered = placed.sortWithinPartitions("table", "row", "sequence_number", "index")
-    send = handing_over(placed.sparkSession, lambda batches: _send_rows(task, batches))
+def _sent(task: RowTask, cells: DataFrame, *, placed: bool = False) -> DataFrame:
+    """`placed`: each partition has the piece of its number."""
+    ordered = cells.sortWithinPartitions("table", "row", "sequence_number", "index")
+    send = handing_over(cells.sparkSession, lambda batches: _send_rows(task, _in_place(batches) if placed else batches))
     return ordered.mapInArrow(send, "outcome binary")
+
+
+def _in_place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; WalferryError if a cell is in another partition than that of its piece, so that none gets lost."""
+    context = TaskContext.get()
+    assert context is not None
+    here = context.partitionId()
+    for batch in batches:
+        if batch.num_rows and pc.any(pc.not_equal(batch["piece"], here)).as_py():
+            raise WalferryError(
+                f"Spark moved rows of other pieces into partition {here} after they had been placed; nothing of it is "
+                "sent. Look for settings of Spark SQL that change how data is distributed",
+                partition=here,
+            )
+        yield batch
 
 
 def pieces_of(cells: pa.RecordBatch, borders: Sequence[tuple[str, bytes]]) -> np.ndarray:

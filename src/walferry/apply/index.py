@@ -66,7 +66,7 @@ def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select 
                 inside.add(batch, picked[0])
                 settled.add(batch, picked[1])
             if len(batch):
-                count_bytes(int(batch.end[-1] - batch.start[0]))
+                count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
     except DamagedInputError as error:
         refusals.append(damage(error))
         complete = False

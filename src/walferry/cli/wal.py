@@ -39,12 +39,12 @@ def wal_cat(
     ] = Format.json,
 ) -> None:
     """Print every cell of WAL files; exit 3: a file is unfinished, 4: damaged."""
+    if format is not Format.json and sys.stdout.isatty():
+        raise UsageError(f"{format} is not text: redirect the output to a file or a pipe")
     from walferry.wal.cat import Columns, cat, cat_columns
 
     if format is Format.json:
         raise typer.Exit(cat(files, sys.stdout, sys.stderr))
-    if sys.stdout.isatty():
-        raise UsageError(f"{format} is not text: redirect the output to a file or a pipe")
     raise typer.Exit(cat_columns(files, sys.stdout.buffer, sys.stderr, Columns(format)))
 
 

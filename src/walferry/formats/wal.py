@@ -161,6 +161,7 @@ class WalReader:
         """file offset after the last entry given out"""
         self.ending = Ending.UNFINISHED
         """valid after iteration"""
+        self._broken = False  # damage was found: nothing more is read, also when the file is read on elsewhere
         self._decoder: Decoder
         if self.header.encryption_key is not None:
             # HBase says in the header that such a file is compressed if its settings do, but it is not.
@@ -200,17 +201,26 @@ class WalReader:
         decoder = self._decoder
         while True:
             raw = decoder.raw
-            # The last 8 bytes seen may be the trailer.
-            hold_back = 0 if raw.finished and _trailer_size(raw) is None else len(EMPTY_TRAILER)
-            for entries in decoder.read(max(decoder.at, raw.filled - hold_back)):
-                self.end = int(entries.offset_end[-1])
-                yield self._batch(entries)
-                del entries  # its bytes are not kept while the next ones are read
+            if not self._broken:
+                # The last 8 bytes seen may be the trailer.
+                hold_back = 0 if raw.finished and _trailer_size(raw) is None else len(EMPTY_TRAILER)
+                for entries in decoder.read(max(decoder.at, raw.filled - hold_back)):
+                    self.end = int(entries.offset_end[-1])
+                    yield self._batch(entries)
+                    del entries  # its bytes are not kept while the next ones are read
+            if decoder.status not in (OK, INCOMPLETE):
+                # Only the beginning of a trailer, at the end, may become something else when the file is read on.
+                self._broken = self._broken or not raw.finished or not self._between_entries()
             if decoder.status not in (OK, INCOMPLETE) or raw.finished:
                 self._finish()
                 return
             at, decoder.at = decoder.at, 0
             raw.advance(at)
+
+    def _between_entries(self) -> bool:
+        """Whether everything that was read is in entries that were given out: decoders find some damage later."""
+        decoder = self._decoder
+        return not decoder.inside and self.end == decoder.raw.base + decoder.at
 
     def _batch(self, entries: Entries) -> EntryBatch:
         data, fields = entries.buffer, entries.fields
@@ -257,7 +267,7 @@ class WalReader:
                 raise self._damaged(end, "an entry runs into the trailer")
         elif raw.finished:
             rest = raw.data[decoder.at : raw.filled]
-            if not decoder.inside and EMPTY_TRAILER.startswith(rest[: len(EMPTY_TRAILER)].tobytes()):
+            if self._between_entries() and EMPTY_TRAILER.startswith(rest[: len(EMPTY_TRAILER)].tobytes()):
                 return
             if decoder.status in (OK, INCOMPLETE):
                 later = decoder.find_later()

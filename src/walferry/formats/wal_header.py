@@ -42,6 +42,6 @@ def why_unreadable(header: WalHeader) -> str | None:
         return f"encrypted WAL with cells of the codec {header.codec}, which does not encrypt"
     if header.encryption_key is None and header.codec == SECURE_CODEC and header.compressed:
         return "compressed WAL of SecureWALCellCodec without a key, which HBase itself does not read"
-    if header.value_codec not in {*CODECS, None}:
+    if header.encryption_key is None and header.value_codec not in {*CODECS, None}:
         return f"WAL with values compressed by {header.value_codec}, not by {', '.join(CODECS)}"
     return None

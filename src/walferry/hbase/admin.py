@@ -24,6 +24,7 @@ from walferry.hbase.errors import (
     SnapshotNotFoundError,
     TableExistsError,
     TableNotFoundError,
+    unknown_there,
 )
 from walferry.hbase.procedures import (
     DEADLINE_S,
@@ -168,16 +169,21 @@ def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict
     """
     if not client.release.counts_writes:
         return None
-    answer, _ = retried(
-        lambda: client.pool.call(
-            server.address,
-            "AdminService",
-            "GetRegionLoad",
-            pb.GetRegionLoadRequest(),
-            pb.GetRegionLoadResponse,
-            timeout_s=client.timeout_s,
+    try:
+        answer, _ = retried(
+            lambda: client.pool.call(
+                server.address,
+                "AdminService",
+                "GetRegionLoad",
+                pb.GetRegionLoadRequest(),
+                pb.GetRegionLoadResponse,
+                timeout_s=client.timeout_s,
+            )
         )
-    )
+    except RemoteError as error:
+        if unknown_there(error):  # in a rolling upgrade servers are older than the master
+            return None
+        raise
     names = {region.region_specifier.value: region.write_requests_count for region in answer.region_loads}
     return {
         name.rstrip(b".").rpartition(b".")[2].decode(): count
@@ -332,15 +338,10 @@ def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[
     try:
         answer = client.master_call("HasUserPermissions", request, pb.HasUserPermissionsResponse)
     except RemoteError as error:
-        if _is_unknown_there(error):
+        if unknown_there(error):
             return None
         raise
     return [name for name, granted in zip(wanted, answer.has_user_permission, strict=True) if not granted]
-
-
-def _is_unknown_there(error: RemoteError) -> bool:
-    """Whether the server does not know the method, or lacks the coprocessor that would answer it."""
-    return "UnsupportedOperationException" in f"{error.facts['exception_class']} {error}"
 
 
 def _table_exists(client: Calls, table: str) -> bool:

@@ -118,7 +118,8 @@ class TableDescriptor:
         """The column families by name."""
         families = {}
         for family in self.schema.column_families:
-            attributes = {pair.first.decode(): pair.second.decode() for pair in family.attributes}
+            # Not all are text: ENCRYPTION_KEY is a wrapped key.
+            attributes = {pair.first.decode(): pair.second.decode("utf-8", "replace") for pair in family.attributes}
             families[family.name.decode()] = Family(family.name.decode(), attributes)
         return families
 

@@ -15,6 +15,11 @@ class RemoteError(WalferryError):
     """The server refused the call for good."""
 
 
+def unknown_there(error: RemoteError) -> bool:
+    """Whether the server does not know the method, or lacks the coprocessor that would answer it."""
+    return "UnsupportedOperationException" in f"{error.facts['exception_class']} {error}"
+
+
 class RemoteTransientError(TransientError):
     """The server could not serve the call at this moment."""
 

@@ -8,6 +8,7 @@ from walferry.errors import UsageError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import peers_by_rpc, peers_in_zookeeper
 from walferry.hbase.calls import Calls
+from walferry.hbase.errors import RemoteError, unknown_there
 from walferry.hbase.retry import retried
 from walferry.hbase.versions import By
 
@@ -79,7 +80,7 @@ def peer_queues(client: Calls, peer_id: str) -> dict[str, set[str]]:
 
 
 def peers_may_change(client: Calls) -> bool | None:
-    """Whether the cluster lets replication peers be added now; None where it has no such switch.
+    """Whether the cluster lets replication peers be added now; None where it has no such switch, or does not know it.
 
     (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
     """
@@ -87,4 +88,9 @@ def peers_may_change(client: Calls) -> bool | None:
         return None
     request = pb.IsReplicationPeerModificationEnabledRequest()
     method = "IsReplicationPeerModificationEnabled"
-    return client.master_call(method, request, pb.IsReplicationPeerModificationEnabledResponse).enabled
+    try:
+        return client.master_call(method, request, pb.IsReplicationPeerModificationEnabledResponse).enabled
+    except RemoteError as error:
+        if unknown_there(error):  # a vendor's build, or a version without a number
+            return None
+        raise

@@ -2,8 +2,7 @@
 
 A way is a module of its own, and all ways to do a thing have the same functions: `peers` and `table_states` choose by
 the client's `release`, and so does whatever else asks what a cluster can do. All versions in the table have a ZooKeeper
-registry, `RollWALWriter`, FLUSH snapshots, `VerifyWALEntriesReplicationEndpoint` (HBASE-21838; 1.4 and 2.0 lack it in
-their first patch releases) and replication queues in ZooKeeper, except where it says otherwise.
+registry, `RollWALWriter`, FLUSH snapshots and replication queues in ZooKeeper, except where it says otherwise.
 """
 
 from __future__ import annotations
@@ -39,6 +38,9 @@ class Release:
     """whether a region opens above the sequence number of its closing (HBASE-20066), which lineage relies on"""
     switches_peers: bool
     """whether peer modification can be switched off (peer_modification_switch)"""
+    has_endpoint: bool = True
+    """whether its servers have VerifyWALEntriesReplicationEndpoint (HBASE-21838). Before 1.5 only some do; a region
+    server that restarts while a peer in ZooKeeper names a class that it lacks does not start"""
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, which walferry cannot read)"""
     tried: bool = False
@@ -61,7 +63,8 @@ class Release:
 
 RELEASES = (
     # since  peers, table states, procedures, counts, rights, openings, switch
-    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False),
+    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, has_endpoint=False),
+    Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False),
     Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
     Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
@@ -79,4 +82,6 @@ def release_of(version: str) -> Release:
     number = re.match(r"(\d+)\.(\d+)", version)
     minor = (int(number[1]), int(number[2])) if number else (2, 6)
     known = [release for release in RELEASES if release.since <= minor] or [RELEASES[0]]
-    return replace(known[-1], tried=number is not None and minor in TRIED)
+    # What a vendor has built differs from Apache's version of the same number.
+    apache = re.fullmatch(r"\d+\.\d+\.\d+(-hadoop[23])?", version)
+    return replace(known[-1], tried=apache is not None and minor in TRIED)

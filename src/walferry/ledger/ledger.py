@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
@@ -293,6 +293,9 @@ def end_run(store: Store, run_id: str, state: RunState, actor: str, outcome: str
 def _end(store: Store, connection: Connection, run: RunRecord, state: RunState, actor: str, outcome: str) -> RunRecord:
     ended = replace(run, state=state, outcome=outcome, ended_ms=now_ms())
     _update_run(store, connection, run.run_id, state=state, outcome=outcome, ended_ms=ended.ended_ms)
+    for name in ("pieces", "batches"):  # nobody continues them
+        table = store.table(name)
+        connection.execute(delete(table).where(table.c.run_id == run.run_id))
     store.note(connection, "end run", run.run_id, {"state": state}, outcome, actor)
     return ended
 

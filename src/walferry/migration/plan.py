@@ -139,6 +139,8 @@ def _version(client: HBaseClient, side: str) -> Iterator[Finding]:
             "warn", side, f"HBase {client.version()} was never tried with walferry. It is assumed to be like "
             f"{release.name}: {release.description}",
         )  # fmt: skip
+    elif side == "target" and release.since < (2, 6):
+        yield Finding("warn", side, f"HBase {client.version()} was never tried as a target, only as a source")
 
 
 def _protection(source: HBaseClient) -> Iterator[Finding]:
@@ -147,6 +149,11 @@ def _protection(source: HBaseClient) -> Iterator[Finding]:
             "warn", "source", f"in HBase {source.version()} a region may open below its closing, which looks like the "
             "loss of its history and holds its table for good: keep regions where they are (balance_switch false) and "
             "stop writes yourself (write_stop: confirm)",
+        )  # fmt: skip
+    if not source.release.has_endpoint:
+        yield Finding(
+            "refuse", "protect", f"region servers of HBase {source.version()} may lack the class that the run's peer "
+            "names, and could not start again while it is there; from 1.5 on they have it",
         )  # fmt: skip
     if source.release.queues is not By.ZOOKEEPER:
         yield Finding(
@@ -231,6 +238,11 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
             yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose result depends on sequence numbers")
         if family.data_block_encoding == "PREFIX_TREE":
             yield refuse(f"family {family.name} has block encoding PREFIX_TREE, which HBase 2 cannot read")
+        if "ENCRYPTION" in family.attributes:
+            yield Finding(
+                "warn", pair.source, f"family {family.name} is encrypted: the target opens its files only with the "
+                "source's master key (hbase.crypto.master.key.name)",
+            )  # fmt: skip
     if descriptor.durability in NOT_DURABLE:
         yield Finding("warn", pair.source, _not_durable(descriptor.durability))
     coprocessors = [value for key, value in descriptor.attributes.items() if key.lower().startswith("coprocessor$")]

@@ -204,7 +204,8 @@ def _acquire(
             other = holder_of(zk, table) or "a run that is ending"
             if time.monotonic() >= deadline:
                 raise LeaseHeldError(
-                    f"target table {table} is being written by {other}; wait for it or pause it, then try again",
+                    f"target table {table} is being written by {other}; wait for it, or end it by `walferry abort`, "
+                    "then try again",
                     table=table,
                     holder=other,
                 ) from None

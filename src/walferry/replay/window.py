@@ -25,7 +25,7 @@ from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError
+from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
 from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
@@ -123,7 +123,7 @@ def plan_window(run: Run) -> WindowPlan:
             (item.file, item.start)
             for other in runs
             for item in ledger.of(other.run_id).quarantine.items()
-            if item.kind is not RefusalKind.DAMAGE and (item.state == "held" or item.resolution == "accept")
+            if item.kind is not RefusalKind.DAMAGE and is_absent(other, item)
         ),
     )
 
@@ -167,22 +167,28 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
 
     try:
         facts = run.once("replay_window", work)
-    except (TransientError, WindowOpenError, RefusedEditsError):
+    except (TransientError, WindowOpenError, RefusedEditsError, WalKeyError):
         raise
     except WalferryError as error:
-        run.ledger.end("failed", run.actor, str(error))
+        if run.ledger.record.state == "running":  # it may have been aborted
+            run.ledger.end("failed", run.actor, str(error))
         raise
     run.ledger.end("done", run.actor, f"{facts['cells']} cells of {window}")
     return facts
 
 
-def _require_log(plan: WindowPlan) -> None:
+def _require_log(run: Run, plan: WindowPlan) -> None:
     """Raise GapError that names what is missing from the log."""
     if plan.missing:
         more = f" and {len(plan.missing) - 5} more" if len(plan.missing) > 5 else ""
+        pieces = run.ledger.batches.pieces()
+        begun = sum(piece.attempts > 0 for piece in pieces)
+        applied = "Nothing of the window was applied"
+        if begun:
+            applied = f"{begun} of the window's {len(pieces)} pieces were applied before, or in part"
         raise GapError(
-            f"part of the log of {plan.window} no longer exists: {'; '.join(plan.missing[:5])}{more}. Nothing of the "
-            "window was applied. A peer keeps logs: `walferry start`, or the DAG hbase_wal_drain, adds one",
+            f"part of the log of {plan.window} no longer exists: {'; '.join(plan.missing[:5])}{more}. {applied}. A "
+            "peer keeps logs: `walferry start`, or the DAG hbase_wal_drain, adds one",
             file=None, start=plan.window.start_ms, end=plan.window.end_ms, ranges=plan.missing,
         )  # fmt: skip
 
@@ -190,7 +196,7 @@ def _require_log(plan: WindowPlan) -> None:
 def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
     require_no_overlap(run, appliers(run))
     plan = plan_window(run)
-    _require_log(plan)
+    _require_log(run, plan)
     if plan.unsealed:
         cut_log(run)
     with applying(run) as held:
@@ -199,7 +205,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         # Again under the lease: what others have applied cannot change now.
         await_archive(run)
         plan = plan_window(run)
-        _require_log(plan)
+        _require_log(run, plan)
         # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
@@ -266,6 +272,13 @@ def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, familie
                     "its edits before and after belong to two histories. Replay separate windows before and after it",
                     table=tally.table, file=event.file, at_ms=event.write_time,
                 )  # fmt: skip
+
+
+def is_absent(other: RunRecord, item: Quarantined) -> bool:
+    """Whether the target lacks the entry of another run's item. A window that is done has applied what it left held:
+    a later attempt was no longer refused."""
+    held = item.state == "held" and not (other.kind == "window" and other.state == "done")
+    return held or item.resolution == "accept"
 
 
 def quarantined(refusals: Sequence[Refusal], released: Sequence[Quarantined]) -> list[QuarantineItem]:

@@ -3,7 +3,7 @@
 What the files hold is read first and kept in the ledger, with the pieces. Rows that need sorting go before what goes by
 group: what a region has of the time before it opened is older than all that follows. A process that continues starts
 over if something was released from quarantine since, or if another run has had the lease on one of the tables: it may
-have applied older edits over those of pieces that are done.
+have applied older edits over those of pieces that are done. So it does if a target table was emptied or created anew.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class _Found(BaseModel):
     """digest of what this follows from besides the files"""
     leases: dict[str, int]
     """number of the lease on each target table"""
+    targets: dict[str, frozenset[str]]
+    """the regions of each target table"""
     standing: frozenset[str]
     """regions whose edits in the window go by group"""
     cells: int
@@ -161,7 +163,8 @@ def _kept(run: Run, planned_from: str, fence: Change) -> _Found | None:
     if batch is None:
         return None
     found = _Found.model_validate_json(batch.plan)
-    why = _disturbed(run, found.leases)
+    emptied = [name for name, before in found.targets.items() if not before & _regions(run, name)]
+    why = f"{emptied[0]} was emptied or created anew" if emptied else _disturbed(run, found.leases)
     if why is None and found.planned_from != planned_from:
         why = "what the target has from other runs, or what was decided about quarantine, has changed"
     if why is None:
@@ -169,6 +172,11 @@ def _kept(run: Run, planned_from: str, fence: Change) -> _Found | None:
     log.warning("%s is applied again from its beginning: %s since the last attempt", run.run_id, why)
     run.ledger.batches.drop(fence)
     return None
+
+
+def _regions(run: Run, target: str) -> set[str]:
+    """Encoded names: a table that is truncated or created again has other ones, a split leaves most of them."""
+    return {region.encoded for region in run.target.regions(target)}
 
 
 def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
@@ -197,6 +205,7 @@ def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, plan
     return _Found(
         planned_from=planned_from,
         leases={name: run.ledger.leases.newest(name) for name in names},
+        targets={name: frozenset(_regions(run, name)) for name in task.route.tables.values()},
         standing=frozenset(region for _, region in still),
         cells=sum(mine[key].cells for key in still),
         refusals=tuple(r for report in reports for r in report.refusals if _concerns(r, task)),
@@ -238,6 +247,7 @@ def _cut(task: RowTask, found: _Found, indexes: Sequence[FileIndex]) -> list[Pie
     ranges = cut_rows([*by_row, *settled], tables, frozenset(), limit) if by_row else []
     pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
     names = {index.report.file for index in indexes if any(e.region in found.standing for e in index.inside)}
+    names |= {refusal.file for refusal in found.refusals}  # a marker holds its region from there on
     return pieces + cut_groups([file for file in task.files if file.name in names], limit, len(pieces))
 
 
@@ -296,6 +306,8 @@ def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: _Found, f
                 file=left[0],
             )
         held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}
+        if any(not report.complete for report in reports):
+            held |= found.standing  # nothing of the group goes past damage
         outcomes[piece.number] = _GroupDone(held=frozenset(held), refusals=refusals)
         run.ledger.batches.finish(piece.number, outcomes[piece.number].model_dump_json(), fence)
 

@@ -28,6 +28,10 @@ rm -rf "$2"
 """
 """Reads a line when its parent exits normally; when the parent is killed, the pipe is closed without one."""
 
+REDACTED = "(?i)secret|password|token|access[.]?key|wal_key"
+"""names and values of settings that Spark's page and event log do not show: Spark's own, and the keys of encrypted WALs
+in `spark.executorEnv`"""
+
 
 def open_session(app_name: str) -> SparkSession:
     """Start (or join) a Spark session; `local[*]` unless spark-submit or SPARK_MASTER says otherwise.
@@ -51,6 +55,7 @@ def open_session(app_name: str) -> SparkSession:
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
         # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
         .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
+        .config("spark.redaction.regex", REDACTED)
         .config("spark.sql.python.filterPushdown.enabled", "false")
         # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
         # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
@@ -60,6 +65,8 @@ def open_session(app_name: str) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
         .config("spark.sql.adaptive.enabled", "false")
+        # `by_row` ranks cells within the pieces that it has placed: no other shuffle may come between.
+        .config("spark.sql.requireAllClusterKeysForDistribution", "false")
         .config("spark.speculation", "false")
         .config("spark.stage.maxConsecutiveAttempts", "1")
     )

@@ -2,7 +2,8 @@
 
     WALFERRY_WAL_KEY_HEX        one key as hex digits, whatever its name
     WALFERRY_WAL_KEY_STORE      a key store as in the source's hbase.crypto.keyprovider.parameters: a URI of a file,
-                                jceks:///path?password=… or pkcs12:///path?passwordFile=…
+                                jceks:///path?password=… or pkcs12:///path?passwordFile=…, whose lines are
+                                alias=password (HBase: KeyStoreKeyProvider)
     WALFERRY_WAL_KEY_NAME       the key's name in it, or several, separated by commas: the values of
                                 hbase.crypto.wal.key.name, hbase.crypto.master.key.name, …; default: all keys
 
@@ -47,13 +48,13 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
     uri = urlsplit(store)
     if uri.scheme not in ("jceks", "pkcs12"):
         raise WalKeyError(f"{KEY_STORE} must begin with jceks:// or pkcs12://")
-    options = parse_qs(uri.query)
+    options = {name.lower(): values[0] for name, values in parse_qs(uri.query).items()}
     try:
-        if "passwordFile" in options:
-            password = Path(options["passwordFile"][0]).read_text().strip()
+        if "passwordfile" in options:
+            passwords = _passwords(Path(options["passwordfile"]).read_text())
         else:
-            password = options.get("password", [""])[0]
-        keys = secret_keys(Path(uri.path).read_bytes(), password)
+            passwords = [options.get("password", "")]
+        keys = _opened(Path(uri.path).read_bytes(), passwords)
     except OSError as error:
         raise WalKeyError(
             f"{error.filename}: {error.strerror}; {KEY_STORE} must name files that this process can read"
@@ -72,3 +73,20 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
             f"set {KEY_NAME} to the source's hbase.crypto.master.key.name or hbase.crypto.wal.key.name"
         )
     return chosen
+
+
+def _passwords(text: str) -> list[str]:
+    """The passwords in a file of `alias=password` lines; the whole text may be one, too."""
+    lines = [line.strip() for line in text.splitlines()]
+    values = [line.partition("=")[2].strip() for line in lines if "=" in line and not line.startswith(("#", "!"))]
+    return list(dict.fromkeys([*values, text.strip()]))
+
+
+def _opened(store: bytes, passwords: list[str]) -> dict[str, bytes]:
+    """The keys that these passwords open; a store has one for all of its keys, as keytool makes it."""
+    for password in passwords[:-1]:
+        try:
+            return secret_keys(store, password)
+        except WrongPasswordError:
+            continue
+    return secret_keys(store, passwords[-1])

@@ -71,7 +71,7 @@ class FileStat:
     problem: str
     """why it was not read to a proper end; empty for a whole file"""
     exit_code: int
-    """0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read, 1 not to be opened"""
+    """0 whole, 3 unfinished, 4 damaged or of a kind that cannot be read, 1 not to be opened, 2 without its key"""
 
 
 @dataclass(frozen=True)

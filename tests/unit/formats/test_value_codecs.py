@@ -107,16 +107,19 @@ def test_a_file_with_compressed_values_reads_as_the_plain_one(kind: str, batch_b
     assert reader.ending is Ending.WHOLE
 
 
+@pytest.mark.parametrize("trailer", [TRAILER, b""], ids=["closed", "killed"])
 @pytest.mark.parametrize("batch_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("kind", ["GZ", "SNAPPY"])
-def test_a_value_that_cannot_be_decompressed_is_damage_at_its_entry(kind: str, batch_bytes: int) -> None:
+def test_a_value_that_cannot_be_decompressed_is_damage_at_its_entry(
+    kind: str, batch_bytes: int, trailer: bytes
+) -> None:
     of = compressor(kind)
     cell = encode_cell(b"r", b"f", b"q", 1, 4, b"some value " * 20)
     first, second, third = (of.entry([cell, cell], number) for number in range(3))
     damaged = bytearray(second)
     last = len(second) - len(COMPRESS[kind](b"some value " * 20))
     damaged[last + 1] ^= 0xFF  # magic of a gzip member, length of a block
-    reader = WalReader([of.header, first, bytes(damaged), third, TRAILER], "file", batch_bytes=batch_bytes)
+    reader = WalReader([of.header, first, bytes(damaged), third, trailer], "file", batch_bytes=batch_bytes)
     read: list[EntryBatch] = []
     with pytest.raises(DamagedInputError, match="cannot be decompressed") as raised:
         read.extend(reader)

@@ -118,9 +118,11 @@ def test_the_right_key_is_found_among_several() -> None:
     assert sum(len(batch) for batch in wal) == len(PLAIN)
 
 
-def test_cells_that_do_not_decrypt_with_the_right_key_are_damage() -> None:
-    damaged = bytearray(DATA)
-    second = next(i for i, cells in enumerate(CELLS) if i and cells)
+@pytest.mark.parametrize("trailer", [TRAILER, b""], ids=["closed", "killed"])
+@pytest.mark.parametrize("first", [True, False])
+def test_cells_that_do_not_decrypt_with_the_right_key_are_damage(first: bool, trailer: bytes) -> None:
+    damaged = bytearray(DATA.removesuffix(TRAILER) + trailer)
+    second = next(i for i, cells in enumerate(CELLS) if (first or i) and cells)
     key_bytes = len(entry([], second, following_kv_count=len(CELLS[second])))
     damaged[STARTS[second] + key_bytes + 1] ^= 0xFF  # its IV
     found: list[EntryBatch] = []

@@ -68,7 +68,7 @@ def old() -> Calls:
 @pytest.mark.parametrize(
     ("version", "since"),
     [
-        ("1.7.2", (1, 4)),
+        ("1.7.2", (1, 5)),
         ("1.2.0-cdh5.16.2", (1, 4)),
         ("2.0.2.3.1.5.0-152", (2, 0)),
         ("2.2.3", (2, 2)),
@@ -86,7 +86,9 @@ def test_a_version_has_what_the_newest_row_before_it_says(version: str, since: t
 def test_only_what_the_tests_boot_counts_as_tried() -> None:
     assert release_of("2.6.3").tried
     assert release_of("1.7.1").tried
-    assert not any(release_of(version).tried for version in ("1.4.13", "2.3.7", "3.0.0", "Unknown"))
+    assert release_of("2.5.7-hadoop3").tried
+    others = ("1.4.13", "2.3.7", "3.0.0", "Unknown", "2.2.3.7.1.7.0-551", "1.7.1-cdh9")
+    assert not any(release_of(version).tried for version in others)
 
 
 def test_the_rows_are_in_order() -> None:
@@ -184,6 +186,7 @@ def test_the_table_of_the_documentation_is_this_one() -> None:
         [
             release.name,
             release.peers.value,
+            yes[release.has_endpoint],
             release.table_states.value,
             yes[release.changes_are_procedures],
             yes[release.counts_writes],

@@ -123,6 +123,18 @@ def test_a_source_whose_regions_may_open_below_their_closing_is_a_warning() -> N
     assert list(_protection(of_version("2.2.3"))) == []
 
 
+def test_an_older_target_is_a_warning() -> None:
+    (found,) = _version(of_version("2.2.3"), "target")
+    assert (found.level, found.message) == ("warn", "HBase 2.2.3 was never tried as a target, only as a source")
+    assert list(_version(of_version("2.6.3"), "target")) == []
+
+
+def test_a_source_whose_servers_may_lack_the_peers_class_is_refused() -> None:
+    findings = list(_protection(of_version("1.2.0-cdh5.16.2")))
+    assert [finding.level for finding in findings] == ["warn", "refuse"]
+    assert "could not start again" in findings[1].message
+
+
 def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed() -> None:
     (found,) = _version(of_version("1.2.0-cdh5.16.2"), "source")
     assert (found.level, found.subject) == ("warn", "source")

@@ -27,7 +27,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
-from walferry.refusals import RefusalKind
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import window_pieces
 from walferry.replay.lease import LeaseLostError, resource
 from walferry.replay.window_pieces import WindowApplied, apply_in_pieces
@@ -86,6 +86,8 @@ class Executors:
     refused: dict[str, Refusal] = field(default_factory=dict)
     """by file"""
     withheld: tuple[Withheld, ...] = ()
+    incomplete: set[str] = field(default_factory=set)
+    """files that cannot be read to their end"""
 
     def index_files(
         self, spark: SparkSession, route: Route, files: Sequence[WalFile], window: RowTask | None = None
@@ -112,7 +114,7 @@ class Executors:
     def _applied(self, file: str) -> FileReport:
         self._done(file)
         refusals = (self.refused[file],) if file in self.refused else ()
-        return FileReport(file, 10, True, (), refusals, self.withheld)
+        return FileReport(file, 10, file not in self.incomplete, (), refusals, self.withheld)
 
     def place_rows(self, spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
         self.rows.append(task)
@@ -151,7 +153,10 @@ def run(tmp_path: Path) -> Iterator[Run]:
     spec = SPEC | {"tables": [{"source": T, "target": T}], "window": window}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("window", "window", spec, "test", "window").run_id)
-        run.__dict__.update(target=SimpleNamespace(cluster_id=lambda: "there", close=lambda: None))
+        regions = [region("there", 1), region("also there", 1)]
+        run.__dict__.update(
+            target=SimpleNamespace(cluster_id=lambda: "there", regions=lambda table: regions, close=lambda: None)
+        )
         take_lease(run)
         yield run
 
@@ -240,6 +245,26 @@ def test_after_a_refused_edit_nothing_of_its_region_is_applied_and_what_was_refu
     made = executors({"r": InWindow(2, 9, -1)}, {}, {"r": InWindow(2, 20, -1)}, refused={"a.1": refusal("a.1")})
     assert apply(run, region("r", 7)).refusals == (refusal("a.1"),)
     assert [task.held for task in made.groups] == [frozenset(), frozenset({"r"})]
+
+
+def test_a_file_of_which_only_a_marker_counts_is_read_in_its_group_so_that_its_region_is_held(
+    run: Run, executors: MAKE
+) -> None:
+    marker = refusal("a.1", kind=RefusalKind.NOT_IN_LOG)
+    made = executors({}, {}, {"r": InWindow(2, 20, -1)}, index_refusals=(marker,), refused={"a.1": marker})
+    assert apply(run, region("r", 7)).refusals == (marker,)
+    assert made.order == ["a.1", "a.2"]
+    assert made.groups[-1].held == {"r"}
+
+
+def test_nothing_of_a_group_goes_past_a_file_that_has_become_damaged(run: Run, executors: MAKE) -> None:
+    damage = refusal("a.1", name=ANY_REGION, kind=RefusalKind.DAMAGE)
+    made = executors(
+        {"r": InWindow(2, 9, -1)}, {}, {"r": InWindow(2, 20, -1), "s": InWindow(1, 9, -1)},
+        refused={"a.1": damage}, incomplete={"a.1"},
+    )  # fmt: skip
+    apply(run, region("r", 7), region("s", 7))
+    assert made.groups[-1].held >= {"r", "s"}
 
 
 @pytest.mark.parametrize(
@@ -359,6 +384,17 @@ def test_the_window_starts_over_if_another_run_had_the_lease_since(run: Run, exe
     apply(run, region("r", 7), region("s", 10))
     assert made.order[before:] == ["rows 0", "rows 1", "a.1", "b.1", "a.2"]
     assert made.reads == 2
+
+
+@pytest.mark.parametrize(("now", "reads"), [(["there", "daughter"], 1), (["anew", "anew too"], 2)])
+def test_the_window_starts_over_if_its_target_was_emptied_since(
+    now: list[str], reads: int, run: Run, executors: MAKE
+) -> None:
+    made = executors(*BOTH_WAYS)
+    interrupted(run, made, "a.2")
+    run.target.__dict__["regions"] = lambda table: [region(name, 1) for name in now]
+    apply(run, region("r", 7), region("s", 10))
+    assert made.reads == reads
 
 
 def test_the_window_starts_over_if_somebody_unknown_had_the_lease_since(run: Run, executors: MAKE) -> None:

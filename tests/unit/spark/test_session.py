@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from walferry.spark.session import REDACTED
+from walferry.wal.keys import KEY_HEX, KEY_STORE
 
 STARTER = """
 import subprocess, sys, time
@@ -45,3 +49,9 @@ def test_a_jvm_does_not_outlive_a_kill_of_its_python_and_ends_by_itself_after_an
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", [KEY_HEX, KEY_STORE])
+def test_sparks_page_does_not_show_the_keys_of_encrypted_logs(name: str) -> None:
+    assert re.search(REDACTED, f"spark.executorEnv.{name}")
+    assert not re.search(REDACTED, "spark.executorEnv.PYTHONSAFEPATH")

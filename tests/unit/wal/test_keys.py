@@ -26,11 +26,11 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["jceks", "pkcs12"])
 def test_a_key_store_is_given_as_hbase_has_it(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    secret = tmp_path / "password"
-    secret.write_text("fixture\n")
-    stores = [
-        f"{kind}://{FIXTURES / f'keys.{kind}'}?{given}" for given in ("password=fixture", f"passwordFile={secret}")
-    ]
+    alone, by_alias = tmp_path / "password", tmp_path / "passwords"
+    alone.write_text("fixture\n")
+    by_alias.write_text("# of two stores\nother=another\nhbase = fixture\n")
+    given = ("password=fixture", f"passwordFile={alone}", f"passwordfile={by_alias}")
+    stores = [f"{kind}://{FIXTURES / f'keys.{kind}'}?{one}" for one in given]
     for store in stores:
         monkeypatch.setenv(KEY_STORE, store)
         assert list(master_keys()) == ["hbase"]

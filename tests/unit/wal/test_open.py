@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from unit.formats.compressed_builder import Compressor
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import DamagedInputError, GapError, TransientError, UnreadableInputError
 from walferry.formats.cells import encode_cell
+from walferry.formats.value_codecs import ALGORITHMS
 from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, list_wals
@@ -226,3 +228,17 @@ def test_a_log_of_recovered_edits_has_dictionaries_of_one_region_and_one_table(t
     path.write_bytes(compressor.header + b"".join(compressor.entry([CELL], table_name=name) for name in tables))
     (batch,) = open_wal_at(Local(), str(path))
     assert [batch.tables[code] for code in batch.table] == tables
+
+
+def test_damage_stays_damage_when_the_file_is_archived_before_its_end_was_seen(tmp_path: Path) -> None:
+    compressor = Compressor(value=gzip.compress, algorithm=ALGORITHMS.index("GZ"))
+    cell = encode_cell(b"r", b"f", b"q", 1, 4, b"value")
+    entries = [compressor.entry([cell], number + 1) for number in range(30)]
+    damaged = entries[1].replace(b"\x1f\x8b", b"\x1f\x8a")
+    content = compressor.header + entries[0] + damaged + b"".join(entries[2:]) + TRAILER
+    wal = open_wal(ArchivedMeanwhile(tmp_path), str(tmp_path), live(tmp_path, content), batch_bytes=64)
+    found: list[list[int]] = []
+    with pytest.raises(DamagedInputError, match="cannot be decompressed") as raised:
+        found.extend(batch.sequence_number.tolist() for batch in wal)
+    assert found == [[1]]
+    assert raised.value.facts["offset"] == len(compressor.header + entries[0])
