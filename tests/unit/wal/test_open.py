@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from unit.formats.compressed_builder import Compressor
+from unit.formats.encrypted_builder import MASTER_KEY, encrypted_entry, encrypted_header
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import DamagedInputError, GapError, TransientError, UnreadableInputError
 from walferry.formats.cells import encode_cell
-from walferry.formats.value_codecs import ALGORITHMS
 from walferry.storage import FileStatus, Local
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.keys import KEY_HEX
 from walferry.wal.open import Until, bytes_held, entry_at, open_wal, open_wal_at
 
 SERVER = "rs,1,2"
@@ -71,17 +71,18 @@ def live(root: Path, content: bytes) -> WalFile:
 
 
 class ArchivedMeanwhile(Local):
-    """A file system on which the log is archived after its first 300 bytes were read."""
+    """A file system on which the log is archived after its first bytes were read."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, after: int = 300) -> None:
         self._root = root
+        self._after = after
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         data = b"".join(super().read(path, offset, length))
         if "/oldWALs/" in path:
             yield data
             return
-        yield data[:300]
+        yield data[: self._after]
         archive = self._root / "oldWALs"
         archive.mkdir()
         Path(path).rename(archive / NAME)
@@ -230,15 +231,22 @@ def test_a_log_of_recovered_edits_has_dictionaries_of_one_region_and_one_table(t
     assert [batch.tables[code] for code in batch.table] == tables
 
 
-def test_damage_stays_damage_when_the_file_is_archived_before_its_end_was_seen(tmp_path: Path) -> None:
-    compressor = Compressor(value=gzip.compress, algorithm=ALGORITHMS.index("GZ"))
+def test_damage_stays_damage_when_the_file_is_archived_before_its_end_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_HEX, MASTER_KEY.hex())
     cell = encode_cell(b"r", b"f", b"q", 1, 4, b"value")
-    entries = [compressor.entry([cell], number + 1) for number in range(30)]
-    damaged = entries[1].replace(b"\x1f\x8b", b"\x1f\x8a")
-    content = compressor.header + entries[0] + damaged + b"".join(entries[2:]) + TRAILER
-    wal = open_wal(ArchivedMeanwhile(tmp_path), str(tmp_path), live(tmp_path, content), batch_bytes=64)
+    entries = [encrypted_entry([cell], number + 1) for number in range(30)]
+    begin = encrypted_header()
+    iv = len(entry([], 2, following_kv_count=1)) + 1
+    damaged = entries[1][:iv] + bytes(16) + entries[1][iv + 16 :]
+    content = begin + entries[0] + damaged + b"".join(entries[2:]) + TRAILER
+    files = ArchivedMeanwhile(tmp_path, after=len(content) // 2)
     found: list[list[int]] = []
-    with pytest.raises(DamagedInputError, match="cannot be decompressed") as raised:
-        found.extend(batch.sequence_number.tolist() for batch in wal)
+    with pytest.raises(DamagedInputError) as raised:
+        found.extend(
+            batch.sequence_number.tolist()
+            for batch in open_wal(files, str(tmp_path), live(tmp_path, content), batch_bytes=64)
+        )
     assert found == [[1]]
-    assert raised.value.facts["offset"] == len(compressor.header + entries[0])
+    assert raised.value.facts["offset"] == len(begin + entries[0])
