@@ -129,8 +129,8 @@ class Cluster:
     with_thrift: bool = True
     hbase_site: Mapping[str, str] = field(default_factory=dict)
     hdfs_site: Mapping[str, str] = field(default_factory=dict)
-    hbase_heap: str = "1g"
     version: str = jars.NEWEST
+    hbase_heap: str = "1g"
     servers: dict[str, Server] = field(default_factory=dict)
 
     @classmethod
