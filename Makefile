@@ -19,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-versions test-e2e bench-round up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e bench-round up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,7 @@ demo: setup ## Move two live tables between two real clusters, and prove it
 
 test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
 	$(UNIT_TESTS)
-	$(BIN)/pytest tests/integration tests/e2e -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration tests/e2e -m "not memory" -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 test-unit: setup ## What needs no server: about a minute on two cores
 	$(UNIT_TESTS)
@@ -41,6 +41,9 @@ test-integration: setup ## On two real clusters
 
 test-versions: setup ## Every HBase that can be booted, as source and target; not part of `make test`
 	$(BIN)/pytest tests/versions $(PYTEST_ARGS)
+
+test-memory: setup ## What a Spark worker holds of very large entries and rows; not part of `make test`
+	$(BIN)/pytest tests/integration -m memory $(PYTEST_ARGS)
 
 test-e2e: setup ## In a real Airflow between two real clusters, with a Spark cluster
 	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)

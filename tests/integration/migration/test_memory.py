@@ -28,6 +28,7 @@ from walferry.spark.fan_out import fan_out
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.memory,
     pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell how much memory a process ever had"),
 ]
 
