@@ -1,4 +1,4 @@
-"""Every HBase that can be booted is a real one of its version, and leaves nothing behind."""
+"""Each version of HBase that can be booted is really that version, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
     (tmp_path / "move.yaml").write_text(yaml.safe_dump(keys))
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
         here.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, [b"m"])
-        # A compaction after a move drops markers, and the source then shows what is put behind them.
+        # A compaction after a move drops markers, and the source then shows older puts that come after them.
         here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
         fill(here, table)
         plan = json.loads(walferry(tmp_path, "plan", "move.yaml", "--json").stdout)

@@ -309,22 +309,21 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
     chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-    offsets = batch.offset
     chosen &= ~batch.of_regions(task.held)
     if task.window is not None:
         settled = _settled(task, file, batch)
         for name, offset in task.absent_at_target:
             if name == file:
-                settled &= offsets != offset
+                settled &= batch.offset != offset
         chosen &= np.where(task.window.holds(batch.write_time), ~batch.of_regions(task.by_group), settled)
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, ANY_REGION), never)
         first = np.array([task.from_offset.get((file, name.decode()), others) for name in batch.regions] or [never])
-        chosen &= offsets >= first[batch.region]
+        chosen &= batch.offset >= first[batch.region]
     for name, offset in task.skipped:
         if name == file:
-            chosen &= offsets != offset
+            chosen &= batch.offset != offset
     picked: np.ndarray = np.flatnonzero(chosen)
     return picked
 

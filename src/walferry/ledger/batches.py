@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import BatchRecord, Piece, to_columns
+from walferry.ledger.rows import BatchRecord, Piece, PieceKind, to_columns
 from walferry.ledger.store import Store, fetch
 
 Change = Callable[[Connection], None]
@@ -48,11 +48,12 @@ class Batches:
             found = self._find(connection)
         return found[0] if found else None
 
-    def pieces(self) -> list[Piece]:
-        """The pieces of the unfinished batch, by number."""
+    def pieces(self, kind: PieceKind | None = None) -> list[Piece]:
+        """The pieces of the unfinished batch, or those of a kind, by number."""
         table = self._store.table("pieces")
+        wanted = [table.c.run_id == self._run_id] + ([table.c.kind == kind] if kind else [])
         with self._store.database.read() as connection:
-            return fetch(connection, Piece, table, table.c.run_id == self._run_id, order=(table.c.number,))
+            return fetch(connection, Piece, table, *wanted, order=(table.c.number,))
 
     def start(self, number: int, fence: Change) -> None:
         """A piece is applied from here on: another attempt."""

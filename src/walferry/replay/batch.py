@@ -120,10 +120,6 @@ class _Work:
         """Raise LeaseLostError if the leases are no longer held; `fence` asks again where something is recorded."""
         self.route.guard(list(self.route.tables.values()))
 
-    def pieces(self, kind: str) -> list[Piece]:
-        """Those of a kind, as recorded."""
-        return [piece for piece in self.run.ledger.batches.pieces() if piece.kind == kind]
-
 
 def fence_of(run: Run, route: Route) -> Change:
     """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
@@ -185,7 +181,7 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
 
 def _apply_groups(work: _Work) -> list[_GroupDone]:
     """Apply the pieces by group; what each of them, also of those done earlier, has shown."""
-    pieces = work.pieces("group")
+    pieces = work.run.ledger.batches.pieces("group")
     files = {file.name: file for file in work.batch.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
     stopped: dict[int, set[str]] = {}
@@ -255,7 +251,7 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
 
     `reports`: on the tables whose regions did not all stand still.
     """
-    pieces = work.pieces("rows")
+    pieces = work.run.ledger.batches.pieces("rows")
     if not pieces:
         _stop_what_moved(work, reports)
         pieces = _plan_rows(work, reports)
@@ -305,7 +301,7 @@ def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
     held = frozenset(region for regions in _waiting(work, reports).values() for region in regions)
     tables = frozenset(tally.table for report in reports for tally in report.tallies) - work.stopped()
     moved = [e for report in reports for e in report.moved if e.table in tables and e.region not in held]
-    first = len(work.pieces("group"))
+    first = len(work.run.ledger.batches.pieces("group"))
     return [
         Piece(first + part.number, "rows", part.subject, part.model_dump_json(), part.size)
         for part in cut_rows(moved, tables, held, work.route.limits.piece_bytes)

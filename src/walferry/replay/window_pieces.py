@@ -254,12 +254,8 @@ def _cut(task: RowTask, found: _Found, indexes: Sequence[FileIndex]) -> list[Pie
 # ------------------------------------------------------------------ pieces
 
 
-def _pieces(run: Run, kind: str) -> list[Piece]:
-    return [piece for piece in run.ledger.batches.pieces() if piece.kind == kind]
-
-
 def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_RowsDone]:
-    pieces = _pieces(run, "rows")
+    pieces = run.ledger.batches.pieces("rows")
     outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
     left = frozenset(piece.number for piece in pieces if piece.state != "done")
     if not left:
@@ -283,7 +279,7 @@ def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: _Found, fen
 
 
 def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_GroupDone]:
-    pieces = _pieces(run, "group")
+    pieces = run.ledger.batches.pieces("group")
     files = {file.name: file for file in task.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
 
