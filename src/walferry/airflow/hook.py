@@ -1,4 +1,4 @@
-"""Connections of type `hbase`: host = ZooKeeper quorum, port, extras znode, webhdfs, rootdir, thrift, user."""
+"""Connections of type `hbase`: host = ZooKeeper quorum, port, extras znode, webhdfs, rootdir, waldir, thrift, user."""
 
 from __future__ import annotations
 

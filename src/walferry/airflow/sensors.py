@@ -93,7 +93,7 @@ class WalWatchSensor(BaseSensorOperator):
                 run_id=run.run_id,
                 webhdfs=cluster.webhdfs,
                 user=address.user,
-                root=address.root_path,
+                root=address.wal_path,
                 poll_seconds=float(self.poll_seconds),
                 beat_seconds=self.beat_seconds,
             ),

@@ -18,7 +18,7 @@ class Route:
 
     source: ClusterAddress
     root: str
-    """HBase's root folder on the source's file system"""
+    """the folder on the source's file system that has WALs/ and oldWALs/"""
     source_id: tuple[int, int]
     """the source's cluster id: its least and most significant bits"""
     target: ClusterAddress

@@ -159,6 +159,7 @@ class Cluster:
             znode="/hbase",
             webhdfs=f"http://{HOST}:{self.ports.webhdfs}",
             rootdir=self.rootdir,
+            waldir=self.hbase_site.get("hbase.wal.dir"),
             thrift=f"{HOST}:{self.ports.thrift}" if self.with_thrift else None,
         )
 

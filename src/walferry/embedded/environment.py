@@ -131,6 +131,7 @@ class Environment:
                 "znode": address.znode,
                 "webhdfs": address.webhdfs,
                 "rootdir": address.rootdir,
+                "waldir": address.waldir,
                 "thrift": address.thrift,
                 "user": address.user,
             }

@@ -15,13 +15,15 @@ class ClusterAddress:
     """All that is needed to reach one HBase cluster; small and picklable, it is sent to Spark executors.
 
     `zookeeper` is "host:port,host:port"; `webhdfs` the name node's "http://host:port"; `rootdir` is
-    hbase.rootdir, "hdfs://host:8020/hbase"; `thrift` is "host:port"; `user` is the user name sent to the cluster.
+    hbase.rootdir, "hdfs://host:8020/hbase"; `waldir` is hbase.wal.dir where it differs, on the same file system;
+    `thrift` is "host:port"; `user` is the user name sent to the cluster.
     """
 
     zookeeper: str
     znode: str = "/hbase"
     webhdfs: str | None = None
     rootdir: str | None = None
+    waldir: str | None = None
     thrift: str | None = None
     user: str = field(default_factory=getpass.getuser)
     rates: RequestRates = field(default_factory=RequestRates)
@@ -46,3 +48,8 @@ class ClusterAddress:
         if self.rootdir is None:
             raise UsageError(f"the rootdir of the cluster at {self.zookeeper} is not known; add it to its address")
         return urlsplit(self.rootdir).path.rstrip("/") or "/"
+
+    @property
+    def wal_path(self) -> str:
+        """Path of the folder that has WALs/ and oldWALs/: hbase.wal.dir, by default hbase.rootdir (CommonFSUtils)."""
+        return self.root_path if self.waldir is None else urlsplit(self.waldir).path.rstrip("/")

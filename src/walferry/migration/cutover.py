@@ -73,7 +73,7 @@ def late_edits(run: Run) -> list[str]:
     fences = run.fences()
     tables = {pair.source.encode() for pair in run.tables}
     late = []
-    for file in list_wals(run.source_files, run.source_root):
+    for file in list_wals(run.source_files, run.wal_root):
         if fences.is_past_end(file):
             late += _edits(run, file, tables)
     return late
@@ -84,7 +84,7 @@ def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
     # HBase archives every log of a dead server, one of 0 bytes too. The cleaner deletes only what no queue names, which
     # holds no edit (`replay.completeness`).
     with suppress(GapError):
-        for batch in open_wal(run.source_files, run.source_root, file, Until.NOW):
+        for batch in open_wal(run.source_files, run.wal_root, file, Until.NOW):
             for i in np.flatnonzero(batch.holds_data):
                 table = batch.tables[batch.table[i]]
                 if table in tables:

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not report its own
 MOST_TIMEOUT_SECONDS = 60.0
 """a longer time-out of the target's own would make replay, and the wait for its lease, too long"""
+WAL_DIR = "hbase.wal.dir"
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 
@@ -88,6 +89,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         for files, root, side in ((source_files, source_root, "source"), (target_files, target_root, "target")):
             if files.status(root) is None:
                 raise UsageError(f"{side}: {root} does not exist on its file system; check rootdir and webhdfs")
+        wal_root = spec.source.address().wal_path
         source_id, target_id = source.cluster_id(), target.cluster_id()
         findings = [
             *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
@@ -95,6 +97,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             *_may_write(spec.target),
         ]
         _refuse(findings)  # now: without permissions hardly anything else can be examined
+        findings += _wal_folder(source, source_files, wal_root)
+        _refuse(findings)  # nor without the log
         if source_id == target_id:
             findings.append(
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
@@ -104,8 +108,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             findings += _thrift(target)
         else:
             findings += _sink(sink_settings(target))
-        wals = list_wals(source_files, source_root)
-        findings += _codec(source_files, source_root, [file for file in wals if file.place is Place.LIVE])
+        wals = list_wals(source_files, wal_root)
+        findings += _codec(source_files, wal_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
         in_memory = source.memstore_bytes()
         for pair in spec.tables:
@@ -210,6 +214,19 @@ def _sink(settings: SinkSettings | None) -> Iterator[Finding]:
             "warn", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request replay "
             "waits that long",
         )  # fmt: skip
+
+
+def _wal_folder(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:
+    """Whether the live servers' logs are below the folder given: another may be left from before hbase.wal.dir was set.
+
+    HBase writes recovered.edits, WALs/, oldWALs/ and corrupt/ below hbase.wal.dir since 1.4 (HBASE-17437).
+    """
+    servers = source.servers()
+    if any(files.status(f"{root}/WALs/{server.name}") is not None for server in servers):
+        return
+    known = next(filter(None, (source.settings(server) for server in servers)), {}).get(WAL_DIR)
+    where = f"its {WAL_DIR} is {known}" if known else f"if {WAL_DIR} is set in its hbase-site.xml"
+    yield Finding("refuse", "source", f"{root}/WALs has no folder of a live region server; {where}: set `waldir` to it")
 
 
 def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Finding]:

@@ -121,7 +121,7 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
     """The files that can hold rows of the table: those that the ledger knows, and newer ones."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}
     fences = run.fences()
-    for file in list_wals(run.source_files, run.source_root):
+    for file in list_wals(run.source_files, run.wal_root):
         if fences.starts_by(file):
             files.setdefault(file.name, file)
     empty = run.ledger.log.without_cells(table) & applied
@@ -214,7 +214,7 @@ def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
     finds = _Finds(lookup.bounds)
     question = lru_cache(_QUESTIONS_AT_ONCE)(lambda row: lookup.questions[row].value())
     until = Until.SEALED if file.name in lookup.applied else Until.NOW
-    wal = open_wal(shared_files(lookup.source), lookup.source.root_path, file, until)
+    wal = open_wal(shared_files(lookup.source), lookup.source.wal_path, file, until)
     for batch in cells_of_table(wal, file.name, lookup.table):
         numbers = pc.index_in(batch["row"], rows)
         mine = batch.append_column("number", numbers).filter(pc.is_valid(numbers))

@@ -47,7 +47,7 @@ def applying(run: Run) -> Iterator[Route]:
         uuid = run.source.cluster_uuid()
         route = Route(
             source=run.spec.source_address(workers=1),
-            root=run.source_root,
+            root=run.wal_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
             tables={pair.source: pair.target for pair in run.tables},

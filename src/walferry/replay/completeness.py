@@ -65,7 +65,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
 
 
 def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
-    first, root = missing[0], run.source_root
+    first, root = missing[0], run.wal_root
     aside = f"{root}/corrupt/{first}"
     if run.source_files.status(aside) is not None:
         cause = f"HBase could not read it when it split its server's log, and moved it to {aside}"
@@ -83,7 +83,7 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
 
 def _holds_nothing(run: Run, file: WalFile) -> bool:
     """Whether the file is archived, so that nobody writes to it any more, and has no entry."""
-    files, root = run.source_files, run.source_root
+    files, root = run.source_files, run.wal_root
     if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
         return False
     return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read

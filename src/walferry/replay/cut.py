@@ -151,7 +151,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
         # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
         for file in () if waiting else left:
             if file.name not in closed:
-                now = if_sealed(run.source_files, run.source_root, file)
+                now = if_sealed(run.source_files, run.wal_root, file)
                 if now is None:
                     break
                 closed[file.name] = now
@@ -325,7 +325,7 @@ def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> 
     seen = []
     for file in listed.values():
         if file.name not in sealed and not file.length and not (file.name in known and known[file.name].length):
-            file = replace(file, length=bytes_held(run.source_files, run.source_root, file))
+            file = replace(file, length=bytes_held(run.source_files, run.wal_root, file))
         seen.append(as_seen(file, file.name in sealed))
     run.ledger.log.see_files(seen)
 

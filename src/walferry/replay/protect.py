@@ -79,7 +79,7 @@ def renew(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
         return None
     name = newest.name
     fences = run.fences()
-    listed = {file.name for file in list_wals(run.source_files, run.source_root) if fences.starts_by(file)}
+    listed = {file.name for file in list_wals(run.source_files, run.wal_root) if fences.starts_by(file)}
     left = listed - queued_files(run, name)
     if waiting := left - run.ledger.log.applied(left):
         if queue > 2 * FULL_QUEUE:
@@ -143,7 +143,7 @@ def _await_queues(run: Run, peer: str) -> list[str]:
     while True:
         queued = queued_files(run, peer)
         current = {
-            file.group: file.name for file in list_live(run.source_files, run.source_root) if file.place is Place.LIVE
+            file.group: file.name for file in list_live(run.source_files, run.wal_root) if file.place is Place.LIVE
         }
         missing = {group: name for group, name in current.items() if name not in queued}
         if not missing:

@@ -317,7 +317,7 @@ def _mark_applied(
 def _length(run: Run, file: WalFile) -> int:
     """The length of a file that nobody writes to any more."""
     try:
-        return open_wal(run.source_files, run.source_root, file).locate().length
+        return open_wal(run.source_files, run.wal_root, file).locate().length
     except GapError:
         return file.length
 

@@ -95,7 +95,7 @@ def complete_at_ms(window: TimeWindow) -> int:
 def plan_window(run: Run) -> WindowPlan:
     """Look up what a replay of the run's window needs; changes nothing, and does not fail if something is missing."""
     window = window_of(run)
-    files = list_wals(run.source_files, run.source_root)
+    files = list_wals(run.source_files, run.wal_root)
     wanted = covering(files, window.start_ms, window.end_ms)
     runs = appliers(run)
     others = look_at_others(run, runs, files)

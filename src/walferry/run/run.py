@@ -99,12 +99,17 @@ class Run:
     @cached_property
     def source_log(self) -> SourceLog:
         """The source's WAL files, as one lists them round after round."""
-        return SourceLog(self.source_files, self.source_root)
+        return SourceLog(self.source_files, self.wal_root)
 
     @property
     def source_root(self) -> str:
         """HBase's root folder on the source's file system, without a trailing slash."""
         return self.spec.source.address().root_path
+
+    @property
+    def wal_root(self) -> str:
+        """The folder on the source's file system that has WALs/ and oldWALs/, without a trailing slash."""
+        return self.spec.source.address().wal_path
 
     @property
     def target_root(self) -> str:

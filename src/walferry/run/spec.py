@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -43,6 +44,11 @@ class Cluster(BaseModel):
     znode: str = Field(default="/hbase", description="zookeeper.znode.parent")
     webhdfs: str = Field(pattern=r"^https?://", description="WebHDFS of the NameNode, http://host:port")
     rootdir: str = Field(pattern=r"^([a-z0-9]+:/)?/", description="hbase.rootdir, for example hdfs://host:8020/hbase")
+    waldir: str | None = Field(
+        default=None,
+        pattern=r"^([a-z0-9]+:/)?/.",
+        description="hbase.wal.dir where it is set, on the file system of the rootdir",
+    )
     thrift: str | None = Field(default=None, description="Thrift server, host:port")
     user: str | None = Field(default=None, description="user name for HBase and HDFS; default: the OS user")
 
@@ -59,6 +65,14 @@ class Cluster(BaseModel):
         if server is not None and not _HOST_AND_PORT.fullmatch(server):
             raise ValueError("give host:port")
         return server
+
+    @field_validator("waldir")
+    @classmethod
+    def _on_one_file_system(cls, waldir: str | None, given: ValidationInfo) -> str | None:
+        root, wal = urlsplit(given.data.get("rootdir") or ""), urlsplit(waldir or "")
+        if root.netloc and wal.netloc and (root.scheme, root.netloc) != (wal.scheme, wal.netloc):
+            raise ValueError("it is on another file system than rootdir; only one can be read")
+        return waldir
 
     def address(self) -> ClusterAddress:
         """The address, for the client."""
@@ -324,7 +338,7 @@ def cluster_from_connection(
             f"connection {connection_id} has no host: set it to the ZooKeeper quorum", connection=connection_id
         )
     quorum = ",".join(part if ":" in part else f"{part}:{port or 2181}" for part in map(str.strip, host.split(",")))
-    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "thrift", "user") if extra.get(key)}
+    known = {key: extra[key] for key in ("znode", "webhdfs", "rootdir", "waldir", "thrift", "user") if extra.get(key)}
     if login:
         known.setdefault("user", login)
     try:

@@ -69,7 +69,7 @@ def known_wals(ledger: Ledger, run_id: str) -> dict[str, KnownWal]:
 def list_now(cluster: Cluster) -> Listing:
     """A fresh listing of the cluster's WAL files. Raises TransientError when the NameNode does not answer."""
     address = cluster.address()
-    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.root_path))
+    return asyncio.run(list_wals(cluster.webhdfs, address.user, address.wal_path))
 
 
 async def changes_since(known: Mapping[str, KnownWal], webhdfs: str, user: str, root: str) -> Changes:
@@ -85,7 +85,7 @@ def look_into_open(ledger: Ledger, run_id: str, listing: Listing, cluster: Clust
     """
     known = known_wals(ledger, run_id)
     newest = {file.group: file for file in sorted(listing.files.values(), key=lambda file: file.number)}
-    files, root = file_system(cluster), cluster.address().root_path
+    files, root = file_system(cluster), cluster.address().wal_path
     looked = {
         file.name: replace(file, length=bytes_held(files, root, file))
         for file in newest.values()
@@ -138,7 +138,7 @@ def _holds_edits(cluster: Cluster, file: WalFile) -> bool:
     """Whether a small log holds edits of user tables, not only markers of flushes and openings, which an idle cluster
     writes too. A log that cannot be read counts as holding edits."""
     try:
-        for batch in open_wal(file_system(cluster), cluster.address().root_path, file, Until.NOW):
+        for batch in open_wal(file_system(cluster), cluster.address().wal_path, file, Until.NOW):
             user = [not table.startswith(b"hbase:") for table in batch.tables]
             if any(user[table] for table in batch.table[batch.holds_data]):
                 return True

@@ -36,7 +36,7 @@ def unique(prefix: str = "t") -> str:
 def cluster_keys(cluster: Cluster) -> dict[str, Any]:
     """The keys of a spec's `source` or `target` for a booted cluster."""
     address = cluster.address
-    names = ("zookeeper", "znode", "webhdfs", "rootdir", "thrift")
+    names = ("zookeeper", "znode", "webhdfs", "rootdir", "waldir", "thrift")
     return {name: getattr(address, name) for name in names}
 
 

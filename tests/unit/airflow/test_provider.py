@@ -39,7 +39,7 @@ def test_airflow_takes_form_fields_and_links_from_the_provider(tmp_path: Path) -
     )  # fmt: skip
     known = json.loads(answer.stdout.splitlines()[-1])
     assert {name.removeprefix("extra__hbase__") for name in known["fields"]} == {
-        "znode", "webhdfs", "rootdir", "thrift", "user",
+        "znode", "webhdfs", "rootdir", "waldir", "thrift", "user",
     }  # fmt: skip
     assert known["form"]["relabeling"]["host"] == "ZooKeeper quorum"
     assert set(known["form"]["hidden_fields"]) == {"schema", "login", "password"}

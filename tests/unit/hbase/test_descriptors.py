@@ -50,6 +50,11 @@ def test_an_address_travels_between_processes() -> None:
     assert address.root_path == "/data/hbase"
 
 
+def test_the_logs_are_below_the_root_folder_or_in_a_folder_of_their_own() -> None:
+    assert ClusterAddress("h:2181", rootdir="hdfs://h:8020/data/hbase/").wal_path == "/data/hbase"
+    assert ClusterAddress("h:2181", rootdir="hdfs://h:8020/hbase", waldir="hdfs://h:8020/logs/").wal_path == "/logs"
+
+
 def test_an_address_without_rootdir_says_so() -> None:
     with pytest.raises(UsageError, match="rootdir"):
         _ = ClusterAddress("h:2181").root_path

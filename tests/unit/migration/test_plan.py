@@ -12,7 +12,8 @@ from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
 from walferry.hbase.versions import release_of
-from walferry.migration.plan import Finding, Plan, _codec, _protection, _sink, _table, _version, require
+from walferry.hbase.zookeeper import Server
+from walferry.migration.plan import Finding, Plan, _codec, _protection, _sink, _table, _version, _wal_folder, require
 from walferry.run.spec import TablePair
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
@@ -64,6 +65,27 @@ def test_the_newest_log_with_a_header_tells_the_codec(tmp_path: Path) -> None:
     assert list(_codec(Local(), str(tmp_path), [old, new, empty, gone])) == []
     assert len(list(_codec(Local(), str(tmp_path), [old, empty, gone]))) == 1
     assert list(_codec(Local(), str(tmp_path), [])) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "where"),
+    [
+        ({"hbase.wal.dir": "hdfs://nn/wal"}, "its hbase.wal.dir is hdfs://nn/wal: set `waldir` to it"),
+        ({}, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
+        (None, "if hbase.wal.dir is set in its hbase-site.xml: set `waldir` to it"),
+    ],
+)
+def test_a_folder_without_logs_of_a_live_server_is_refused(
+    known: dict[str, str] | None, where: str, tmp_path: Path
+) -> None:
+    server = Server("rs", 1, 2)
+    client = cast(HBaseClient, SimpleNamespace(servers=lambda: [server], settings=lambda server: known))
+    (tmp_path / "WALs" / "rs,1,1").mkdir(parents=True)  # left by an earlier life of the server
+    (finding,) = _wal_folder(client, Local(), str(tmp_path))
+    assert (finding.level, finding.subject) == ("refuse", "source")
+    assert finding.message == f"{tmp_path}/WALs has no folder of a live region server; {where}"
+    logs(tmp_path, header())
+    assert list(_wal_folder(client, Local(), str(tmp_path))) == []
 
 
 @pytest.mark.parametrize(("durability", "what"), [("SKIP_WAL", "are not in the log"), ("ASYNC_WAL", "may be lost")])

@@ -65,6 +65,10 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"source": CLUSTER | {"zokeeper": "zk"}}, "move.yaml: source.zokeeper: unknown key"),
         ({"source": {"zookeeper": "zk"}}, "move.yaml: source.webhdfs: Field required; source.rootdir: Field required"),
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
+        (
+            {"source": CLUSTER | {"waldir": "hdfs://other:8020/wal"}},
+            "move.yaml: source.waldir: it is on another file system than rootdir; only one can be read",
+        ),
         ({"tables": []}, "move.yaml: tables: List should have at least 1 item after validation, not 0"),
         ({"tables": ["a", "default:a"]}, "move.yaml: tables: source table named twice: a"),
         (
