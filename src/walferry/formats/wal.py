@@ -267,7 +267,7 @@ class WalReader:
                 raise self._damaged(end, "an entry runs into the trailer")
         elif raw.finished:
             rest = raw.data[decoder.at : raw.filled]
-            if self._between_entries() and EMPTY_TRAILER.startswith(rest[: len(EMPTY_TRAILER)].tobytes()):
+            if self._between_entries() and len(rest) < len(EMPTY_TRAILER) and EMPTY_TRAILER.startswith(rest.tobytes()):
                 return
             if decoder.status in (OK, INCOMPLETE):
                 later = decoder.find_later()

@@ -41,7 +41,7 @@ def unwrap(field: bytes, key: bytes) -> bytes:
     if wrapped.HasField("hash"):
         try:
             digest = hashlib.new(wrapped.hash_algorithm.replace("-", ""), file_key).digest()
-        except ValueError:
+        except (ValueError, TypeError):  # a name that is not UTF-8, or of a digest without a length of its own
             raise ValueError(f"its key is hashed by {wrapped.hash_algorithm}, which is not known") from None
         if digest != wrapped.hash:
             raise WrongKeyError

@@ -219,6 +219,14 @@ def test_a_trailer_with_a_wrong_size_is_damage_behind_all_entries(size: int) -> 
     assert outcome.error.offset == STARTS[6]
 
 
+@pytest.mark.parametrize("more", [b"\0", bytes(8), TRAILER[:-1], b"x"])
+def test_bytes_after_a_trailer_are_damage(more: bytes) -> None:
+    outcome = Outcome(SMALL + TRAILER + more)
+    assert outcome.entries == expected(6)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[6]
+
+
 def test_a_trailer_that_holds_a_message_is_whole() -> None:
     message = b"\x0a\x05hello"
     outcome = Outcome(SMALL + message + len(message).to_bytes(4, "big") + b"LAWP")

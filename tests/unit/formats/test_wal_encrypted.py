@@ -149,6 +149,7 @@ def test_without_a_trailer_a_length_that_runs_past_the_end_over_whole_entries_is
         ({"algorithm": "DES"}, "unknown way, by DES"),
         ({"iv": b"short"}, "unknown way"),
         ({"hash_algorithm": "CRC"}, "hashed by CRC"),
+        ({"hash_algorithm": "SHAKE-128"}, "hashed by SHAKE-128"),
     ],
 )
 def test_a_wrapped_key_that_is_none_is_damage(fields: dict[str, Any], named: str) -> None:
