@@ -35,7 +35,7 @@ class Release:
     tells_rights: bool
     """whether the master can be asked for a user's permissions (HasUserPermissions)"""
     opens_past_closing: bool
-    """whether a region opens above the sequence number of its closing (HBASE-20066), which lineage relies on"""
+    """whether daughters, merged and READONLY regions open above the closings before them (HBASE-20066); see lineage"""
     switches_peers: bool
     """whether peer modification can be switched off (peer_modification_switch)"""
     has_endpoint: bool = True

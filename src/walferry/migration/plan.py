@@ -148,12 +148,6 @@ def _version(client: HBaseClient, side: str) -> Iterator[Finding]:
 
 
 def _protection(source: HBaseClient) -> Iterator[Finding]:
-    if not source.release.opens_past_closing:
-        yield Finding(
-            "warn", "source", f"in HBase {source.version()} a region may open below its closing, which looks like the "
-            "loss of its history and holds its table for good: keep regions where they are (balance_switch false) and "
-            "stop writes yourself (write_stop: confirm)",
-        )  # fmt: skip
     if not source.release.has_endpoint:
         yield Finding(
             "refuse", "protect", f"region servers of HBase {source.version()} may lack the class that the run's peer "

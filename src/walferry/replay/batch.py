@@ -239,7 +239,7 @@ def _look_at_closed(work: _Work) -> None:
     """Stop calm tables that began a new history: whether closed regions continued is known by the time of the cut."""
     run, batch = work.run, work.batch
     known = run.ledger.regions.known(batch.calm - work.stopped())
-    closed = lineage.follow(known, [], partial(lineage.families_of, run.source))
+    closed = lineage.follow_at(run.source, known, [])
     _stop(work, (), lineage.find_breaks(closed, batch.regions, partial(regions_of, run.source)))
 
 
@@ -326,7 +326,7 @@ def _follow(
     """What was known of the regions of these tables before the reports, and what they show."""
     events = [event for report in reports if report.complete for event in report.events if event.table in tables]
     before = work.run.ledger.regions.known(tables, (event.region for event in events))
-    return before, lineage.follow(before, events, partial(lineage.families_of, work.run.source))
+    return before, lineage.follow_at(work.run.source, before, events)
 
 
 def _waiting(work: _Work, reports: Iterable[FileReport]) -> dict[str, set[str]]:

@@ -19,6 +19,18 @@ snapshot: they notice only the loss of files that their part of the log has name
 table does not have are not missed: a dropped family is a difference of the schemas, which the gates report. They remain
 known, for a family that is added again without them has begun anew.
 
+Before 2.0 (`Release.opens_past_closing`) two kinds of openings may be below a closing that precedes them, and neither
+is a new history (HRegion.initializeRegionInternals of branch-1, HBASE-20066; seen on 1.7.2):
+
+- a READONLY region opens above its files only, and logs neither that nor its closing. So hbase:meta proves nothing
+  unless the log has the opening: that of a clone, which no closing follows in the same WAL group;
+- daughters and merged regions open above the files that they took over, or near 1 if they took over none. So a
+  reference to a file of a closed region shows its successor at whatever number (1.x names no file otherwise), and a low
+  opening shows no new history if regions of its table were split or merged in the same part of the log. What a split
+  passes on no file of, because none had a cell, seems lost.
+
+Any other region opens above its closing in 1.x as well: it finds that number in its folder (HBASE-12485).
+
 A server that dies writes no closing. It may have installed a compaction's file without a marker, so an opening without
 a preceding closing is not judged by files; a table that is not closed cannot be restored.
 """
@@ -30,7 +42,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from walferry.apply.outcomes import Refusal
 from walferry.apply.region_events import RegionEvent, family_of
@@ -42,6 +54,7 @@ from walferry.ledger import KnownRegion, RunLedger
 from walferry.ledger.regions import RegionChanges, RegionKey
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run.run import Run
+from walferry.wal.files import parse_wal_name
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +87,10 @@ class Lineage:
     first_rows: Mapping[RegionKey, bytes]
     """of the regions that closed last"""
     families: FamiliesOf
+    opens_past_closing: bool
+    """`Release.opens_past_closing` of the source"""
+    begun: frozenset[tuple[RegionKey, int]]
+    """sequence numbers of openings that no closing follows in the same WAL group"""
 
     def is_succeeded(self, region: KnownRegion) -> bool:
         """Whether regions that first opened after a closed one took over its files.
@@ -83,19 +100,31 @@ class Lineage:
         (So may a region that is created or restored, but it opens at a low number.)
         """
         assert region.closed_sequence is not None
+        if not self.opens_past_closing:
+            return any(reference(file, region.region) in self.opened for file in region.store_files)
         signs: list[Hashable] = [(region.table, self.first_rows.get((region.table, region.region)))]
         for file in region.store_files:
             family, _, name = file.partition("/")
-            signs += [f"{file}.{region.region}", f"{family}/={region.region}-{name}", *([file] if "=" in name else [])]
+            signs += [reference(file, region.region), f"{family}/={region.region}-{name}"]
+            signs += [file] if "=" in name else []
         return any(self.opened.get(sign, 0) > region.closed_sequence for sign in signs)
 
 
-def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf, *, has_holes: bool = False) -> Lineage:
+def follow(
+    known: Known,
+    events: Iterable[RegionEvent],
+    families: FamiliesOf,
+    *,
+    has_holes: bool = False,
+    opens_past_closing: bool = True,
+) -> Lineage:
     """Follow regions through a part of the log, from what was known before it.
 
     `families` is called only if a region opens without a store file that it had, or is gone. `has_holes`: openings may
-    be missing from `events`, so that what a closed region logs shows nothing.
+    be missing from `events`, so that what a closed region logs shows nothing. `opens_past_closing`: `Release` has it.
     """
+    events = list(events)
+    reshaped = frozenset() if opens_past_closing else _reshaped(known, events)
     breaks: dict[str, RegionEvent] = {}
     after = dict(known)
     opened: dict[Hashable, int] = {}
@@ -108,10 +137,45 @@ def follow(known: Known, events: Iterable[RegionEvent], families: FamiliesOf, *,
         if first is not None:
             opened |= {sign: max(first.sequence_number, opened.get(sign, 0)) for sign in _held(first)}
         before = known.get(key, KnownRegion(*key, frozenset()))
-        after[key], broken = _follow_region(before, region, families, has_holes)
+        after[key], broken = _follow_region(before, region, families, has_holes, key[0] in reshaped)
         if broken is not None:
             breaks.setdefault(key[0], broken)
-    return Lineage(breaks, after, opened, first_rows, families)
+    return Lineage(breaks, after, opened, first_rows, families, opens_past_closing, _begun(events))
+
+
+def reference(file: str, region: str) -> str:
+    """What a region's store file is called in the regions that it was split or merged into (StoreFileInfo)."""
+    return f"{file}.{region}"
+
+
+def _reshaped(known: Known, events: Sequence[RegionEvent]) -> frozenset[str]:
+    """Tables of which a region took over files of one that has closed."""
+    closed = {key for key, region in known.items() if region.closed_sequence is not None}
+    closed |= {(event.table, event.region) for event in events if event.kind is Marker.REGION_CLOSE}
+    opened = (event for event in events if event.kind is Marker.REGION_OPEN)
+    return frozenset(e.table for e in opened if any((e.table, file.rpartition(".")[2]) in closed for file in e.files))
+
+
+def _begun(events: Sequence[RegionEvent]) -> frozenset[tuple[RegionKey, int]]:
+    """The openings that no closing follows in the same WAL group, which has a server's markers in their order."""
+    latest: dict[tuple[str, str, str], tuple[tuple[int, int], RegionEvent]] = {}
+    for event in events:
+        name = parse_wal_name(event.file)
+        if event.kind in (Marker.REGION_OPEN, Marker.REGION_CLOSE) and name is not None:
+            place, at = (name.group, event.table, event.region), (name.number, event.offset)
+            if place not in latest or latest[place][0] < at:
+                latest[place] = at, event
+    return frozenset(
+        ((event.table, event.region), event.sequence_number)
+        for _, event in latest.values()
+        if event.kind is Marker.REGION_OPEN
+    )
+
+
+def follow_at(source: HBaseClient, known: Known, events: Iterable[RegionEvent]) -> Lineage:
+    """`follow` with what the source can tell: its version, and the families of its tables."""
+    past_closing = source.release.opens_past_closing
+    return follow(known, events, partial(families_of, source), opens_past_closing=past_closing)
 
 
 def _held(opening: RegionEvent) -> Iterator[Hashable]:
@@ -127,10 +191,11 @@ def _held(opening: RegionEvent) -> Iterator[Hashable]:
 
 
 def _follow_region(
-    before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf, has_holes: bool
+    before: KnownRegion, events: Sequence[RegionEvent], families: FamiliesOf, has_holes: bool, reshaped: bool
 ) -> tuple[KnownRegion, RegionEvent | None]:
     """What is known after these events, in the order of their sequence numbers, which rise with every move whatever the
-    servers' clocks say; and the event that shows a new history, if there is one.
+    servers' clocks say; and the event that shows a new history, if there is one. `reshaped`: a region may begin without
+    a history (`_reshaped`).
     """
     broken: RegionEvent | None = None
     # The snapshot is newer than the log's first events: files that they add were not there before them.
@@ -142,7 +207,7 @@ def _follow_region(
             lost = files - event.files
             missed = _of_present_families(lost, event.table, families)
             breaks = closed_at is not None and (event.sequence_number <= closed_at or bool(missed))
-            breaks = breaks or _begins_history(event)
+            breaks = breaks or (_begins_history(event) and not reshaped)
             files, replaced = event.files | (lost - missed), frozenset()
         else:
             breaks = closed_at is not None and not has_holes and _needs_opening(event, closed_at, files)
@@ -187,11 +252,12 @@ def families_of(client: HBaseClient, table: str) -> Collection[str] | None:
         return None
 
 
-def created(events: Iterable[RegionEvent]) -> dict[str, RegionEvent]:
+def created(events: Sequence[RegionEvent], opens_past_closing: bool) -> dict[str, RegionEvent]:
     """For each table the first opening of a newly created region, which any part of the log shows by itself."""
     found: dict[str, RegionEvent] = {}
+    reshaped = frozenset() if opens_past_closing else _reshaped({}, events)
     for event in events:
-        if _begins_history(event):
+        if _begins_history(event) and event.table not in reshaped:
             found.setdefault(event.table, event)
     return found
 
@@ -223,11 +289,15 @@ def _breaks_in_meta(lineage: Lineage, regions: Regions) -> tuple[dict[str, Regio
         opened = now[table].get(region)
         if opened is not None:
             broken = opened.server is not None and opened.open_sequence <= known.closed_sequence
+            # The log numbers an opening one above what hbase:meta gets to know.
+            logged = ((table, region), opened.open_sequence + 1) in lineage.begun
+            broken = broken and (lineage.opens_past_closing or logged)
         else:
             lost = frozenset() if lineage.is_succeeded(known) else known.store_files
             broken = bool(_of_present_families(lost, table, lineage.families))
         if broken:
-            breaks = likely if opened is None or opened.may_lag else proven
+            lags = opened is None or (opened.may_lag and lineage.opens_past_closing)
+            breaks = likely if lags else proven
             breaks.setdefault(table, _closing(known, known.closed_sequence))
     return proven, {table: closing for table, closing in likely.items() if table not in proven}
 

@@ -224,7 +224,11 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         )
         done = apply_in_pieces(
             run, spark, task, len(plan.files), {(item.quarantine_id, item.resolution) for item in released},
-            partial(_require_one_history, plan=plan, families=partial(families_of, run.source)),
+            partial(
+                _require_one_history,
+                plan=plan, families=partial(families_of, run.source),
+                opens_past_closing=run.source.release.opens_past_closing,
+            ),
         )  # fmt: skip
         _reread(run, spark, route, released)
         if done.refusals:
@@ -251,17 +255,20 @@ def require_targets(run: Run) -> None:
         raise UsageError("; ".join(faults))
 
 
-def _require_one_history(indexes: Sequence[FileIndex], plan: WindowPlan, families: FamiliesOf) -> None:
+def _require_one_history(
+    indexes: Sequence[FileIndex], plan: WindowPlan, families: FamiliesOf, opens_past_closing: bool
+) -> None:
     """Raise WalferryError when a table began a new history within the times read, and had edits before (R11)."""
     start_ms, end_ms = plan.window.start_ms, plan.window.end_ms
     events = [event for index in indexes for event in index.report.events]
     inside = [event for event in events if start_ms <= event.write_time < end_ms]
     beside = [event for event in events if plan.others.holds(event.file, event.table, event.write_time)]
-    found = list(created((*inside, *beside)).values())
+    found = list(created((*inside, *beside), opens_past_closing).values())
     if all(index.report.complete for index in indexes):
         # Only the window's own times are read without a hole; what was compacted away may be in any file.
         compacted = [replace(e, files=frozenset()) for e in events if e.kind is Marker.COMPACTION and e not in inside]
-        found += follow({}, [*inside, *compacted], families, has_holes=True).breaks.values()
+        told = follow({}, [*inside, *compacted], families, has_holes=True, opens_past_closing=opens_past_closing)
+        found += told.breaks.values()
     last = {event.table: event for event in sorted(found, key=lambda event: event.write_time)}
     for index in indexes:
         for tally in index.report.tallies:

@@ -142,7 +142,7 @@ def test_what_nobody_looked_at_while_a_whole_table_waited_is_refused_before_its_
     report = FileReport(FILE, 100, True, (), (load, damaged), ())
     opened = RegionEvent(Marker.REGION_OPEN, FILE, 60, TABLE, "r9", 2, 1)
     index = FileIndex(report)
-    breaks = refusals_of(created([opened]))
+    breaks = refusals_of(created([opened], True))
     task = RowTask(route=None, files=())  # type: ignore[arg-type]
     found = _passed_over(breaks, [index], task, [])
     assert {(refusal.start, refusal.kind) for refusal in found} == {

@@ -90,7 +90,7 @@ def test_what_came_after_a_closing_is_no_new_history_for_the_opening_may_be_outs
         plan: Any = SimpleNamespace(
             window=SimpleNamespace(start_ms=0, end_ms=50), others=SimpleNamespace(holds=lambda *about: False)
         )
-        _require_one_history([FileIndex(report)], plan, lambda table: ["f"])
+        _require_one_history([FileIndex(report)], plan, lambda table: ["f"], True)
 
     flushed, closed, compacted = told(Marker.FLUSH, 10, "f/f1"), told(Marker.REGION_CLOSE, 20), Marker.COMPACTION
     one_history(flushed, closed, told(Marker.FLUSH, 25, "f/f2"), told(compacted, 60, "f/f3"))
