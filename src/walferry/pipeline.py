@@ -17,7 +17,7 @@ from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, drain, follower, protect, rounds, window
+from walferry.replay import cut, drain, follower, objects, protect, rounds, window
 from walferry.run.lag import lag_of
 from walferry.run.phases import phase_of, steps
 from walferry.run.run import Run
@@ -94,11 +94,15 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     todo = list(steps("migration", [pair.source for pair in run.tables]))
     names = [phase.name for phase, _ in todo]
     begin, end = names.index("replay"), names.index("end_fence")
-    for phase, subject in todo[:begin]:
-        _do_again(run, phase.name, subject, means)
-    _follow(run, ask, means)
-    for phase, subject in todo[end:]:
-        _do_again(run, phase.name, subject, means)
+    _ = run.source, run.target, run.source_files, run.target_files  # opened once, before several threads use them
+    with protect.tended(run):
+        for phase, subject in todo[:begin]:
+            _do_again(run, phase.name, subject, means)
+        _follow(run, ask, means)
+        for phase, subject in todo[end:-1]:
+            _do_again(run, phase.name, subject, means)
+    release, subject = todo[-1]  # after what keeps the log has stopped
+    _do_again(run, release.name, subject, means)
 
 
 def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
@@ -110,7 +114,6 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
     if all(run.ledger.phases.facts(phase) is not None for phase in ("replay", "approve", "write_stop")):
         return
     spark = means.spark()  # in this thread: a failure ends the command at once
-    _ = run.source, run.target, run.source_files, run.target_files  # opened once, before two threads use them
     failures: list[BaseException] = []
     interrupted = threading.Event()
 
@@ -196,10 +199,10 @@ class NotApprovedError(WalferryError):
 def abort(run: Run, reason: str) -> dict[str, Any]:
     """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
 
-    Returns the facts of `protect.release`. Repeat it to remove what was left the first time.
+    Returns the facts of `objects.release`. Repeat it to remove what was left the first time.
     """
     run.ledger.end("aborted", run.actor, reason)
-    return protect.release(run, aborted=True)
+    return objects.release(run, aborted=True)
 
 
 def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:

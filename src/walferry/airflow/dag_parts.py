@@ -70,6 +70,8 @@ def _form_schema(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         found = kinds[0] | found
     elif choices:
         found |= {"type": "string", "enum": choices}
+    elif kinds and all(kind.keys() == {"type"} for kind in kinds):
+        found["type"] = [kind["type"] for kind in kinds]
     elif kinds:
         found["anyOf"] = kinds
     if "const" in found:
@@ -97,7 +99,8 @@ def _may_stay_empty(fields: dict[str, Any], default: Any, variable: str) -> tupl
     if fields["type"] == "array":
         fields.pop("minItems", None)
         return [], fields
-    fields["type"] = ["null", fields["type"]]
+    if "null" not in fields["type"]:
+        fields["type"] = ["null", fields["type"]]
     if "enum" in fields:
         fields["enum"] = [None, *fields["enum"]]
     return None, fields

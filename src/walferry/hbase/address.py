@@ -28,6 +28,8 @@ class ClusterAddress:
     user: str = field(default_factory=getpass.getuser)
     rates: RequestRates = field(default_factory=RequestRates)
     """how many requests per second a process may send to its services"""
+    copies: tuple[str, ...] = ()
+    """folders (URLs) with copies of its WALs, for those that it no longer has"""
 
     def shared_by(self, processes: int) -> ClusterAddress:
         """The address for each of several processes, which together keep to the rates."""

@@ -27,6 +27,7 @@ from walferry.ledger.rows import (
     RoundTotals,
     RunRecord,
     SeenFile,
+    StagedFile,
     WalFile,
     WalRange,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "RunLedger",
     "RunRecord",
     "SeenFile",
+    "StagedFile",
     "WalFile",
     "WalRange",
     "source_tables",

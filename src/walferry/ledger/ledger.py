@@ -44,6 +44,7 @@ from walferry.ledger.rows import (
     to_columns,
     to_json,
 )
+from walferry.ledger.staged import Staged
 from walferry.ledger.store import Store, fetch
 
 
@@ -62,6 +63,7 @@ class RunLedger:
         self.objects = Objects(store, run_id)
         self.leases = Leases(store, run_id)
         self.log = Log(store, run_id)
+        self.staged = Staged(store, run_id)
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)

@@ -26,9 +26,10 @@ PieceKind = Literal["group", "rows"]
 """How a piece is applied: files of one WAL group in order, or a range of rows of all files."""
 PieceState = Literal["waiting", "running", "done"]
 ClusterSide = Literal["source", "target"]
-ObjectKind = Literal["peer", "snapshot", "table", "read-only table", "durability"]
-"""What walferry creates or sets on a cluster: a replication peer, a snapshot, a target table (which stays when the run
-ends), READONLY of a source table, and another DURABILITY of a target table ("table=its previous value")."""
+ObjectKind = Literal["peer", "folder", "snapshot", "table", "read-only table", "durability"]
+"""What walferry creates or sets on a cluster: a replication peer, a folder with copies of the source's WALs, a
+snapshot, a target table (which stays when the run ends), READONLY of a source table, and another DURABILITY of a target
+table ("table=its previous value")."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""
@@ -94,6 +95,17 @@ class Lease:
     holder: str
     taken_ms: int
     released_ms: int | None
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A copy of one of the source's WAL files, in the run's folder under the same name."""
+
+    name: str
+    bytes: int
+    sha256: str
+    staged_ms: int
+    removed_ms: int | None = None
 
 
 @dataclass(frozen=True)

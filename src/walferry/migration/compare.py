@@ -160,7 +160,7 @@ def _pairs(run: Run, spark: SparkSession, table: str) -> list[RangePair]:
     """The rows of every source region, on both sides. A scan continues when a region is moved, split or merged."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
-    source, target = run.spec.source_address(workers(spark)), run.spec.target.address()
+    source, target = run.source_address(workers(spark)), run.spec.target.address()
     return [
         RangePair(source, target, pair.source, pair.target, region.encoded, region.start, region.end, rules)
         for region in sorted(run.source.regions(table), key=lambda region: region.start)
@@ -235,7 +235,7 @@ def _read_again(
     run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], rules: Mapping[bytes, FamilyRules], bounds: Bounds
 ) -> dict[bytes, Packed[RowSides] | None]:
     """Both sides of each row; None for those that are equal now."""
-    source, target = run.spec.source_address(workers(spark)), run.spec.target.address()
+    source, target = run.source_address(workers(spark)), run.spec.target.address()
     pair = run.pair(table)
     sides: dict[bytes, Packed[RowSides] | None] = {}
     for first in range(0, len(rows), _READ_AT_ONCE):

@@ -24,7 +24,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
 from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
-from walferry.replay.protect import made, plan_own
+from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
 from walferry.spark.clients import workers
 from walferry.storage import FileSystem
@@ -83,7 +83,7 @@ def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
         for begin in range(0, len(files), _WAVE):
             copied += copy_files(
                 spark,
-                run.spec.source_address(workers(spark)),
+                run.source_address(workers(spark)),
                 run.spec.target.address(),
                 files[begin : begin + _WAVE],
                 tasks=workers(spark) * 2,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from walferry.errors import GapError, GateShutError, UsageError
-from walferry.replay.protect import made
+from walferry.replay.objects import made
 from walferry.run.facts import WriteStopFacts
 from walferry.run.run import Run
 from walferry.wal.files import WalFile, list_wals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -17,9 +18,12 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
+from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
+from walferry.replay.staged import try_writing
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
-from walferry.storage import FileSystem
+from walferry.storage import FileSystem, Local
+from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import open_wal
 
@@ -29,6 +33,8 @@ _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does n
 MOST_TIMEOUT_SECONDS = 60.0
 """a longer time-out of the target's own would make replay, and the wait for its lease, too long"""
 WAL_DIR = "hbase.wal.dir"
+LEAST_TTL_SECONDS = 120.0
+"""a shorter time to live of the source's WALs is risky when they are copied"""
 _BLOCK = 128 << 20  # dfs.blocksize of nearly every cluster
 
 
@@ -103,12 +109,13 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             findings.append(
                 Finding("refuse", "clusters", f"source and target are the same cluster ({source_id}); name two")
             )
-        findings += [*_version(source, "source"), *_version(target, "target"), *_protection(source)]
+        wals = list_wals(source_files, wal_root)
+        findings += [*_version(source, "source"), *_version(target, "target")]
+        findings += _peer(source) if spec.stage is None else _stage(spec.stage, source, wals)
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         else:
             findings += _sink(sink_settings(target))
-        wals = list_wals(source_files, wal_root)
         findings += _codec(source_files, wal_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
         in_memory = source.memstore_bytes()
@@ -147,22 +154,70 @@ def _version(client: HBaseClient, side: str) -> Iterator[Finding]:
         yield Finding("warn", side, f"HBase {client.version()} was never tried as a target, only as a source")
 
 
-def _protection(source: HBaseClient) -> Iterator[Finding]:
+def _peer(source: HBaseClient) -> Iterator[Finding]:
+    """What stands in the way of a replication peer."""
+    instead = "`protect: stage` needs no peer"
     if not source.release.has_endpoint:
         yield Finding(
             "refuse", "protect", f"region servers of HBase {source.version()} may lack the class that the run's peer "
-            "names, and could not start again while it is there; from 1.5 on they have it",
+            f"names, and could not start again while it is there; from 1.5 on they have it. {instead}",
         )  # fmt: skip
     if source.release.queues is not By.ZOOKEEPER:
         yield Finding(
             "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read yet: "
-            "whether its WALs are kept could not be known",
+            f"whether its WALs are kept could not be known. {instead}",
         )  # fmt: skip
     if source.peers_may_change() is False:
         yield Finding(
             "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "
-            "allow it (peer_modification_switch true in HBase's shell)",
+            f"allow it (peer_modification_switch true in HBase's shell). {instead}",
         )  # fmt: skip
+
+
+def _stage(url: str, source: HBaseClient, wals: Sequence[WalFile]) -> Iterator[Finding]:
+    """Whether copies of the log can be written to the operator's folder, and how much space they may take."""
+    files, folder = open_folder(as_url(url), source.address.user)
+    there = files.status(folder) is not None
+    try:
+        try_writing(files, folder)
+        if not there:
+            files.delete(folder)
+    except (WalferryError, OSError) as error:
+        yield Finding("refuse", "stage", f"copies of WALs cannot be written to {url}: {error}")
+        return
+    if isinstance(files, Local):
+        yield Finding(
+            "warn",
+            "stage",
+            f"{url} is a path of this machine: every Spark worker must see the same folder",
+        )
+    kept = retention_of(source)
+    if kept.assumed:
+        yield Finding(
+            "warn", "stage", f"{TTL} is unknown: the source's region servers' web pages (/conf) do not answer. "
+            f"HBase's default is assumed: a closed WAL may be deleted after {kept.ttl_seconds:.0f} s",
+        )  # fmt: skip
+    elif kept.ttl_seconds < LEAST_TTL_SECONDS:
+        yield Finding(
+            "warn", "stage", f"{TTL} is {kept.ttl_seconds:.0f} s: a WAL must be copied within that time of its close; "
+            f"set it to {LEAST_TTL_SECONDS:.0f} s or more if you can",
+        )  # fmt: skip
+    yield Finding("warn", "stage", _growth(wals))
+
+
+def _growth(wals: Sequence[WalFile]) -> str:
+    """How much space copies of the log take, going by the files that there are now."""
+    kept = f"each is kept until it is applied, and for {KEEP_HOURS:g} h after it was copied"
+    closed = [file for file in wals if file.length]
+    hours = (time.time() * 1000 - min((file.number for file in closed), default=0)) / 3_600_000
+    if not closed or hours > 24 * 365:
+        return f"how fast the log grows is unknown; the copies take as much as the log: {kept}"
+    rate = sum(file.length for file in closed) / max(hours, 1 / 60)
+    most = rate * KEEP_HOURS
+    return (
+        f"the log grows by about {rate / 1e9:.3f} GB per hour, so its copies take at most {most / 1e9:.3f} GB, or what "
+        f"the log grows by until replay has caught up, if that takes longer: {kept}"
+    )
 
 
 def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable: Sequence[str]) -> Iterator[Finding]:

@@ -98,7 +98,7 @@ def look_up(
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     rows = tuple(sorted(questions))
     lookup = _Lookup(
-        run.spec.source_address(workers(spark)), table, tuple(files), frozenset(applied), rows,
+        run.source_address(workers(spark)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
     )  # fmt: skip
     found = {}

@@ -46,7 +46,7 @@ def applying(run: Run) -> Iterator[Route]:
             run.ledger.leases.take(names[table], run.actor, held.number)
         uuid = run.source.cluster_uuid()
         route = Route(
-            source=run.spec.source_address(workers=1),
+            source=run.source_address(workers=1),
             root=run.wal_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
@@ -68,7 +68,7 @@ def applying(run: Run) -> Iterator[Route]:
 
 def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:
     """The route with each worker's share of the requests that the spec allows; the number of workers changes."""
-    return replace(route, source=run.spec.source_address(workers(spark)))
+    return replace(route, source=run.source_address(workers(spark)))
 
 
 def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: bool) -> None:

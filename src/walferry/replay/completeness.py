@@ -21,7 +21,7 @@ from walferry import ledger
 from walferry.errors import GapError
 from walferry.ledger import WalRange
 from walferry.replay.cut import as_listed, as_seen
-from walferry.replay.protect import not_applied, queued_files, require_peer
+from walferry.replay.protect import not_applied, way_of
 from walferry.replay.settled import reads
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
@@ -34,15 +34,17 @@ log = logging.getLogger(__name__)
 def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
     """Raise GapError when a required file is missing from a listing of the source's files (R1).
 
-    Two independent lists say which files are required: those that the ledger has seen and not applied, and those in the
-    queue in which HBase keeps every WAL for the peer. `to_end_fence`: files past the end fence are not required.
-    Raises PeerChangedError when the peer no longer exists, or is enabled: then nothing keeps the WALs.
+    Two lists say which files are required: those that the ledger has seen and not applied, and those that are kept
+    (`protect`): in the queue in which HBase keeps every WAL for the peer, or in the folder with staged copies. What
+    neither of them knows is found by its sequence numbers (`numbering`). `to_end_fence`: files past the end fence are
+    not required. Raises PeerChangedError or StageLostError when nothing keeps the WALs.
     """
-    require_peer(run)
+    way = way_of(run)
+    way.require(run)
     present = {file.name for file in listed}
     fences = run.fences()
     inside = fences.holds if to_end_fence else fences.starts_by
-    queued = queued_files(run)
+    queued = way.kept(run)
     unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
     applied = run.ledger.log.applied(file.name for file in unnamed)
     _account_for_empty(run, [file for file in unnamed if file.name not in applied and _holds_nothing(run, file)])
@@ -70,7 +72,7 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
     if run.source_files.status(aside) is not None:
         cause = f"HBase could not read it when it split its server's log, and moved it to {aside}"
     elif first in queued:
-        cause = f"HBase keeps it for the peer {run.peer}, so somebody removed it: the NameNode's audit log shows who"
+        cause = way_of(run).why_missing(run, first)
     else:
         cause = "it was never seen to be empty: the NameNode's audit log shows who removed it"
     return GapError(

@@ -28,7 +28,7 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.load import unhindered_s
 from walferry.replay.idle import idle_servers
-from walferry.replay.protect import not_applied, queued_files
+from walferry.replay.protect import not_applied, way_of
 from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
@@ -178,13 +178,15 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
 def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
     """The live files and the archived ones that matter: seen or queued for the run's peer, and not applied yet.
 
-    A log that was begun, closed and archived since the last cut is in the queue, or holds no edit (`completeness`).
+    A log that was begun, closed and archived since the last cut is in the peer's queue, or holds no edit
+    (`completeness`). Without a peer all are listed: the cleaner leaves few there.
     """
-    if whole:
+    way = way_of(run)
+    if whole or not way.NAMES_EVERY_LOG:
         return run.source_log.with_archive(live, (), whole=True)
     fences = run.fences()
     expected = {file.name for file in fences.within(run.ledger.log.unapplied())}
-    for name in not_applied(run, queued_files(run)):
+    for name in not_applied(run, way.kept(run)):
         place = parse_wal_name(name)
         if place is not None and fences.starts_by(place):
             expected.add(name)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import WalferryError
 from walferry.replay.applying import applying, wait_while_paused
-from walferry.replay.protect import renew
+from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
 
@@ -30,7 +30,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
-    `max_lag` passes. `until` is asked then, too. WALs that are applied are let go after a while (`protect.renew`).
+    `max_lag` passes. `until` is asked then, too. WALs that are applied are let go after a while (`protect`).
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
@@ -53,11 +53,11 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
 
 def _let_go(run: Run) -> None:
     try:
-        renew(run)
+        way_of(run).let_go(run)
     except RunEndedError:
         raise
-    except WalferryError as error:  # replay itself needs only the peer that is there
-        log.warning("the source keeps WALs that are applied, in a queue that grows: %s", error)
+    except WalferryError as error:  # replay itself needs only what is kept
+        log.warning("WALs that are applied are kept, more and more of them: %s", error)
 
 
 def _pause_seconds(max_lag: int, applied_bytes: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,7 @@ from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.storage.webhdfs import WebHdfs
+from walferry.wal.copies import as_url, with_copies
 from walferry.wal.fences import Fences
 from walferry.wal.source_log import SourceLog
 
@@ -79,7 +81,7 @@ class Run:
     @cached_property
     def source(self) -> HBaseClient:
         """The source cluster."""
-        return HBaseClient(self.spec.source_address())
+        return HBaseClient(self.source_address())
 
     @cached_property
     def target(self) -> HBaseClient:
@@ -88,8 +90,8 @@ class Run:
 
     @cached_property
     def source_files(self) -> FileSystem:
-        """The source's file system."""
-        return file_system(self.spec.source, self.spec.source_address())
+        """The source's file system, with the copies of its WALs."""
+        return file_system(self.spec.source, self.source_address())
 
     @cached_property
     def target_files(self) -> FileSystem:
@@ -100,6 +102,26 @@ class Run:
     def source_log(self) -> SourceLog:
         """The source's WAL files, as one lists them round after round."""
         return SourceLog(self.source_files, self.wal_root)
+
+    def source_address(self, workers: int = 0) -> ClusterAddress:
+        """The source for the driver or, with `workers`, for each of so many Spark workers, with copies of its WALs."""
+        return replace(self.spec.source_address(workers), copies=self.staged_folders)
+
+    @property
+    def staged_folder(self) -> str | None:
+        """The URL of the run's folder for copies of the source's WALs; None unless it has `protect: stage`."""
+        return None if self.spec.stage is None else f"{as_url(self.spec.stage)}/{self.run_id}"
+
+    @cached_property
+    def staged_folders(self) -> tuple[str, ...]:
+        """Where copies of the source's WALs are: this run's folder, and for windows those of other runs."""
+        ledger, source = self.ledger.whole, self.spec.source
+        others = [
+            item.name
+            for run_id, item in self.ledger.objects.of_all_runs("folder")
+            if Cluster.model_validate(ledger.run(run_id).spec["source"]).address().cluster == source.address().cluster
+        ]
+        return tuple(dict.fromkeys([*([self.staged_folder] if self.staged_folder else []), *others]))
 
     @property
     def source_root(self) -> str:
@@ -200,7 +222,7 @@ class PhaseNotReadyError(UsageError):
 def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> FileSystem:
     """The file system of a cluster, over WebHDFS; `address` if it differs from the cluster's own."""
     address = address or cluster.address()
-    return WebHdfs(cluster.webhdfs, address.user, meter=address.meter())
+    return with_copies(WebHdfs(cluster.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
 
 
 def archive_folder(root: str, table: str) -> str:

@@ -28,6 +28,7 @@ from walferry.errors import UsageError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.load import RequestRates
+from walferry.storage import open_file_system
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^\s,:;/\[\]]+)"
 _QUORUM = re.compile(rf"{_HOST}(:\d{{1,5}})?(,{_HOST}(:\d{{1,5}})?)*")
@@ -176,7 +177,16 @@ class Spec(BaseModel):
         description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
     )
     apply: Literal["auto"] | WriterKind = Field(default="auto", title="Writer that applies edits")
-    protect: Literal["peer"] = Field(default="peer", title="What keeps the source's WALs")
+    protect: Literal["peer", "stage"] = Field(
+        default="peer",
+        title="What keeps the source's WALs",
+        description="peer: a disabled replication peer of the run's own. stage: copies of them in the folder `stage`.",
+    )
+    stage: str | None = Field(
+        default=None,
+        title="Folder for copies of WALs",
+        description="For stage: webhdfs://host:port/path, or a path that the Spark workers see, too.",
+    )
     write_stop: Literal["confirm", "readonly"] = Field(
         default="confirm",
         title="How writes stop",
@@ -219,12 +229,23 @@ class Spec(BaseModel):
             raise ValueError(f"{what} {', '.join(known[:-1])} or {known[-1]}")
         return asked
 
-    @field_validator("protect", mode="before")
-    @classmethod
-    def _known_protection(cls, asked: Any) -> Any:
-        if asked == "stage":
-            raise ValueError("stage is not built yet; use peer")
-        return asked
+    @model_validator(mode="after")
+    def _stage_has_a_folder(self) -> Spec:
+        if self.protect != "stage":
+            if self.stage is not None:
+                raise ValueError("stage: only `protect: stage` copies WALs to a folder")
+            return self
+        if self.stage is None:
+            raise ValueError("protect: stage needs a folder (stage: webhdfs://host:port/path)")
+        try:
+            _, path = open_file_system(self.stage)
+        except UsageError as error:
+            raise ValueError(f"stage: {error}") from None
+        if not path.startswith("/") or not path.strip("/"):
+            raise ValueError("stage: give the whole path of a folder")
+        if {"WALs", "oldWALs"} & set(path.split("/")):
+            raise ValueError("stage: a folder of HBase's own, which deletes from it what it does not know")
+        return self
 
 
 class ResolvedSpec(Spec):

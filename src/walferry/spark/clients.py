@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.storage import FileSystem, WebHdfs
+from walferry.wal.copies import with_copies
 
 
 @cache
@@ -19,10 +20,10 @@ def shared_client(address: ClusterAddress) -> HBaseClient:
 
 @cache
 def shared_files(address: ClusterAddress) -> FileSystem:
-    """The file system of a cluster, over WebHDFS."""
+    """The file system of a cluster, over WebHDFS, with the copies of its WALs."""
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    return WebHdfs(address.webhdfs, address.user, meter=address.meter())
+    return with_copies(WebHdfs(address.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
 
 
 def workers(spark: SparkSession) -> int:

@@ -55,6 +55,8 @@ class WalFile:
     path: str
     place: Place
     length: int
+    modified_ms: int = 0
+    """of an archived file: when it was closed, by the NameNode's clock"""
 
 
 class WalName(NamedTuple):
@@ -92,9 +94,22 @@ def list_wals(file_system: FileSystem, root: str) -> list[WalFile]:
     Live folders are listed before the archive, so that a file that moves meanwhile is seen at least once; if it is
     seen twice, its later place counts. Raises TransientError when folders keep moving.
     """
-    found = {file.name: file for file in list_live(file_system, root)}
-    found.update((file.name, file) for file in list_archive(file_system, root))
+    return with_archived(list_live(file_system, root), list_archive(file_system, root))
+
+
+def with_archived(live: Iterable[WalFile], archived: Iterable[WalFile]) -> list[WalFile]:
+    """Both, each file once, ordered by group and number: where it is now if it moved between the two listings.
+
+    A copy (`wal.copies`) counts only once the file itself no longer exists.
+    """
+    found = {file.name: file for file in live}
+    found.update((file.name, file) for file in archived if file.name not in found or not is_copy(file.path))
     return sorted(found.values(), key=by_number)
+
+
+def is_copy(path: str) -> bool:
+    """Whether a listed path is that of a copy: those are URLs."""
+    return "://" in path
 
 
 def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
@@ -178,7 +193,7 @@ def _wal(status: FileStatus, place: Place) -> WalFile | None:
     parsed = parse_wal_name(name)
     if parsed is None:
         return None
-    return WalFile(name, *parsed, status.path, place, status.length)
+    return WalFile(name, *parsed, status.path, place, status.length, status.modified_ms)
 
 
 def if_sealed(file_system: FileSystem, root: str, file: WalFile) -> WalFile | None:

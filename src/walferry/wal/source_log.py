@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from walferry.storage import FileSystem
-from walferry.wal.files import Place, WalFile, by_number, find_archived, list_archive, list_live
+from walferry.wal.files import Place, WalFile, find_archived, list_archive, list_live, with_archived
 
 ARCHIVE_SECONDS = 600.0
 """how long the archive is not listed as a whole, unless something calls for it"""
@@ -39,14 +39,11 @@ class SourceLog:
         """
         now = time.monotonic()
         servers = frozenset(file.server for file in live if file.place is Place.LIVE)
-        found = {file.name: file for file in live}
-        archived = sorted(set(expected) - found.keys())
+        archived = sorted(set(expected) - {file.name for file in live})
         due = self._whole_at is None or now - self._whole_at >= ARCHIVE_SECONDS
         self.whole = whole or due or servers != self._servers or len(archived) > MOST_LOOKUPS
         if self.whole:
-            found.update((file.name, file) for file in list_archive(self._files, self._root))
             self._whole_at, self._servers = now, servers
-        else:
-            looked_up = (find_archived(self._files, self._root, name) for name in archived)
-            found.update((file.name, file) for file in looked_up if file is not None)
-        return sorted(found.values(), key=by_number)
+            return with_archived(live, list_archive(self._files, self._root))
+        looked_up = (find_archived(self._files, self._root, name) for name in archived)
+        return with_archived(live, [file for file in looked_up if file is not None])

@@ -13,7 +13,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
 from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, protect
+from walferry.replay import cut, objects, protect
 from walferry.run.run import Run
 
 StartRun = Callable[..., Run]
@@ -88,7 +88,7 @@ def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: P
 
     yield start
     for run in started:
-        protect.release(run)
+        objects.release(run)
         run.close()
     ledger.close()
 

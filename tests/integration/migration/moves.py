@@ -20,7 +20,7 @@ from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, protect
+from walferry.replay import cut, objects, protect
 from walferry.run.phases import steps
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
@@ -60,7 +60,7 @@ def run_of(spec: ResolvedSpec, folder: Path, kind: RunKind = "migration") -> Ite
             try:
                 yield run
             finally:
-                protect.release(run)
+                objects.release(run)
 
 
 def spark() -> SparkSession:

@@ -15,7 +15,7 @@ from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterSide, ObjectKind
 from walferry.migration import copy, cutover
 from walferry.migration.plan import make_plan
-from walferry.replay import cut, protect
+from walferry.replay import cut, objects, protect
 from walferry.replay.follower import replay
 from walferry.run.run import Run
 
@@ -67,11 +67,11 @@ def test_whatever_was_made_just_before_a_kill_is_known_and_taken_over_and_the_en
         assert visible(target, table) == visible(source, table)
         assert run.source.describe(table).read_only
 
-        protect.release(run)
+        objects.release(run)
         record = run.run_id
         assert left_behind(run.source, record) == left_behind(run.target, record) == []
         assert run.source.describe(table).read_only, "late writers are let in after a cutover"
-        protect.release(run, aborted=True)
+        objects.release(run, aborted=True)
         assert not run.source.describe(table).read_only, "the source takes no writes after an abort"
         assert run.target.table_exists(table)
 
@@ -89,7 +89,7 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         protect.protect(first)
         with pytest.raises(UsageError, match=f"peer {first.peer} already exists at the source, not from this run"):
             protect.protect(second)
-        protect.release(second, aborted=True)
+        objects.release(second, aborted=True)
         protect.protect(first)
         assert first.source.peers()[first.peer][0] is False
         copy.snapshot(first, table)
@@ -111,7 +111,7 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
         skip(run, "approve")
         cutover.stop_writes(run, None)
         assert run.source.describe(written).read_only
-        protect.release(run, aborted=True)
+        objects.release(run, aborted=True)
         assert run.source.describe(closed).read_only
         assert not run.source.describe(written).read_only
 
@@ -139,5 +139,5 @@ def test_a_target_table_that_acknowledges_too_early_is_durable_while_edits_are_a
         replay(run, spark(), until=applied)
         if durability == "ASYNC_WAL":  # the log has the edits
             assert visible(target, table) == visible(source, table)
-        protect.release(run, aborted=True)
+        objects.release(run, aborted=True)
         assert run.target.describe(table).durability == durability

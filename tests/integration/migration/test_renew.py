@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
-from walferry.replay import follower
-from walferry.replay import protect as protect_room
+from walferry.replay import follower, pinned
 from walferry.replay.cut import start_fence
 from walferry.replay.follower import replay
-from walferry.replay.protect import protect, queued_files, renew
+from walferry.replay.pinned import kept, let_go
+from walferry.replay.protect import protect
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -46,7 +46,7 @@ def apply(run: Run, spark: SparkSession) -> None:
 
 
 def renewed(run: Run) -> str | None:
-    return renew(run, keep_hours=0)
+    return let_go(run, keep_hours=0)
 
 
 def renew_at_last(run: Run, spark: SparkSession) -> None:
@@ -63,15 +63,15 @@ def test_a_second_peer_takes_the_place_of_the_first_which_keeps_only_what_is_app
     for value in (b"1", b"2"):
         write_and_roll(draining, value)
         apply(draining, spark)
-    assert renew(draining, keep_hours=1) is None
+    assert let_go(draining, keep_hours=1) is None
     assert [peer for peer in draining.source.peers() if peer.startswith(first)] == [first], "it is too early"
-    kept = queued_files(draining, first)
+    queued = kept(draining, first)
     renew_at_last(draining, spark)
 
     (second,) = [peer for peer in draining.source.peers() if peer.startswith(first)]
     assert second == f"{first}_R1"
     assert draining.source.peers()[second][0] is False
-    assert not kept <= queued_files(draining)
+    assert not queued <= kept(draining)
     write_and_roll(draining, b"5")
     apply(draining, spark)
     assert len(content(target, table)) == 2
@@ -82,7 +82,7 @@ def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
     draining: Run, spark: SparkSession, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(protect_room, "FULL_QUEUE", 6)
+    monkeypatch.setattr(pinned, "FULL_QUEUE", 6)
     first, table, rounds = draining.peer, draining.tables[0].source, 0
 
     def first_is_gone() -> bool:
@@ -107,12 +107,12 @@ def test_the_first_peer_stays_while_it_alone_keeps_a_file_that_is_not_applied(
 ) -> None:
     apply(draining, spark)
     write_and_roll(draining, b"1")  # into logs that are closed before the second peer keeps anything
-    waiting = queued_files(draining)
+    waiting = kept(draining)
     assert renewed(draining) is None
     second = f"{draining.peer}_R1"
-    assert not waiting <= queued_files(draining, second)
+    assert not waiting <= kept(draining, second)
     assert renewed(draining) is None
-    assert waiting <= queued_files(draining, draining.peer)
+    assert waiting <= kept(draining, draining.peer)
 
     apply(draining, spark)
     assert renewed(draining) == draining.peer

@@ -93,7 +93,8 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
     address = SimpleNamespace(address=lambda: HERE)
     run: Any = SimpleNamespace(
-        spec=SimpleNamespace(source_address=lambda workers: HERE, target=address),
+        source_address=lambda workers: HERE,
+        spec=SimpleNamespace(target=address),
         source=SimpleNamespace(describe=lambda table: None),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),

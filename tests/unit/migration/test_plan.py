@@ -13,7 +13,18 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
-from walferry.migration.plan import Finding, Plan, _codec, _protection, _sink, _table, _version, _wal_folder, require
+from walferry.migration.plan import (
+    Finding,
+    Plan,
+    _codec,
+    _openings,
+    _peer,
+    _sink,
+    _table,
+    _version,
+    _wal_folder,
+    require,
+)
 from walferry.run.spec import TablePair
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
@@ -139,10 +150,10 @@ def test_a_version_that_the_tests_boot_is_no_finding(version: str) -> None:
 
 
 def test_a_source_whose_regions_may_open_below_their_closing_is_a_warning() -> None:
-    (found,) = _protection(of_version("1.7.2"))
+    (found,) = _openings(of_version("1.7.2"))
     assert (found.level, found.subject) == ("warn", "source")
     assert "balance_switch false" in found.message
-    assert list(_protection(of_version("2.2.3"))) == []
+    assert list(_openings(of_version("2.2.3"))) == []
 
 
 def test_an_older_target_is_a_warning() -> None:
@@ -152,9 +163,10 @@ def test_an_older_target_is_a_warning() -> None:
 
 
 def test_a_source_whose_servers_may_lack_the_peers_class_is_refused() -> None:
-    findings = list(_protection(of_version("1.2.0-cdh5.16.2")))
-    assert [finding.level for finding in findings] == ["warn", "refuse"]
-    assert "could not start again" in findings[1].message
+    (found,) = _peer(of_version("1.2.0-cdh5.16.2"))
+    assert found.level == "refuse"
+    assert "could not start again" in found.message
+    assert "`protect: stage` needs no peer" in found.message
 
 
 def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed() -> None:
@@ -167,6 +179,6 @@ def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed(
 
 
 def test_a_source_with_its_queues_in_a_table_is_refused() -> None:
-    (found,) = _protection(of_version("3.0.0"))
+    (found,) = _peer(of_version("3.0.0"))
     assert (found.level, found.subject) == ("refuse", "protect")
     assert "replication queues in a table" in found.message

@@ -216,7 +216,7 @@ def test_a_run_that_is_aborted_while_it_applies_gives_back_as_soon_as_it_notices
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", round_beside_an_abort)
-    monkeypatch.setattr(follower, "renew", lambda _: None)
+    monkeypatch.setattr(follower, "_let_go", lambda _: None)
     with at_work(run), pytest.raises(RunEndedError):
         follower.replay(
             run,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -60,7 +61,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
         return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
 
     monkeypatch.setattr(follower, "run_round", run_round)
-    monkeypatch.setattr(follower, "renew", lambda _: None)
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
     ended: dict[str, BaseException | None] = {}
 
     def follow() -> None:
@@ -99,10 +100,10 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
 
 
 def fails_with(error: Exception) -> Callable[[Run], None]:
-    def renew(_: Run) -> None:
+    def let_go(_: Run) -> None:
         raise error
 
-    return renew
+    return let_go
 
 
 def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
@@ -111,12 +112,14 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch.setattr(follower, "applying", lambda *_: nullcontext())
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
     monkeypatch.setattr(follower, "run_round", lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0))
-    monkeypatch.setattr(follower, "renew", fails_with(WalferryError("peers may not be changed")))
+    monkeypatch.setattr(
+        follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(WalferryError("peers may not be changed")))
+    )
     run = cast(Run, None)
     follower.replay(run, SPARK, until=lambda: True)
     assert "keeps WALs that are applied, in a queue that grows: peers may not be changed" in caplog.text
 
-    monkeypatch.setattr(follower, "renew", fails_with(RunEndedError("aborted")))
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(RunEndedError("aborted"))))
     with pytest.raises(RunEndedError):
         follower.replay(run, SPARK, until=lambda: True)
 

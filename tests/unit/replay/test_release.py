@@ -12,8 +12,8 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Ledger
 from walferry.pipeline import abort
-from walferry.replay import protect
-from walferry.replay.protect import release
+from walferry.replay import pinned, protect
+from walferry.replay.objects import release
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
 from walferry.run.run import Run, RunEndedError
@@ -51,7 +51,7 @@ def source() -> Source:
 
 @pytest.fixture
 def run(tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr(protect, "_await_queues", lambda run, peer: [])
+    monkeypatch.setattr(pinned, "_await_queues", lambda run, peer: [])
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
         run.__dict__["source"] = source

@@ -21,7 +21,7 @@ from walferry.ledger.rows import RangeState
 from walferry.replay import rounds
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import as_listed, record_seen
-from walferry.replay.protect import PeerChangedError, require_peer
+from walferry.replay.pinned import PeerChangedError, require
 from walferry.replay.rounds import _pending
 from walferry.run.run import Run
 from walferry.storage import Local
@@ -241,10 +241,10 @@ def test_an_older_peer_may_have_been_removed_but_not_enabled(run: Run, source: S
     run.ledger.objects.plan("source", "peer", newest)
     run.ledger.objects.made("source", "peer", newest)
     source.peers = lambda: {newest: (False, "")}  # type: ignore[method-assign]
-    require_peer(run)
+    require(run)
     source.peers = lambda: {run.peer: (True, ""), newest: (False, "")}  # type: ignore[method-assign]
     with pytest.raises(PeerChangedError, match=f"peer {run.peer} was enabled"):
-        require_peer(run)
+        require(run)
 
 
 def test_a_file_is_read_again_until_each_of_its_tables_is_applied_or_waits(tmp_path: Path) -> None:

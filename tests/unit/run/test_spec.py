@@ -78,7 +78,13 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ({"tables": ["hbase:meta"]}, "move.yaml: tables: system tables are not migrated: hbase:meta"),
         ({"tables": [7]}, "move.yaml: tables.0: give a mapping of keys"),
         ({"apply": "bulk"}, "move.yaml: apply: bulk is not built yet; use auto, rpc or thrift"),
-        ({"protect": "stage"}, "move.yaml: protect: stage is not built yet; use peer"),
+        ({"protect": "stage"}, "move.yaml: spec: protect: stage needs a folder (stage: webhdfs://host:port/path)"),
+        ({"stage": "/copies"}, "move.yaml: spec: stage: only `protect: stage` copies WALs to a folder"),
+        (
+            {"protect": "stage", "stage": "webhdfs://nn:9870/hbase/oldWALs/mine"},
+            "move.yaml: spec: stage: a folder of HBase's own, which deletes from it what it does not know",
+        ),
+        ({"protect": "stage", "stage": "copies"}, "move.yaml: spec: stage: give the whole path of a folder"),
         (
             {"window": {"from": "2026-11-21T02:00", "to": "2026-11-21T01:00"}},
             "move.yaml: window: the window's end 2026-11-21T01:00:00+00:00 is not after its start",

@@ -1,0 +1,102 @@
+"""What a run creates on the clusters: recorded before it is created, and removed at its end (R6)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from walferry.errors import UsageError
+from walferry.ledger.rows import ClusterSide, ObjectKind
+from walferry.replay.durability import restore
+from walferry.run.heartbeat import alive
+from walferry.run.run import Run, RunEndedError
+from walferry.run.state import label
+from walferry.storage import open_file_system
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 90.0
+"""how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
+
+
+def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
+    """Record that the run is about to create an object. If it exists (`there`), it must be of an earlier attempt.
+
+    Raises ForeignObjectError otherwise: a run with the same id in another ledger may have left it or use it.
+    """
+    planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
+    if there and (cluster, kind, name) not in planned:
+        raise ForeignObjectError(
+            f"{kind} {name} already exists at the {cluster}, not from this run: it may be of a run in another ledger. "
+            f"Remove it if nobody uses it, or give this migration another name",
+            cluster=cluster, kind=kind, name=name,
+        )  # fmt: skip
+    run.ledger.objects.plan(cluster, kind, name)
+
+
+def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+    """Record that an object was created.
+
+    If the run was ended meanwhile, removes what the run has on the clusters and raises RunEndedError: the abort may
+    have looked just before the object existed.
+    """
+    run.ledger.objects.made(cluster, kind, name)
+    record = run.ledger.record
+    if record.state != "running":
+        release(run, aborted=record.state == "aborted")
+        raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was created", run=run.run_id)
+
+
+class ForeignObjectError(UsageError):
+    """An object that this run is about to create already exists; facts `cluster`, `kind`, `name`."""
+
+
+def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
+    """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
+
+    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it. The
+    DURABILITY of target tables is restored (`replay.durability`). An object that is planned and does not exist stays
+    planned while a process works on a phase of the run, which may still create it and then removes it (`made`); if that
+    process is killed in between, repeat the abort. Facts: removed, left.
+    """
+    removed, left = [], []
+    underway = _phases_at_work(run)
+    for item in run.ledger.objects.all():
+        if item.state == "removed" or item.kind in ("table", "durability"):
+            continue
+        client = run.source if item.cluster == "source" else run.target
+        there = True
+        if item.kind == "peer":
+            there = item.name in client.peers() and client.remove_peer(item.name)
+        elif item.kind == "snapshot":
+            there = item.name in {snapshot.name for snapshot in client.snapshots()}
+            if there:
+                client.delete_snapshot(item.name)
+        elif item.kind == "read-only table":
+            if not aborted:
+                continue
+            if client.table_exists(item.name):
+                client.set_read_only(item.name, False)
+        elif item.kind == "folder":
+            files, path = open_file_system(item.name, user=client.address.user)
+            there = files.delete(path, recursive=True)
+        if not there and item.state == "planned" and underway:
+            left.append(f"{item.cluster} {item.kind} {item.name}")
+            log.warning(
+                "%s %s is about to be created at the %s: the process that works on %s then removes it; if it is killed "
+                "first, abort again", item.kind, item.name, item.cluster, ", ".join(underway),
+            )  # fmt: skip
+            continue
+        run.ledger.objects.removed(item.cluster, item.kind, item.name)
+        removed.append(f"{item.cluster} {item.kind} {item.name}")
+        log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
+    # Last, since it may wait for a lease.
+    restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+    return {"removed": removed + restored, "left": left + others}
+
+
+def _phases_at_work(run: Run) -> list[str]:
+    """The phases on which a live process works. One that is only recorded as running may have been killed."""
+    signs = alive(run.ledger)
+    begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
+    return [name for name in begun if name in signs]

@@ -1,0 +1,49 @@
+"""How long the source keeps a WAL that nothing holds back, by its master's settings.
+
+The cleaner (CleanerChore with TimeToLiveLogCleaner) deletes an archived file whose modification, which is its close,
+was `hbase.master.logcleaner.ttl` ago. It comes every `hbase.master.cleaner.interval`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from walferry.hbase.client import HBaseClient
+
+KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
+"""how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
+TTL = "hbase.master.logcleaner.ttl"
+INTERVAL = "hbase.master.cleaner.interval"
+MOST_ASKED = 3
+"""servers; those of a cluster usually have the same configuration, also as their master"""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The defaults are HBase's."""
+
+    ttl_seconds: float = 600.0
+    interval_seconds: float = 600.0
+    assumed: bool = False
+    """whether they are only HBase's defaults, because no server tells its settings"""
+
+
+def retention_of(source: HBaseClient) -> Retention:
+    """The settings by the region servers' web pages (/conf), the shortest of those that are asked."""
+    answers = [found for server in source.servers()[:MOST_ASKED] if (found := source.settings(server)) is not None]
+    if not answers:
+        return Retention(assumed=True)
+    default = Retention()
+    return Retention(
+        min(_seconds(found.get(TTL), default.ttl_seconds) for found in answers),
+        min(_seconds(found.get(INTERVAL), default.interval_seconds) for found in answers),
+    )
+
+
+def _seconds(text: str | None, default: float) -> float:
+    """A setting in ms that may be missing, or not a number (HBase would not start with that)."""
+    try:
+        return default if text is None else int(text) / 1000
+    except ValueError:
+        return default

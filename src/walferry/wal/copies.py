@@ -1,0 +1,125 @@
+"""Copies of WALs in folders of walferry's own (`protect: stage`), shown where HBase would archive the files.
+
+With that, whoever lists or reads the source's log finds a copy once the original is gone, and needs to know nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from posixpath import basename, dirname
+
+from walferry.storage import FileStatus, FileSystem, open_file_system
+from walferry.wal.files import parse_wal_name
+
+ARCHIVE = "oldWALs"
+
+
+def with_copies(files: FileSystem, folders: Sequence[str], user: str) -> FileSystem:
+    """A cluster's file system whose archive also has the WALs in these folders (URLs), unless it has them itself.
+
+    `user` is the user name for folders whose URL names none. The path of a copy is its URL.
+    """
+    if not folders:
+        return files
+    return _WithCopies(files, [_Folder(url, *open_folder(url, user)) for url in folders])
+
+
+def open_folder(url: str, user: str) -> tuple[FileSystem, str]:
+    """The file system of a folder given by its URL, and the path on it; `user` unless the URL names one."""
+    return open_file_system(url, user=None if "@" in url.partition("://")[2].partition("/")[0] else user)
+
+
+def as_url(folder: str) -> str:
+    """A folder as a URL: a path stands for one of this machine, or one that all machines mount."""
+    return (folder if "://" in folder else f"file://{folder}").rstrip("/")
+
+
+@dataclass(frozen=True)
+class _Folder:
+    url: str
+    files: FileSystem
+    path: str
+
+    def named(self, status: FileStatus) -> FileStatus:
+        return replace(status, path=f"{self.url}/{basename(status.path)}")
+
+    def status(self, name: str) -> FileStatus | None:
+        found = self.files.status(f"{self.path}/{name}")
+        return None if found is None else self.named(found)
+
+    def list(self) -> list[FileStatus]:
+        try:
+            return [self.named(status) for status in self.files.list(self.path)]
+        except FileNotFoundError:
+            return []  # its run has ended
+
+
+class _WithCopies:
+    """A file system with copies in its archive; see `walferry.storage.FileSystem`."""
+
+    def __init__(self, files: FileSystem, folders: Sequence[_Folder]) -> None:
+        self._files = files
+        self._folders = folders
+
+    def list(self, path: str) -> list[FileStatus]:
+        """A folder's entries, sorted by name; of the archive also the copies of files that it lacks."""
+        if basename(path) != ARCHIVE:
+            return self._files.list(path)
+        try:
+            here = self._files.list(path)
+        except FileNotFoundError:
+            here = []
+        names = {status.name for status in here}
+        copies = {
+            status.name: status
+            for folder in self._folders
+            for status in folder.list()
+            if status.name not in names and parse_wal_name(status.name)
+        }
+        return sorted([*here, *copies.values()], key=lambda status: status.name)
+
+    def status(self, path: str) -> FileStatus | None:
+        """The path's status, or that of its copy; None if neither exists."""
+        if (found := self._copied(path)) is not None:
+            return found[0].status(found[1])
+        if (here := self._files.status(path)) is not None or basename(dirname(path)) != ARCHIVE:
+            return here
+        name = basename(path)
+        if parse_wal_name(name) is None:
+            return None
+        return next((copy for folder in self._folders if (copy := folder.status(name)) is not None), None)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """Stream the bytes from `offset`."""
+        found = self._copied(path)
+        if found is None:
+            return self._files.read(path, offset, length)
+        folder, name = found
+        return folder.files.read(f"{folder.path}/{name}", offset, length)
+
+    def write(
+        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+    ) -> None:
+        """Create the file on the cluster's own file system."""
+        self._files.write(path, chunks, overwrite=overwrite, block_size=block_size)
+
+    def rename(self, source: str, destination: str) -> None:
+        """Rename a file or folder of the cluster's own."""
+        self._files.rename(source, destination)
+
+    def delete(self, path: str, recursive: bool = False) -> bool:
+        """Delete a file or folder of the cluster's own."""
+        return self._files.delete(path, recursive)
+
+    def mkdirs(self, path: str) -> None:
+        """Create a folder on the cluster's own file system."""
+        self._files.mkdirs(path)
+
+    def checksum(self, path: str) -> str | None:
+        """The checksum of a file of the cluster's own."""
+        return self._files.checksum(path)
+
+    def _copied(self, path: str) -> tuple[_Folder, str] | None:
+        """The folder and the name of a copy, if the path is one's."""
+        return next(((f, basename(path)) for f in self._folders if dirname(path) == f.url), None)
