@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay import pinned, staged
 from walferry.replay.objects import release
-from walferry.run.run import Run, RunEndedError
+from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,6 @@ def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
     while pause is not None and not wait(pause):
         try:
             pause = way.tend(run)
-        except RunEndedError as ended:
-            log.info("%s", ended)
-            return
         except (WalferryError, OSError) as error:
             log.warning("the source's log is not kept as it should be; trying again: %s", error)
             pause = AGAIN_SECONDS

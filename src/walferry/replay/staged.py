@@ -25,7 +25,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.objects import made, plan_own
 from walferry.replay.retention import KEEP_HOURS, retention_of
-from walferry.run.run import Run, RunEndedError, file_system
+from walferry.run.run import Run, file_system
 from walferry.storage import FileSystem
 from walferry.wal.copies import open_folder
 from walferry.wal.files import Place, WalFile, if_sealed, list_live, list_wals
@@ -112,9 +112,10 @@ def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> list[str]:
 def tend(run: Run) -> float | None:
     """Copy every closed file that has no copy yet. Returns after how many seconds to do it again; None: never again.
 
-    Raises TransientError and the errors of both file systems; RunEndedError if the run was ended meanwhile.
+    Raises TransientError and the errors of both file systems.
     """
-    if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
+    if _is_over(run):
+        _leave(run)
         return None
     if not run.ledger.log.fence("start"):
         return 1.0
@@ -135,7 +136,9 @@ def tend(run: Run) -> float | None:
             if copied is not None:
                 run.ledger.staged.record(copied)
                 log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
-    _require_running(run, stage)
+    if _is_over(run):
+        _leave(run)
+        return None
     return pause_seconds(retention_of(run.source).ttl_seconds)
 
 
@@ -194,17 +197,25 @@ def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
 
 def _sweep(stage: _Stage) -> None:
     """Delete what killed processes have left."""
-    for status in stage.files.list(stage.path):
+    try:
+        found = stage.files.list(stage.path)
+    except FileNotFoundError:
+        return  # another process renamed a copy just now
+    for status in found:
         if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > _LEFT_MS:
             stage.files.delete(status.path)
 
 
-def _require_running(run: Run, stage: _Stage) -> None:
-    """An abort beside this process may have removed the folder just before a copy was written."""
-    state = run.ledger.record.state
-    if state != "running":
+def _is_over(run: Run) -> bool:
+    """Whether nothing is read any more: the last gate was passed, or the run was ended."""
+    return run.ledger.phases.facts("check_drain") is not None or run.ledger.record.state != "running"
+
+
+def _leave(run: Run) -> None:
+    """A release or an abort may have removed the folder just before a copy was written."""
+    if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
+        stage = _stage(run)
         stage.files.delete(stage.path, recursive=True)
-        raise RunEndedError(f"run {run.run_id} was {state} while its source's WALs were copied", run=run.run_id)
 
 
 def _url(run: Run) -> str:

@@ -117,7 +117,7 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     )
     run = cast(Run, None)
     follower.replay(run, SPARK, until=lambda: True)
-    assert "keeps WALs that are applied, in a queue that grows: peers may not be changed" in caplog.text
+    assert "are kept, more and more of them: peers may not be changed" in caplog.text
 
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(RunEndedError("aborted"))))
     with pytest.raises(RunEndedError):

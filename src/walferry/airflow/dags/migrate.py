@@ -98,6 +98,18 @@ def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
         do_phase(opened, "write_stop", by=by, said_ms=answered_ms(answer))
 
 
+# Nothing waits for it, and it ends by itself: it must go on whatever happens to the other tasks.
+@task(retries=100)
+def stage_log(run: str) -> None:
+    """Beside all other tasks, copy each WAL as soon as it is closed; ends at once unless the run has protect: stage."""
+    from threading import Event
+
+    from walferry.replay.protect import tend, way_of
+
+    with step(run) as opened:
+        tend(opened, way_of(opened), Event().wait)
+
+
 @task
 def report(run: str) -> str:
     """Write the report and print it into this log."""
@@ -131,6 +143,7 @@ def hbase_migrate() -> DAG:
                 begins[phase.name] = ends[phase.name] = _phase(run, phase, ends.get("fence"))
             for name in phase.needs:
                 ends[name] >> begins[phase.name]
+        ends["protect"] >> stage_log(run)
         ends["release"] >> report(run)
     add_links(made, LINKS)
     return made

@@ -1,0 +1,239 @@
+"""Which WALs are copied, when, and when the copies go; the files are real, on this machine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unit.formats.wal_builder import TRAILER, header
+from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.errors import GapError, UsageError
+from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.pipeline import abort
+from walferry.replay import protect, staged
+from walferry.replay.completeness import check_complete
+from walferry.replay.retention import Retention
+from walferry.run.run import Run
+from walferry.storage import Local
+from walferry.wal.copies import with_copies
+from walferry.wal.files import list_wals
+
+TABLE = "shop:orders"
+GROUP = "rs%2C1%2C2"
+LIVE = "WALs/rs,1,2"
+CLOSED = header() + TRAILER
+
+
+class Source:
+    """A source whose region servers tell no settings, and which has no peers."""
+
+    address = SimpleNamespace(user="me")
+
+    def servers(self) -> list[object]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A run past its start fence, which stands in file 10."""
+    monkeypatch.setattr(staged, "file_system", lambda *_: Local())
+    source = CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}
+    spec = SPEC | {"source": source, "protect": "stage", "stage": f"{tmp_path}/copies"}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__.update(source=Source(), source_files=with_copies(Local(), run.staged_folders, "me"))
+        (tmp_path / "hbase" / "WALs").mkdir(parents=True)
+        run.ledger.phases.start("plan")
+        run.ledger.phases.finish("plan", {})
+        protect.protect(run)
+        run.ledger.log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+        yield run
+
+
+def write(run: Run, folder: str, number: int, content: bytes = CLOSED, *, age: float = 0) -> Path:
+    path = Path(f"{run.wal_root}/{folder}/{GROUP}.{number}")
+    Local().write(str(path), [content], overwrite=True)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def copies(run: Run) -> dict[int, bytes]:
+    folder = Path(str(run.staged_folder).removeprefix("file://"))
+    return {int(path.name.rpartition(".")[2]): path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def applied(run: Run, number: int) -> None:
+    name, size = f"{GROUP}.{number}", len(CLOSED)
+    run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", number, name, size, True)])
+    run.ledger.log.set_ranges([WalRange(name, 0, size, TABLE, 0, 0, None, None, "applied")])
+
+
+def test_each_log_past_the_fence_is_copied_once_it_is_closed(run: Run) -> None:
+    write(run, "oldWALs", 9)
+    write(run, "oldWALs", 10, b"")
+    write(run, LIVE, 11)
+    write(run, LIVE, 12, header())  # its roll is under way
+    write(run, LIVE, 13, CLOSED)  # the newest is never taken for closed
+    assert staged.tend(run) is not None
+    assert copies(run) == {10: b"", 11: CLOSED}
+    assert staged.kept(run) == {f"{GROUP}.10", f"{GROUP}.11"}
+    write(run, LIVE, 12)
+    staged.tend(run)
+    assert copies(run).keys() == {10, 11, 12}
+
+
+@pytest.mark.parametrize(("folder", "age", "taken"), [
+    (LIVE, 60, True), (LIVE, 1, False), ("WALs/rs,1,2-splitting", 60, True), ("WALs/rs,1,2-splitting", 1, False),
+])  # fmt: skip
+def test_a_log_whose_writer_broke_is_copied_after_a_while(run: Run, folder: str, age: float, taken: bool) -> None:
+    write(run, folder, 11, header(), age=age)
+    write(run, LIVE, 12)
+    staged.tend(run)
+    assert (11 in copies(run)) is taken
+
+
+def test_a_log_that_grew_while_it_was_copied_is_not_final(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The NameNode lists less than can be read: it is still open."""
+    path = write(run, LIVE, 11, header(), age=60)
+    write(run, LIVE, 12)
+    read = Local.read
+
+    def longer(self: Local, name: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        yield from read(self, name, offset, length)
+        if name == str(path):
+            yield b"more"
+
+    monkeypatch.setattr(Local, "read", longer)
+    staged.tend(run)
+    assert copies(run) == {}
+
+
+def test_a_copy_of_another_length_than_the_archived_log_is_made_again(run: Run) -> None:
+    write(run, "WALs/rs,1,2-splitting", 11, header(), age=60)
+    staged.tend(run)
+    assert copies(run) == {11: header()}
+    os.remove(f"{run.wal_root}/WALs/rs,1,2-splitting/{GROUP}.11")
+    write(run, "oldWALs", 11)
+    staged.tend(run)
+    assert copies(run) == {11: CLOSED}
+
+
+def test_two_processes_may_copy_the_same_logs(run: Run) -> None:
+    for number in range(10, 40):
+        write(run, "oldWALs", number, CLOSED * 500)
+    errors: list[BaseException] = []
+
+    def tend() -> None:
+        try:
+            staged.tend(run)
+        except BaseException as error:
+            errors.append(error)
+
+    both = [threading.Thread(target=tend) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert errors == []
+    assert copies(run) == dict.fromkeys(range(10, 40), CLOSED * 500)
+    assert len(staged.kept(run)) == 30
+
+
+def test_what_a_killed_process_left_is_no_copy_and_goes(run: Run) -> None:
+    folder = Path(str(run.staged_folder).removeprefix("file://"))
+    for name, age in (("old", 7200), ("new", 5)):
+        (folder / f"{GROUP}.11.{name}.copying").write_bytes(b"half")
+        os.utime(folder / f"{GROUP}.11.{name}.copying", (time.time() - age,) * 2)
+    write(run, "oldWALs", 11)
+    staged.tend(run)
+    assert sorted(path.name for path in folder.iterdir()) == [f"{GROUP}.11", f"{GROUP}.11.new.copying"]
+    assert staged.kept(run) == {f"{GROUP}.11"}
+
+
+def test_a_copy_goes_once_it_is_applied_and_old_and_never_earlier(run: Run) -> None:
+    for number in (10, 11):
+        write(run, "oldWALs", number)
+    staged.tend(run)
+    applied(run, 10)
+    assert staged.let_go(run) == []
+    assert staged.let_go(run, keep_hours=0) == [f"{GROUP}.10"]
+    assert copies(run).keys() == {11}
+    staged.tend(run)
+    assert copies(run).keys() == {11}, "it is copied again"
+    assert staged.kept(run) == {f"{GROUP}.11"}
+
+
+def test_a_log_of_which_only_the_copy_is_left_is_complete_and_without_it_there_is_a_gap(run: Run) -> None:
+    path = write(run, "oldWALs", 10)
+    staged.tend(run)
+    path.unlink()
+    check_complete(run, list_wals(run.source_files, run.wal_root))
+    Path(f"{run.staged_folder}/{path.name}".removeprefix("file://")).unlink()
+    with pytest.raises(GapError, match=r"was copied to .*, so somebody removed it there") as gap:
+        check_complete(run, list_wals(run.source_files, run.wal_root))
+    assert gap.value.files == [path.name]
+
+
+def test_without_the_folder_nothing_goes_on(run: Run) -> None:
+    Path(str(run.staged_folder).removeprefix("file://")).rmdir()
+    with pytest.raises(staged.StageLostError, match="no longer exists"):
+        check_complete(run, [])
+
+
+def test_an_abort_removes_the_copies_also_beside_a_process_that_copies(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(run, "oldWALs", 10)
+    copy = staged._copy
+
+    def beside_an_abort(*arguments: Any) -> object:
+        abort(run, "enough")
+        return copy(*arguments)
+
+    monkeypatch.setattr(staged, "_copy", beside_an_abort)
+    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    protect.tend(run, staged, lambda _: False)
+    assert not Path(str(run.staged_folder).removeprefix("file://")).exists()
+    assert [item.state for item in run.ledger.objects.all()] == ["removed"]
+
+
+def test_only_a_migration_may_stage(run: Run) -> None:
+    ledger = run.ledger.whole
+    for kind in ("drain", "standby", "copy", "snapshot"):
+        other = Run(ledger, ledger.open_run(f"a_{kind}", "test", run.record.spec | {"name": f"a_{kind}"}, "test", kind))
+        with pytest.raises(UsageError, match="protect: stage is only for migrations"):
+            staged.begin(other)
+
+
+def test_a_failure_is_tried_again_until_the_end(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[float | Exception | None] = [UsageError("no space"), 7.0, None]
+    waits: list[float] = []
+
+    def answer(_: Run) -> float | None:
+        given = answers.pop(0)
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return False
+
+    protect.tend(run, SimpleNamespace(tend=answer), wait)
+    assert waits == [0.0, protect.AGAIN_SECONDS, 7.0]
+    assert "no space" in caplog.text
+
+
+@pytest.mark.parametrize(("ttl", "seconds"), [(600, 30), (15, 1), (60, 3), (86_400, 30)])
+def test_the_source_is_looked_at_well_within_the_time_to_live(ttl: float, seconds: float) -> None:
+    assert staged.pause_seconds(Retention(ttl).ttl_seconds) == seconds
