@@ -34,7 +34,7 @@ class Phase:
 
 _UP_TO_SNAPSHOT = (
     Phase("plan", "examine both clusters, refuse what cannot be moved"),
-    Phase("protect", "let a disabled replication peer keep the source's WALs", ("plan",)),
+    Phase("protect", "let a disabled replication peer, or copies, keep the source's WALs", ("plan",)),
     Phase("fence", "roll all WALs: replay begins here", ("protect",)),
     Phase("snapshot", "take a FLUSH snapshot", ("fence",), by_table=True),
 )
@@ -55,7 +55,11 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
         Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
         Phase("check_drain", "the last gate: no gap, no late edit, nothing unexplained", ("drain", "compare")),
-        Phase("release", "remove the peer and the snapshots", ("end_fence", "drain", "compare", "check_drain")),
+        Phase(
+            "release",
+            "remove the peer or the copies, and the snapshots",
+            ("end_fence", "drain", "compare", "check_drain"),
+        ),
     ),
     "copy": (*_UP_TO_COPY, Phase("release", "remove the peer and the snapshots", ("check_copy",))),
     "snapshot": (*_UP_TO_SNAPSHOT, Phase("release", "remove the peer and the snapshots", ("snapshot",))),

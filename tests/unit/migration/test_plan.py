@@ -17,7 +17,6 @@ from walferry.migration.plan import (
     Finding,
     Plan,
     _codec,
-    _openings,
     _peer,
     _sink,
     _table,
@@ -147,13 +146,6 @@ def of_version(version: str) -> HBaseClient:
 @pytest.mark.parametrize("version", ["1.7.2", "2.2.3", "2.5.7-hadoop3", "2.6.3"])
 def test_a_version_that_the_tests_boot_is_no_finding(version: str) -> None:
     assert list(_version(of_version(version), "source")) == []
-
-
-def test_a_source_whose_regions_may_open_below_their_closing_is_a_warning() -> None:
-    (found,) = _openings(of_version("1.7.2"))
-    assert (found.level, found.subject) == ("warn", "source")
-    assert "balance_switch false" in found.message
-    assert list(_openings(of_version("2.2.3"))) == []
 
 
 def test_an_older_target_is_a_warning() -> None:
