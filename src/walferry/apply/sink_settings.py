@@ -16,6 +16,7 @@ from walferry.hbase.writer_kind import WriterKind
 
 CHUNK = "hbase.rpc.rows.warning.threshold"
 TIMEOUT = "replication.sink.client.ops.timeout"
+REPLICATION = "hbase.replication"
 MOST_ASKED = 5
 """servers; those of a cluster usually have the same configuration"""
 
@@ -26,6 +27,8 @@ class SinkSettings:
 
     mutations: int = 5_000
     timeout_seconds: float = 10.0
+    replicates: bool = True
+    """whether all take replicated edits at all (RSRpcServices.replicateWALEntry of 1.x)"""
 
 
 def sink_settings(target: HBaseClient) -> SinkSettings | None:
@@ -37,6 +40,7 @@ def sink_settings(target: HBaseClient) -> SinkSettings | None:
     return SinkSettings(
         min(_number(found.get(CHUNK), default.mutations) for found in answers),
         max(_number(found.get(TIMEOUT), round(default.timeout_seconds * 1000)) for found in answers) / 1000,
+        not target.release.replication_may_be_off or all(found.get(REPLICATION) != "false" for found in answers),
     )
 
 

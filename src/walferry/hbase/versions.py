@@ -25,24 +25,27 @@ class Release:
 
     since: tuple[int, int]
     peers: By
-    """who adds, lists and removes replication peers"""
+    """who adds, lists and removes replication peers (HBASE-11392)"""
     table_states: By
-    """who knows whether a table is enabled"""
+    """who knows whether a table is enabled (ZKTableStateManager, until HBASE-7767)"""
     changes_are_procedures: bool
-    """whether the answer to each change names a procedure to wait for (else schema and restore are asked about)"""
+    """whether the answer to each change names a procedure to wait for (else schema and restore are asked about): in 1.x
+    those that create, delete, enable and disable do; ModifyTable and RestoreSnapshot (HBASE-15521) do not"""
     counts_writes: bool
-    """whether a region server tells how many write requests each of its regions had (GetRegionLoad)"""
+    """whether a region server tells how many write requests each of its regions had (GetRegionLoad, HBASE-16169)"""
     tells_rights: bool
-    """whether the master can be asked for a user's permissions (HasUserPermissions)"""
+    """whether the master can be asked for a user's permissions (HasUserPermissions, HBASE-22117)"""
     opens_past_closing: bool
     """whether daughters, merged and READONLY regions open above the closings before them (HBASE-20066); see lineage"""
     switches_peers: bool
-    """whether peer modification can be switched off (peer_modification_switch)"""
+    """whether peer modification can be switched off (peer_modification_switch, HBASE-27783)"""
     has_endpoint: bool = True
-    """whether its servers have VerifyWALEntriesReplicationEndpoint (HBASE-21838). Before 1.5 only some do; a region
-    server that restarts while a peer in ZooKeeper names a class that it lacks does not start"""
+    """whether its servers have VerifyWALEntriesReplicationEndpoint (HBASE-21838: 1.5.0 and 2.2.0, not 2.0 and 2.1). One
+    that lacks it, and restarts while a peer names it, does not start"""
+    replication_may_be_off: bool = False
+    """whether `hbase.replication` may be off (until HBASE-16040): then no region server takes replicated edits"""
     queues: By = By.ZOOKEEPER
-    """where replication queues are (since 3.0 in a table, which walferry cannot read)"""
+    """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     tried: bool = False
     """whether walferry's tests run on the very minor version that was asked for"""
 
@@ -63,13 +66,17 @@ class Release:
 
 RELEASES = (
     # since  peers, table states, procedures, counts, rights, openings, switch
-    Release((1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, has_endpoint=False),
-    Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False),
-    Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False),
+    # Read from the protocols (Master.proto, Admin.proto) and classes of each branch.
+    Release(
+        (1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
+        has_endpoint=False, replication_may_be_off=True,
+    ),
+    Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, replication_may_be_off=True),
+    Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
     Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
     Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
-)
+)  # fmt: skip
 TRIED = {(1, 7), (2, 2), (2, 5), (2, 6)}
 """the minor versions that the tests boot"""
 

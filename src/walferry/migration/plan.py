@@ -160,7 +160,8 @@ def _peer(source: HBaseClient) -> Iterator[Finding]:
     if not source.release.has_endpoint:
         yield Finding(
             "refuse", "protect", f"region servers of HBase {source.version()} may lack the class that the run's peer "
-            f"names, and could not start again while it is there; from 1.5 on they have it. {instead}",
+            "names, and could not start again while it is there; those of 1.5 to 1.7, and of 2.2 and newer, have it. "
+            f"{instead}",
         )  # fmt: skip
     if source.release.queues is not By.ZOOKEEPER:
         yield Finding(
@@ -247,6 +248,11 @@ def _sink(settings: SinkSettings | None) -> Iterator[Finding]:
             f"{usual.timeout_seconds * 1000:.0f} ms or less, HBase's defaults; check its hbase-site.xml",
         )  # fmt: skip
         return
+    if not settings.replicates:
+        yield Finding(
+            "refuse", "target", "its hbase.replication is false: region servers of 1.x take no replicated edits then. "
+            "Set it to true and restart them, or name `apply: thrift`",
+        )  # fmt: skip
     if settings.mutations < usual.mutations:
         yield Finding(
             "warn", "target", f"{CHUNK} is {settings.mutations}: requests are limited to that many mutations, which "

@@ -6,17 +6,19 @@ from typing import cast
 
 import pytest
 
-from walferry.apply.sink_settings import CHUNK, MOST_ASKED, TIMEOUT, SinkSettings, limits_of, sink_settings
+from walferry.apply.sink_settings import CHUNK, MOST_ASKED, REPLICATION, TIMEOUT, SinkSettings, limits_of, sink_settings
 from walferry.apply.writer_protocol import Limits
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.versions import release_of
 from walferry.hbase.writer_kind import WriterKind
 
 
 class Target:
     """Region servers with these settings; None: one does not tell."""
 
-    def __init__(self, *servers: dict[str, str] | None) -> None:
+    def __init__(self, *servers: dict[str, str] | None, version: str = "2.6.3") -> None:
         self._servers = servers
+        self.release = release_of(version)
         self.asked = 0
 
     def servers(self) -> list[int]:
@@ -44,6 +46,12 @@ def test_what_a_server_does_not_set_is_the_default() -> None:
 def test_servers_that_do_not_tell_leave_it_unknown() -> None:
     assert settings_of(None, None) is None
     assert settings_of() is None
+
+
+@pytest.mark.parametrize(("version", "replicates"), [("1.7.2", False), ("2.2.3", True)])
+def test_only_1_x_can_have_replication_off(version: str, replicates: bool) -> None:
+    target = Target({}, {REPLICATION: "false"}, version=version)
+    assert sink_settings(cast(HBaseClient, target)) == SinkSettings(replicates=replicates)
 
 
 def test_a_large_cluster_is_not_asked_server_by_server() -> None:

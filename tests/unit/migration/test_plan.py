@@ -127,6 +127,7 @@ def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:
         (None, ["warn"], ["are unknown"]),
         (SinkSettings(800, 10), ["warn"], ["hbase.rpc.rows.warning.threshold is 800"]),
         (SinkSettings(5000, 30), ["warn"], ["replication.sink.client.ops.timeout is 30 s"]),
+        (SinkSettings(replicates=False), ["refuse"], ["hbase.replication is false"]),
         (SinkSettings(800, 900), ["warn", "refuse"], ["is 800", "is 900 s"]),
     ],
 )
@@ -154,11 +155,17 @@ def test_an_older_target_is_a_warning() -> None:
     assert list(_version(of_version("2.6.3"), "target")) == []
 
 
-def test_a_source_whose_servers_may_lack_the_peers_class_is_refused() -> None:
-    (found,) = _peer(of_version("1.2.0-cdh5.16.2"))
+@pytest.mark.parametrize("version", ["1.2.0-cdh5.16.2", "1.4.13", "2.0.6", "2.1.10"])
+def test_a_source_whose_servers_may_lack_the_peers_class_is_refused(version: str) -> None:
+    (found,) = _peer(of_version(version))
     assert found.level == "refuse"
     assert "could not start again" in found.message
     assert "`protect: stage` needs no peer" in found.message
+
+
+@pytest.mark.parametrize("version", ["1.5.0", "1.7.2", "2.2.0", "2.3.7"])
+def test_a_source_whose_servers_have_the_peers_class_is_no_finding(version: str) -> None:
+    assert list(_peer(of_version(version))) == []
 
 
 def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed() -> None:
