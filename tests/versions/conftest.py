@@ -1,4 +1,4 @@
-"""The tests' clusters, with a source of each older version in turn."""
+"""The tests' clusters, with sources of each older version and of other settings in turn."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ from collections.abc import Iterator
 import pytest
 
 from booting import laid_out
+from versions.sites import ENCRYPTED, SITES, STORE_URI
 from walferry.embedded import jars
 from walferry.embedded.environment import Environment, Settings
+from walferry.wal.keys import KEY_STORE
 
 OLDER = [version for version in jars.VERSIONS if version != jars.NEWEST]
 
 
-@pytest.fixture(scope="session", params=OLDER)
+@pytest.fixture(scope="session", params=[*OLDER, *SITES])
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """What `make up SOURCE=…` boots."""
-    with laid_out(tmp_path_factory.mktemp("servers"), Settings(source_version=request.param)) as environment:
+    name = request.param
+    version = jars.NEWEST if name in SITES else name
+    with (
+        laid_out(tmp_path_factory.mktemp("servers"), Settings(source_version=version)) as environment,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        if name in SITES:
+            source = environment.source
+            source.hbase_site = {**source.hbase_site, **SITES[name](source)}
+        if name == ENCRYPTED:
+            patch.setenv(KEY_STORE, STORE_URI)
         yield environment

@@ -61,6 +61,8 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
         assert left_behind(here, f"{name}-1") == left_behind(there, f"{name}-1") == []
         facts = json.loads(walferry(tmp_path, "report", name, "--json").stdout)
         assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
+    shown = [path for path in tmp_path.rglob("*") if path.is_file() and b"?password=" in path.read_bytes()]
+    assert shown == []  # neither ledger, nor reports, nor what the command said
 
 
 class Load:

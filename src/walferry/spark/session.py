@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from walferry.errors import UsageError
+from walferry.wal.keys import KEY_VARIABLES
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -56,6 +57,7 @@ def open_session(app_name: str) -> SparkSession:
         # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
         .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
         .config("spark.redaction.regex", REDACTED)
+        .config(map={f"spark.executorEnv.{name}": os.environ[name] for name in KEY_VARIABLES if name in os.environ})
         .config("spark.sql.python.filterPushdown.enabled", "false")
         # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
         # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.

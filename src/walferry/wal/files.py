@@ -2,7 +2,9 @@
 
 Layout (HBase: AbstractFSWALProvider): live files in `<root>/WALs/<server>/`, those of a dead server in
 `<root>/WALs/<server>-splitting/`, closed and flushed ones in `<root>/oldWALs/`, flat or by server.
-A file's name is `<group>.<number>`; the group names server and WAL, the number rises within the group.
+A file's name is `<group>.<number>`; the group names server and WAL, the number rises within the group. A server has
+one group, or with `hbase.wal.provider=multiwal` several, by the strategy of RegionGroupingProvider: `bounded`
+(`<server>.<server>.regiongroup-0`), `namespace` (`<server>.<server>.<namespace>`) or `identity` (`<server>.<region>`).
 
 A WAL file is sealed when nobody writes to it any more: its contents and its end are final. One of these holds then:
 

@@ -7,8 +7,8 @@
     WALFERRY_WAL_KEY_NAME       the key's name in it, or several, separated by commas: the values of
                                 hbase.crypto.wal.key.name, hbase.crypto.master.key.name, …; default: all keys
 
-Every process that reads WALs needs them, executors of Spark too (spark.executorEnv.…). No message shows a key or a
-password.
+Every process that reads WALs needs them; `spark.session` hands them on to Spark's executors. No message shows a key or
+a password.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from walferry.formats.key_stores import WrongPasswordError, secret_keys
 KEY_HEX = "WALFERRY_WAL_KEY_HEX"
 KEY_STORE = "WALFERRY_WAL_KEY_STORE"
 KEY_NAME = "WALFERRY_WAL_KEY_NAME"
+KEY_VARIABLES = (KEY_HEX, KEY_STORE, KEY_NAME)
 
 
 def master_keys() -> Mapping[str, bytes]:

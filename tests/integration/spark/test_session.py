@@ -12,6 +12,7 @@ import pytest
 from walferry import process
 from walferry.errors import UsageError
 from walferry.spark.session import require_one_pyspark
+from walferry.wal.keys import KEY_NAME
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wal" / "closed.wal"
 
@@ -27,19 +28,24 @@ def places(number):
 
 spark = open_session("a folder with files of all names")
 print(fan_out(spark, places, [1], what="ask")[0])
+print(spark.conf.get("spark.executorEnv.WALFERRY_WAL_KEY_NAME"))
 print(spark.read.format("hbase_wal").load({str(FIXTURE)!r}).count() > 0)
 """
 
 
-def test_files_of_the_current_folder_take_no_packages_place_in_sparks_workers(tmp_path: Path) -> None:
+def test_files_of_the_current_folder_take_no_packages_place_in_sparks_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("hdfs", "walferry", "kazoo", "requests"):
         (tmp_path / f"{name}.py").write_text('raise RuntimeError("imported from the current folder")\n')
+    monkeypatch.setenv(KEY_NAME, "master")  # the keys of encrypted logs reach executors elsewhere
     (tmp_path / "pyspark_mine").mkdir()
     (tmp_path / "pyspark_mine" / "__init__.py").write_text('raise RuntimeError("imported from the current folder")\n')
     # -P: this driver as an installed command starts, without the current folder on its path.
     job = subprocess.run([sys.executable, "-P", "-c", JOB], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert job.returncode == 0, job.stderr
-    places, found = job.stdout.splitlines()[-2:]
+    places, key_name, found = job.stdout.splitlines()[-3:]
+    assert key_name == "master"
     assert str(tmp_path) not in places
     assert str(Path(str(process.__file__)).parent / "__init__.py") in places
     assert found == "True"

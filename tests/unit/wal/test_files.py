@@ -35,6 +35,10 @@ def names(root: Path) -> list[tuple[str, Place]]:
     [
         (f"{GROUP}.1700000000123", (GROUP, SERVER, 1700000000123)),
         (f"{GROUP}.regiongroup-2.1700000000123", (f"{GROUP}.regiongroup-2", SERVER, 1700000000123)),
+        (f"{GROUP}.{GROUP}.regiongroup-0.1700000000123", (f"{GROUP}.{GROUP}.regiongroup-0", SERVER, 1700000000123)),
+        (f"{GROUP}.{GROUP}.shop.1700000000123", (f"{GROUP}.{GROUP}.shop", SERVER, 1700000000123)),
+        (f"{GROUP}.{'0c' * 16}.1700000000123", (f"{GROUP}.{'0c' * 16}", SERVER, 1700000000123)),
+        (f"{GROUP}.default.1700000000123", (f"{GROUP}.default", SERVER, 1700000000123)),
         (f"{GROUP}.meta.1700000000123.meta", None),
         (f"{GROUP}.1700000000123.meta", None),
         (f"{GROUP}.meta.1700000000123", (f"{GROUP}.meta", SERVER, 1700000000123)),
