@@ -20,6 +20,7 @@ from walferry.apply.route import Route
 from walferry.formats.markers import Marker
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
+from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
@@ -42,6 +43,8 @@ A, B = "a" * 32, "b" * 32
 
 class Source:
     """Each table's regions, by encoded name; all of them are open."""
+
+    release = release_of("2.6.3")
 
     def __init__(self) -> None:
         self.now = {TABLE: [A], OTHER: []}

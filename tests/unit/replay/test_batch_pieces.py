@@ -21,6 +21,7 @@ from walferry.apply.writer_protocol import Limits
 from walferry.errors import DamagedInputError, GapError, TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
+from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
 from walferry.refusals import RefusalKind
@@ -46,6 +47,8 @@ BEFORE = {MOVING: {STILL: "rs 1", MOVED: "rs 2"}}
 
 class Source:
     """Both tables' regions; all of them are open."""
+
+    release = release_of("2.6.3")
 
     def regions(self, table: str) -> list[Region]:
         names = [STILL, MOVED] if table == MOVING else ["c" * 32]
