@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, Protocol
 
-from walferry.errors import GateShutError, WalferryError
+from walferry.errors import GateShutError
 from walferry.replay import pinned, staged
 from walferry.replay.objects import release
 from walferry.run.run import Run
@@ -71,13 +71,14 @@ def tended(run: Run) -> Iterator[None]:
 def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
     """Do what a protection needs until it needs no more, or until `wait`, which is given seconds, returns True.
 
-    What fails is tried again: before a file is lost there is time, and a status that tells how much (`run.exposure`).
+    Whatever fails is tried again: before a file is lost there is time, and a status that tells how much
+    (`run.exposure`); a thread that ended would lose it without a word.
     """
     pause: float | None = 0.0
     while pause is not None and not wait(pause):
         try:
             pause = way.tend(run)
-        except (WalferryError, OSError) as error:
+        except Exception as error:
             log.warning("the source's log is not kept as it should be; trying again: %s", error)
             pause = AGAIN_SECONDS
 

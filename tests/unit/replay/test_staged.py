@@ -215,8 +215,9 @@ def test_only_a_migration_may_stage(run: Run) -> None:
             staged.begin(other)
 
 
-def test_a_failure_is_tried_again_until_the_end(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    answers: list[float | Exception | None] = [UsageError("no space"), 7.0, None]
+@pytest.mark.parametrize("failure", [UsageError("no space"), KeyError("no space")])
+def test_a_failure_is_tried_again_until_the_end(run: Run, caplog: pytest.LogCaptureFixture, failure: Exception) -> None:
+    answers: list[float | Exception | None] = [failure, 7.0, None]
     waits: list[float] = []
 
     def answer(_: Run) -> float | None:
