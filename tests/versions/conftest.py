@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from booting import laid_out
-from versions.sites import ENCRYPTED, SITES, STORE_URI
+from versions.sites import SITES, STORE_URI
 from walferry.embedded import jars
 from walferry.embedded.environment import Environment, Settings
 from walferry.wal.keys import KEY_STORE
@@ -27,6 +27,6 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if name in SITES:
             source = environment.source
             source.hbase_site = {**source.hbase_site, **SITES[name](source)}
-        if name == ENCRYPTED:
-            patch.setenv(KEY_STORE, STORE_URI)
+        # For all: Spark's workers keep the environment in which the first test started its JVM.
+        patch.setenv(KEY_STORE, STORE_URI)
         yield environment

@@ -15,6 +15,8 @@ SPREAD, ENCRYPTED = "multiwal", "encrypted"
 def _spread(cluster: Cluster) -> dict[str, str]:
     """Several WALs per server, apart from the root folder, archived by server, with dictionaries and packed values."""
     return {
+        # A table may have a smaller MAX_FILESIZE than the target's master accepts.
+        "hbase.hregion.max.filesize.limit": "1000",
         "hbase.wal.provider": "multiwal",
         "hbase.wal.regiongrouping.numgroups": "3",
         "hbase.wal.dir": f"hdfs://{HOST}:{cluster.ports.namenode}/wal",

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, mutate, replicate, scan, settings, splits, table_states
+from walferry.hbase import admin, mutate, replicate, scan, schemas, settings, splits, table_states
 from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
@@ -67,6 +67,7 @@ class HBaseClient:
     peers_may_change = replication_peers.peers_may_change
     table_enabled = table_states.table_enabled
     lacking_rights = admin.lacking_rights
+    schema_fault = schemas.schema_fault
 
     put = mutate.put_cells
     mutate = mutate.mutate

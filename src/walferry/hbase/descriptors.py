@@ -92,11 +92,6 @@ class Family:
         return self.attributes.get("NEW_VERSION_BEHAVIOR", "false").lower() == "true"
 
     @property
-    def data_block_encoding(self) -> str:
-        """NONE, FAST_DIFF, PREFIX_TREE, ..."""
-        return self.attributes.get("DATA_BLOCK_ENCODING", "NONE").upper()
-
-    @property
     def compression(self) -> str:
         """NONE, SNAPPY, ..."""
         return self.attributes.get("COMPRESSION", "NONE").upper()

@@ -8,6 +8,7 @@ registry, `RollWALWriter`, FLUSH snapshots and replication queues in ZooKeeper, 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -77,8 +78,20 @@ RELEASES = (
     Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
     Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
 )  # fmt: skip
+FAMILY_VALUES: Mapping[tuple[str, str], tuple[tuple[int, int], tuple[int, int] | None]] = {
+    ("DATA_BLOCK_ENCODING", "PREFIX_TREE"): ((1, 4), (2, 0)),  # removed by HBASE-19179
+    ("INDEX_BLOCK_ENCODING", "PREFIX_TREE"): ((2, 6), None),  # HBASE-27329
+}
+"""values of a family's attributes that only some versions know, though no master checks them: since which row of the
+table, and from which row on no more. Regions of other versions do not open (seen on 2.6.3), or read wrong indexes"""
 TRIED = {(1, 7), (2, 2), (2, 5), (2, 6)}
 """the minor versions that the tests boot"""
+
+
+def knows(release: Release, attribute: str, value: str) -> bool:
+    """Whether region servers can open a family with such a value, as far as the table tells."""
+    since, until = FAMILY_VALUES.get((attribute, value), ((0, 0), None))
+    return since <= release.since and (until is None or release.since < until)
 
 
 def release_of(version: str) -> Release:

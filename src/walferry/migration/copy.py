@@ -22,6 +22,7 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
+from walferry.migration.schema import without
 from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
@@ -76,7 +77,7 @@ def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
         plan_own(run, "target", "snapshot", name, there=there)
-        _copy_manifest(run, name)
+        _copy_manifest(run, table, name)
         made(run, "target", "snapshot", name)
         copied: list[FileCopied] = []
         started = time.monotonic()
@@ -107,9 +108,18 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
     )  # fmt: skip
 
 
-def _copy_manifest(run: Run, name: str) -> None:
+def _copy_manifest(run: Run, table: str, name: str) -> None:
+    """Copy the snapshot's two files. The manifest has the schema that the clone will have, so without what the plan
+    leaves out."""
+    # A run that was planned before walferry asked the target leaves nothing out.
+    plans = {plan["source"]: plan for plan in run.done("plan").get("tables", [])}
+    left_out = plans.get(table, {}).get("left_out", [])
     for file in ("data.manifest", ".snapshotinfo"):
         chunks = run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}")
+        if left_out and file == "data.manifest":
+            manifest = pb.SnapshotDataManifest.FromString(b"".join(chunks))
+            manifest.table_schema.CopyFrom(without(manifest.table_schema, left_out))
+            chunks = iter([manifest.SerializeToString()])
         run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", chunks, overwrite=True)
 
 

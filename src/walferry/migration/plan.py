@@ -17,6 +17,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
+from walferry.migration.schema import Fit, fit
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
 from walferry.replay.staged import try_writing
@@ -59,6 +60,8 @@ class TablePlan:
     memstore_bytes: int
     """in memory until the snapshot flushes them; a lower bound, see `HBaseClient.memstore_bytes`"""
     families: list[str]
+    left_out: list[str]
+    """names of the table's attributes that the target refuses and the target table will not have"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                 continue
             descriptor = source.describe(pair.source)
             findings += _table(source, target, pair, descriptor)
+            fits = fit(target, descriptor)
+            findings += _fit(pair, fits)
             folder = data_folder(source_root, pair.source)
             tables.append(
                 TablePlan(
@@ -134,6 +139,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                     _size(source_files, folder),
                     in_memory.get(pair.source, 0),
                     sorted(descriptor.families),
+                    list(fits.left_out),
                 )
             )
         findings += _room(spec, sum(table.bytes + table.memstore_bytes for table in tables))
@@ -308,8 +314,6 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
             yield refuse(f"family {family.name} stores MOB files, which are not copied yet")
         if family.new_version_behavior:
             yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose result depends on sequence numbers")
-        if family.data_block_encoding == "PREFIX_TREE":
-            yield refuse(f"family {family.name} has block encoding PREFIX_TREE, which HBase 2 cannot read")
         if "ENCRYPTION" in family.attributes:
             yield Finding(
                 "warn", pair.source, f"family {family.name} is encrypted: the target opens its files only with the "
@@ -322,8 +326,27 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
         yield refuse("a Phoenix table: its indexes and catalogue are not migrated")
     elif coprocessors:
         yield Finding("warn", pair.source, "has coprocessors, which must also be installed at the target")
+    stated = [descriptor.attributes, *(family.attributes for family in descriptor.families.values())]
+    if classes := sorted({value for some in stated for key, value in some.items() if key.endswith(".class")}):
+        yield Finding(
+            "warn", pair.source, f"names {', '.join(classes)}: without these classes at the target's region servers "
+            "its regions do not open, and older masters accept the table nevertheless",
+        )  # fmt: skip
     if source.table_exists("hbase:labels"):
         yield refuse("the source has visibility labels, whose numbers mean something else at the target")
+
+
+def _fit(pair: TablePair, fits: Fit) -> Iterator[Finding]:
+    if fits.refused:
+        yield Finding(
+            "refuse", pair.source, f"the target would not create such a table: {fits.reason}. Make the target able to "
+            "(its hbase-site.xml, its libraries), or change the table at the source and compact it (major_compact)",
+        )  # fmt: skip
+    elif fits.left_out:
+        yield Finding(
+            "warn", pair.source, f"the target table will not have {', '.join(fits.left_out)}, which the target "
+            f"refuses: {fits.reason}",
+        )  # fmt: skip
 
 
 def _not_durable(durability: str) -> str:

@@ -98,6 +98,16 @@ def test_a_folder_without_logs_of_a_live_server_is_refused(
     assert list(_wal_folder(client, Local(), str(tmp_path))) == []
 
 
+def test_classes_that_a_master_may_not_look_for_are_named() -> None:
+    empty = SimpleNamespace(table_enabled=lambda table: True, table_exists=lambda table: False)
+    client = cast(HBaseClient, empty)
+    table = new_table("t", {"f": {"hbase.hstore.engine.class": "org.example.Engine", "VERSIONS": "1"}})
+    table = table.with_attribute("hbase.hstore.defaultengine.compactionpolicy.class", "org.example.Policy")
+    (finding,) = _table(client, client, TablePair(source="t", target="t"), table)
+    assert (finding.level, finding.subject) == ("warn", "t")
+    assert finding.message.startswith("names org.example.Engine, org.example.Policy: without these classes")
+
+
 @pytest.mark.parametrize(("durability", "what"), [("SKIP_WAL", "are not in the log"), ("ASYNC_WAL", "may be lost")])
 def test_a_durability_that_acknowledges_too_early_is_told(durability: str, what: str) -> None:
     empty = SimpleNamespace(table_enabled=lambda table: True, table_exists=lambda table: False)

@@ -1,0 +1,56 @@
+"""What a target makes of a source table's schema: it takes it over, or without what only tunes, or refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.versions import knows
+
+TUNING = ("SPLIT_POLICY", "FLUSH_POLICY", "MAX_FILESIZE", "MEMSTORE_FLUSHSIZE")
+"""attributes of a table that decide when its regions split and flush: no reader sees whether the target has them"""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a source table's schema fits a target."""
+
+    left_out: tuple[str, ...]
+    """names of attributes that the target table will not have"""
+    reason: str
+    """why the target refuses them, or the whole schema; empty if it takes all of it over"""
+    refused: bool
+
+
+def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
+    """Ask the target whether it would create a table of this schema, and without which tuning if not."""
+    unknown = [
+        f"family {family.name} has {name} {value}, which HBase {target.release.name} cannot read"
+        for family in descriptor.families.values()
+        for name, value in family.attributes.items()
+        if not knows(target.release, name, value.upper())
+    ]
+    if unknown:
+        return Fit((), "; ".join(unknown), refused=True)
+    reason = target.schema_fault(descriptor)
+    if reason is None:
+        return Fit((), "", refused=False)
+    stated = tuple(name for name in TUNING if name in descriptor.attributes)
+    # Only one of them, if that is enough.
+    for names in (*((name,) for name in stated), stated):
+        if names and target.schema_fault(TableDescriptor(without(descriptor.schema, names))) is None:
+            return Fit(names, reason, refused=False)
+    return Fit((), reason, refused=True)
+
+
+def without(schema: pb.TableSchema, names: Collection[str]) -> pb.TableSchema:
+    """The schema without some attributes of the table."""
+    rest = pb.TableSchema()
+    rest.CopyFrom(schema)
+    kept = [pair for pair in schema.attributes if pair.first.decode() not in names]
+    del rest.attributes[:]
+    rest.attributes.extend(kept)
+    return rest

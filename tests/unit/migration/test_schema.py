@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import TableDescriptor, new_table
+from walferry.hbase.versions import release_of
+from walferry.migration.schema import Fit, fit, without
+
+
+def target(*refused: str, version: str = "2.6.3") -> HBaseClient:
+    """A cluster that refuses tables with one of these attributes."""
+
+    def fault(table: TableDescriptor) -> str | None:
+        found = [name for name in refused if name in table.attributes]
+        return f"no {found[0]}" if found else None
+
+    return cast(HBaseClient, SimpleNamespace(schema_fault=fault, release=release_of(version)))
+
+
+def table(*attributes: str) -> TableDescriptor:
+    made = new_table("t", {"f": {}})
+    for name in attributes:
+        made = made.with_attribute(name, "x")
+    return made
+
+
+def test_what_the_target_takes_is_left_as_it_is() -> None:
+    assert fit(target(), table("SPLIT_POLICY", "coprocessor$1")) == Fit((), "", refused=False)
+
+
+def test_only_the_tuning_that_the_target_refuses_is_left_out() -> None:
+    source = table("SPLIT_POLICY", "MAX_FILESIZE", "OWNER")
+    assert fit(target("MAX_FILESIZE"), source) == Fit(("MAX_FILESIZE",), "no MAX_FILESIZE", refused=False)
+    both = fit(target("MAX_FILESIZE", "SPLIT_POLICY"), source)
+    assert both == Fit(("SPLIT_POLICY", "MAX_FILESIZE"), "no MAX_FILESIZE", refused=False)
+    assert TableDescriptor(without(source.schema, both.left_out)).attributes == {"OWNER": "x"}
+    assert len(source.attributes) == 3
+
+
+def test_whatever_a_reader_or_writer_would_miss_is_refused() -> None:
+    assert fit(target("coprocessor$1"), table("coprocessor$1")) == Fit((), "no coprocessor$1", refused=True)
+    assert fit(target("coprocessor$1"), table("SPLIT_POLICY", "coprocessor$1")).refused
+
+
+@pytest.mark.parametrize(
+    ("attribute", "version", "refused"),
+    [
+        ("DATA_BLOCK_ENCODING", "1.7.2", False),
+        ("DATA_BLOCK_ENCODING", "2.0.0", True),
+        ("DATA_BLOCK_ENCODING", "2.6.3", True),
+        ("INDEX_BLOCK_ENCODING", "2.5.10", True),
+        ("INDEX_BLOCK_ENCODING", "2.6.3", False),
+    ],
+)
+def test_what_only_some_versions_can_read_is_refused_though_no_master_looks(
+    attribute: str, version: str, refused: bool
+) -> None:
+    found = fit(target(version=version), new_table("t", {"f": {attribute: "prefix_tree"}}))
+    assert found.refused == refused
+    assert ("family f has" in found.reason) == refused
