@@ -21,14 +21,19 @@ def run(cluster: Cluster, main: str, arguments: Sequence[str], *, timeout_s: flo
     Paths among the arguments are Hadoop paths: "/hbase/…" on the cluster's HDFS, "file:///…" on this machine.
     Raises WalferryError with the end of stderr when it fails.
     """
-    # Its log goes to stderr, by the servers' log4j.properties.
-    flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
-    command = [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+    called = command(cluster, main, arguments)
+    answer = subprocess.run(called, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     if answer.returncode != 0:
         tail = "\n".join(answer.stderr.splitlines()[-15:])
         raise WalferryError(f"{main} {' '.join(arguments)} failed with {answer.returncode}:\n{tail}")
     return answer.stdout
+
+
+def command(cluster: Cluster, main: str, arguments: Sequence[str]) -> list[str]:
+    """The command that `run` runs."""
+    # Its log goes to stderr, by the servers' log4j.properties.
+    flags = [*JVM_FLAGS, *more_jvm_flags(), "-Xmx512m", f"-Djava.io.tmpdir={cluster.directory / 'tmp'}"]
+    return [jars.java(), *flags, "-cp", cluster.classpath, main, *arguments]
 
 
 def print_wal(cluster: Cluster, path: str) -> list[dict[str, Any]]:

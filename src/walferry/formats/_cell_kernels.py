@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from walferry.formats._njit import kernel
+from walferry.formats._njit import copy_bytes, kernel
 
 OK = 0
 INCOMPLETE = 1  # nothing wrong up to the limit, but the bytes go on after it
@@ -241,8 +241,5 @@ def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
         offsets[i + 1] = offsets[i] + lengths[i]
     data = np.empty(offsets[n], np.uint8)
     for i in range(n):
-        start = starts[i]
-        to = offsets[i]
-        for b in range(lengths[i]):
-            data[to + b] = buffer[start + b]
+        copy_bytes(data, offsets[i], buffer, starts[i], lengths[i])
     return offsets, data

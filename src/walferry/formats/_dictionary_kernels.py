@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from walferry.formats._cell_kernels import INCOMPLETE, OK
-from walferry.formats._njit import kernel
+from walferry.formats._njit import copy_bytes, kernel
 from walferry.formats._protobuf_kernels import varint_at
 
 BAD_DICTIONARY_INDEX = 30
@@ -113,14 +113,11 @@ def name_at(slots, uses, which, buffer, at, limit, longest):  # type: ignore[no-
 def take(slots, uses, which, slot, arena, used, buffer, start, length, out, to):  # type: ignore[no-untyped-def]
     """Copy a name found by `name_at` to `out[to:]`, and count its use; the arena has room. Returns bytes used of it."""
     if slot >= 0:
-        for i in range(length):
-            out[to + i] = arena[start + i]
+        copy_bytes(out, to, arena, start, length)
         use(slots, uses, which, slot)
         return used
-    for i in range(length):
-        byte = buffer[start + i]
-        out[to + i] = byte
-        arena[used + i] = byte
+    copy_bytes(out, to, buffer, start, length)
+    copy_bytes(arena, used, buffer, start, length)
     add(slots, uses, which, used, length)
     return used + length
 
@@ -143,7 +140,6 @@ def compact(slots, uses, arena, to):  # type: ignore[no-untyped-def]
         for slot in range(uses[which, FIRST], uses[which, FIRST] + uses[which, SIZE]):
             start = slots[slot, AT]
             slots[slot, AT] = used
-            for i in range(slots[slot, LENGTH]):
-                to[used + i] = arena[start + i]
+            copy_bytes(to, used, arena, start, slots[slot, LENGTH])
             used += slots[slot, LENGTH]
     return used

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from walferry.formats._cell_kernels import BAD_CELL_LENGTHS, BAD_CELL_ROW_OR_FAMILY, INCOMPLETE, MAX_CELL_BYTES, OK
-from walferry.formats._njit import kernel
+from walferry.formats._njit import copy_bytes, kernel
 from walferry.formats._protobuf_kernels import varint_at
 from walferry.formats._wal_kernels import CELL_COUNT, ENTRY_FIELDS, FULL, KEY_START, scan_key
 
@@ -96,8 +96,7 @@ def counter_blocks(raw, cells):  # type: ignore[no-untyped-def]
     to = np.int64(0)
     for cell in range(cells.shape[1]):
         iv = cells[IV_AT, cell]
-        for i in range(BLOCK):
-            counters[to + i] = raw[iv + i]
+        copy_bytes(counters, to, raw, iv, BLOCK)
         to += BLOCK
         for _ in range((cells[CELL_LENGTH, cell] - 1) // BLOCK):
             carry = np.uint16(1)
@@ -138,22 +137,19 @@ def open_cell(plain, at, end, out, to):  # type: ignore[no-untyped-def]
         if part < 2:
             out[to] = length & 0xFF
             to += 1
-        for i in range(length):
-            out[to + i] = plain[at + i]
+        copy_bytes(out, to, plain, at, length)
         to += length
         at += length
         names += length
     if names != key_length or end - at != 9 + value_length + tags_length:
         return BAD_CELL_LENGTHS, cell
-    for i in range(9 + value_length):
-        out[to + i] = plain[at + i]
+    copy_bytes(out, to, plain, at, 9 + value_length)
     to += 9 + value_length
     at += 9 + value_length
     if tags_length:
         out[to] = tags_length >> 8
         out[to + 1] = tags_length & 0xFF
-        for i in range(tags_length):
-            out[to + 2 + i] = plain[at + i]
+        copy_bytes(out, to + 2, plain, at, tags_length)
         to += 2 + tags_length
     for i in range(4):
         shift = 8 * (3 - i)
@@ -173,9 +169,9 @@ def open_entries(raw, entries, cells, stream, out):  # type: ignore[no-untyped-d
     at = np.int64(0)
     for entry in range(entries.shape[1]):
         begun = to
-        for i in range(entries[START, entry], entries[CELLS_START, entry]):
-            out[to] = raw[i]
-            to += 1
+        key = entries[CELLS_START, entry] - entries[START, entry]
+        copy_bytes(out, to, raw, entries[START, entry], key)
+        to += key
         last = entries[FIRST_CELL, entry + 1] if entry + 1 < entries.shape[1] else cells.shape[1]
         for cell in range(entries[FIRST_CELL, entry], last):
             length = cells[CELL_LENGTH, cell]

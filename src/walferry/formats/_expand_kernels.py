@@ -34,7 +34,7 @@ from walferry.formats._cell_kernels import (
     MAX_CELL_BYTES,
     OK,
 )
-from walferry.formats._njit import kernel
+from walferry.formats._njit import copy_bytes, kernel
 from walferry.formats._protobuf_kernels import BAD_KEY_FIELD, BYTES, VARINT, field_at, varint_at
 from walferry.formats._wal_kernels import (
     EMPTY_KEY,
@@ -124,8 +124,7 @@ def put_int32(out, to, value):  # type: ignore[no-untyped-def]
 
 @kernel()
 def put_bytes(out, to, buffer, start, end):  # type: ignore[no-untyped-def]
-    for i in range(end - start):
-        out[to + i] = buffer[start + i]
+    copy_bytes(out, to, buffer, start, end - start)
     return to + end - start
 
 

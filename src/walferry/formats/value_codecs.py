@@ -17,14 +17,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import cramjam
+import numpy as np
 import zstandard
+
+from walferry.formats import _value_kernels as kernels
+from walferry.formats.cells import Bytes, Int64s
 
 ALGORITHMS = ("LZO", "GZ", "NONE", "SNAPPY", "LZ4", "BZIP2", "ZSTD", "LZMA", "BROTLI")
 """by their numbers in WALHeader.value_compression_algorithm (Compression.Algorithm)"""
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SMALL_BYTES = 4096
+"""values of fewer bytes on average are decompressed together"""
 _Into = Callable[[memoryview, memoryview], int]
 """decompresses into the beginning of the second argument; returns how many bytes, or raises its library's error"""
+_Together = Callable[[Bytes, Int64s, int], Bytes | None]
+"""from `raw` and `values` (`_value_kernels`) of so many plain bytes: the plain values, one after the other; None if one
+of them must be looked at by itself"""
+_ERRORS = (cramjam.DecompressionError, zlib.error, zstandard.ZstdError)
 
 
 @dataclass(frozen=True)
@@ -37,12 +47,33 @@ class ValueCodec:
     max_ratio: int
     into: _Into
     """returns another number than the length of the second argument when that is not the value's"""
+    together: _Together | None = None
+
+    def decompress_all(self, raw: Bytes, values: Int64s, out: Bytes) -> int:
+        """Put values in `raw` to their places in `out`, both as `values` has them (`_value_kernels`).
+
+        Returns the number of the first that is not what it should be, or -1.
+        """
+        total = int(values[kernels.LENGTHS].sum())
+        if self.together is not None and total <= _SMALL_BYTES * values.shape[1]:
+            try:
+                plain = self.together(raw, values, total)
+            except _ERRORS:
+                plain = None
+            if plain is not None:
+                kernels.put_values(plain, values, out)
+                return -1
+        data, room = raw.data, out.data
+        for number, (start, size, to, length) in enumerate(values.T.tolist()):
+            if not self.decompress(data[start : start + size], room[to : to + length]):
+                return number
+        return -1
 
     def decompress(self, data: memoryview, to: memoryview) -> bool:
         """Fill `to`, which is as long as the value, from `data`. False when `data` is not that value."""
         try:
             return self.into(data, to) == len(to)
-        except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError):
+        except _ERRORS:
             return False
 
 
@@ -53,6 +84,20 @@ def _gz(data: memoryview, to: memoryview) -> int:
         return -1
     to[: len(plain)] = plain
     return len(plain)
+
+
+def _gz_together(raw: Bytes, values: Int64s, total: int) -> Bytes | None:
+    # Each makes no more than its last bytes say, or fails in the end: 1,032 times as much as it has until then.
+    if not kernels.claims_lengths(raw, values):
+        return None
+    starts, sizes, _, lengths = values.tolist()
+    data, decompress = raw.data, zlib.decompress
+    plain = [
+        decompress(data[at : at + size], 31, length) for at, size, length in zip(starts, sizes, lengths, strict=True)
+    ]
+    if list(map(len, plain)) != lengths:
+        return None
+    return np.frombuffer(b"".join(plain), np.uint8)
 
 
 def _none(data: memoryview, to: memoryview) -> int:
@@ -91,6 +136,15 @@ def _zstd_or_blocks(data: memoryview, to: memoryview) -> int:
     return _zstd(data, to) if data[:4] == _ZSTD_MAGIC else _in_blocks(_zstd)(data, to)
 
 
+def _zstd_together(raw: Bytes, values: Int64s, total: int) -> Bytes | None:
+    frames = np.empty(int(values[kernels.SIZES].sum()), np.uint8)
+    filled = kernels.gather_zstd(raw, values, frames)
+    plain = np.empty(total, np.uint8)
+    if filled < 0 or cramjam.zstd.decompress_into(frames.data[:filled], plain.data) != total:
+        return None
+    return plain
+
+
 def _in_blocks(chunk_into: _Into) -> _Into:
     """The decompressor of a whole value, given that of a chunk."""
 
@@ -119,9 +173,9 @@ def _in_blocks(chunk_into: _Into) -> _Into:
 # A deflate block makes 1,032 bytes of one at most; an LZ4 sequence 255 of one, a Snappy element 64 of three; a block of
 # ZSTD has at least four bytes and makes 128 KiB at most.
 CODECS = {
-    "GZ": ValueCodec(1032, _gz),
+    "GZ": ValueCodec(1032, _gz, _gz_together),
     "NONE": ValueCodec(1, _none),
     "SNAPPY": ValueCodec(22, _in_blocks(_snappy)),
     "LZ4": ValueCodec(255, _in_blocks(_lz4)),
-    "ZSTD": ValueCodec(1 << 15, _zstd_or_blocks),
+    "ZSTD": ValueCodec(1 << 15, _zstd_or_blocks, _zstd_together),
 }

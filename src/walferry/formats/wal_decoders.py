@@ -193,14 +193,13 @@ class DictionaryEntries:
         """Fill in the values that were found; where in `raw` the first is that cannot be decompressed, or -1."""
         assert self._values is not None
         state = self._work.state
-        raw, out = self.raw.data.data, self._work.out.data
-        values = self._work.values[:, : state[expansion.VALUES]].T.tolist()
+        values = self._work.values[:, : state[expansion.VALUES]]
         state[expansion.VALUES] = 0
-        for start, size, to, length in values:
-            if not self._values.decompress(raw[start : start + size], out[to : to + length]):
-                self._broken = to
-                return int(start)
-        return -1
+        bad = self._values.decompress_all(self.raw.data, values, self._work.out)
+        if bad < 0:
+            return -1
+        self._broken = int(values[expansion.VALUE_AT, bad])
+        return int(values[expansion.COMPRESSED_AT, bad])
 
     def _renew_out(self) -> None:
         """A new array for plain entries, with the beginning of the one that is being read."""

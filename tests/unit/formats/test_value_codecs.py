@@ -6,6 +6,7 @@ import gzip
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,34 @@ def test_bytes_that_are_not_the_whole_value_are_refused(kind: str) -> None:
     assert decompress(kind, data, len(value) + 1) is None
     assert decompress(kind, data + b"\x01", len(value)) is None
     assert decompress(kind, data + b"\0", len(value)) is None
+
+
+def decompress_all(kind: str, parts: list[bytes], lengths: list[int]) -> tuple[int, bytes]:
+    """The number of the first value that is refused, and what was made."""
+    sizes = [len(part) for part in parts]
+    values = np.array([np.cumsum([3, *sizes])[:-1], sizes, np.cumsum([2, *lengths])[:-1], lengths])
+    out = np.zeros(sum(lengths) + 4, np.uint8)
+    raw = np.frombuffer(b"abc" + b"".join(parts) + b"x", np.uint8)
+    return CODECS[kind.split()[0]].decompress_all(raw, values, out), out.tobytes()
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("longest", [1, 90, 700, 20_000])
+def test_values_that_are_decompressed_together_come_back_each_in_its_place(kind: str, longest: int) -> None:
+    rng = random.Random(longest)
+    values = [bytes(rng.choices(b"ab", k=rng.randrange(1, longest + 1))) for _ in range(50)]
+    parts = [COMPRESS[kind](value) for value in values]
+    lengths = [len(value) for value in values]
+    assert decompress_all(kind, parts, lengths) == (-1, b"\0\0" + b"".join(values) + b"\0\0")
+    for wrong in (0, 17, 49):
+        for change in (-1, 1):
+            claimed = [length + change * (number == wrong) for number, length in enumerate(lengths)]
+            # Together they make as much as they claim: what one lacks, another one seems to have.
+            claimed[(wrong + 1) % 50] -= change
+            refused, _ = decompress_all(kind, parts, claimed)
+            assert refused == min(wrong, (wrong + 1) % 50), (wrong, change)
+        damaged = [*parts[:wrong], parts[wrong][:-1], *parts[wrong + 1 :]]
+        assert decompress_all(kind, damaged, lengths)[0] == wrong
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
