@@ -260,14 +260,14 @@ def plain_cell(cursor: Cursor) -> bytes:
 
 
 def built(names: tuple[bytes, bytes, bytes], key_length: int, fixed: bytes, value: bytes, tags: bytes) -> bytes:
-    """A plain cell; `fixed` is its timestamp and type."""
+    """A plain cell, not checked yet; `fixed` is its timestamp and type."""
     row, family, qualifier = names
     if len(row) > 32767 or len(family) > 127 or key_length != 12 + len(row) + len(family) + len(qualifier):
         raise BadError
     key = struct.pack(">h", len(row)) + row + bytes([len(family)]) + family + qualifier + fixed
     tail = struct.pack(">H", len(tags)) + tags if tags else b""
     body = struct.pack(">ii", len(key), len(value)) + key + value + tail
-    return check_cell(struct.pack(">i", len(body)) + body)
+    return struct.pack(">i", len(body)) + body
 
 
 class CompressedCells:
@@ -326,7 +326,7 @@ class EncryptedCells:
             raise BadError from None
         if inside.at != len(plain) or tags_length > 65535:
             raise BadError
-        return built((names[0], names[1], names[2]), key_length, fixed, value, tags)
+        return check_cell(built((names[0], names[1], names[2]), key_length, fixed, value, tags))
 
 
 # ------------------------------------------------------------------ files
@@ -394,6 +394,7 @@ def take_apart(data: bytes, key: bytes, *, recovered: bool = False) -> Taken:
         taken.uses_codec = algorithm in (3, 4, 6)
         value = None if algorithm is None else VALUES[algorithm]
         read_key = CompressedKeys(families, names).plain
+        opened = check_cell  # when all of an entry are there
         read_cell = CompressedCells(families, header.has_tag_compression, value).read
     has_trailer = data.endswith(b"LAWP") and len(data) - 8 >= 0
     limit = len(data) - 8 if has_trailer else len(data)

@@ -47,7 +47,7 @@ from walferry.formats.wal import Ending, EntryBatch, WalReader
 from walferry.wal import stat
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
-RECOVERED = "recovered-edits"
+RECOVERED = "recovered.edits"
 CASE_SECONDS = 60.0
 START_SECONDS = 900.0
 """what compiling the kernels may take on a busy machine"""
@@ -73,7 +73,7 @@ class Outcome:
 
 def kinds() -> list[str]:
     """The kinds of file: the fixtures' names."""
-    return sorted(path.stem for path in FIXTURES.glob("*.wal"))
+    return sorted(str(path.relative_to(FIXTURES).with_suffix("")) for path in FIXTURES.rglob("*.wal"))
 
 
 @cache
@@ -259,15 +259,15 @@ def check_views(data: bytes, said: Taken, outcome: Outcome, recovered: bool) -> 
         pass
     if columns != expected:
         raise WrongError("the columns are not those of the cells")
-    if not recovered:
-        check_counts(data, entries, outcome)
+    check_counts(data, entries, outcome, recovered)
 
 
-def check_counts(data: bytes, entries: Sequence[Entry], outcome: Outcome) -> None:
-    with tempfile.NamedTemporaryFile(suffix=".1") as file:
-        file.write(data)
-        file.flush()
-        counted = stat.stat([file.name])
+def check_counts(data: bytes, entries: Sequence[Entry], outcome: Outcome, recovered: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / (RECOVERED if recovered else "WALs") / "1"
+        file.parent.mkdir()
+        file.write_bytes(data)
+        counted = stat.stat([str(file)])
     code = 0 if outcome.ending is Ending.WHOLE else 3
     if outcome.error is not None:
         code = outcome.error.exit_code
