@@ -40,7 +40,7 @@ test-integration: setup ## On two real clusters
 	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
 
 test-versions: setup ## Every HBase that can be booted, as source and target; not part of `make test`
-	$(BIN)/pytest tests/versions $(PYTEST_ARGS)
+	$(BIN)/pytest tests/versions -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
 
 test-memory: setup ## What a Spark worker holds of very large entries and rows; not part of `make test`
 	$(BIN)/pytest tests/integration -m memory $(PYTEST_ARGS)

@@ -51,10 +51,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
     """`--dist loadscope`: one worker has the integration tests, another the end-to-end tests, each with clusters of its
-    own; those in ALONE go to whoever is free."""
+    own; those in ALONE, and the versions of HBase one by one, go to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].removeprefix("tests/")
+        if file.startswith("versions/") and file not in ALONE:
+            return nodeid.partition("[")[2] or file
         return file if file in ALONE else file.partition("/")[0]
 
 

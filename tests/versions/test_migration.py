@@ -1,4 +1,5 @@
-"""The whole main job from each older HBase to the newest: a writer, moving regions, a kill, the cutover."""
+"""The whole main job from each older HBase to the newest, and back: a writer, regions that move, split and merge, a
+kill, the cutover."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import ReadOnlyTableError
-from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
+from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_family_version, delete_version, put
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+TTL_MS = 15_000
 ROWS = [b"%c%d" % (letter, number) for letter in b"bhmqt" for number in range(8)]
 
 
@@ -35,7 +37,7 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
     name = keys["name"]
     (tmp_path / "move.yaml").write_text(yaml.safe_dump(keys))
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
-        here.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, [b"m"])
+        here.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, [b"h", b"m"])
         # A compaction after a move drops markers, and the source then shows older puts that come after them.
         here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
         fill(here, table)
@@ -52,9 +54,11 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
                 assert process.returncode == 0, (tmp_path / "err").read_text()
         assert load.errors == []
         assert load.moves > 2
+        assert load.changes == []
         assert load.edits > 100
 
         assert here.describe(table).read_only
+        time.sleep(max(0.0, load.ended + TTL_MS / 1000 + 1 - time.monotonic()))
         seen = visible(target, table)
         assert len(seen) > 30
         assert seen == visible(source, table)
@@ -66,13 +70,16 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
 
 
 class Load:
-    """Edits at few timestamps, whose order decides, until the table refuses them; and a region that moves on and on."""
+    """Edits at few timestamps, whose order decides, until the table refuses them; and regions that move on and on, of
+    which one is split and two are merged."""
 
     def __init__(self, source: Cluster, table: str) -> None:
         self._source, self._table = source, table
         self._stop = threading.Event()
         self.edits = self.moves = 0
+        self.changes = ["split", "merge"]
         self.errors: list[str] = []
+        self.ended = 0.0
         self.threads = [threading.Thread(target=work) for work in (self._edit, self._move)]
 
     def stop(self) -> None:
@@ -80,6 +87,7 @@ class Load:
         self._stop.set()
         for thread in self.threads:
             thread.join()
+        self.ended = time.monotonic()
 
     def _edit(self) -> None:
         chance = random.Random(7)
@@ -88,11 +96,15 @@ class Load:
                 row, at = chance.choice(ROWS), chance.randint(1, 4)
                 kind = chance.random()
                 if kind < 0.05:
-                    edit = delete_family(row, b"g", at)
+                    edit = chance.choice([delete_family, delete_family_version])(row, b"g", at)
                 elif kind < 0.2:
                     edit = chance.choice([delete_version, delete_column])(row, b"f", b"q", at)
+                elif kind > 0.95:
+                    edit = put(row, [Cell(row, b"f", b"short-lived", b"%d" % self.edits)], ttl_ms=TTL_MS)
                 else:
-                    edit = put(row, [Cell(row, chance.choice([b"f", b"g"]), b"q", b"%d" % self.edits, at)])
+                    families = chance.choice([[b"f"], [b"g"], [b"f", b"g"]])
+                    cells = [Cell(row, family, b"q", b"%d" % self.edits, at) for family in families]
+                    edit = put(row, cells)
                 try:
                     client.mutate(self._table, [edit])
                 except ReadOnlyTableError:
@@ -105,15 +117,25 @@ class Load:
 
     def _move(self) -> None:
         with HBaseClient(self._source.address) as client:
-            while not self._stop.wait(4):
-                region = client.regions(self._table)[self.moves % 2]
-                others = [server for server in client.servers() if server != region.server]
+            while not self._stop.wait(3):
                 try:
-                    client.move_region(region, others[0])
+                    self._change(client)
                 except WalferryError as error:
                     self.errors.append(str(error))
                     return
-                self.moves += 1
+
+    def _change(self, client: HBaseClient) -> None:
+        """Move a region, or, every third time as long as there is some, split or merge others."""
+        regions = client.regions(self._table)
+        if self.changes and self.moves % 3 == 2:
+            # What comes from a split or merge cannot be merged or split again before a compaction.
+            if self.changes.pop() == "merge":
+                client.merge_regions(regions[:2])
+            else:
+                client.split_region(regions[-1], b"q")
+        region = client.regions(self._table)[self.moves % 2]
+        client.move_region(region, next(server for server in client.servers() if server != region.server))
+        self.moves += 1
 
 
 @contextmanager

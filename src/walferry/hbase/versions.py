@@ -45,10 +45,14 @@ class Release:
     that lacks it, and restarts while a peer names it, does not start"""
     replication_may_be_off: bool = False
     """whether `hbase.replication` may be off (until HBASE-16040): then no region server takes replicated edits"""
+    reads_encoded_indexes: bool = False
+    """whether it can read files with an INDEX_BLOCK_ENCODING (HBASE-27314; 2.5.0 cannot)"""
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     tried: bool = False
     """whether walferry's tests run on the very minor version that was asked for"""
+    tried_as_target: bool = False
+    """whether they migrate to it, too"""
 
     @property
     def name(self) -> str:
@@ -75,8 +79,8 @@ RELEASES = (
     Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, replication_may_be_off=True),
     Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
-    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
-    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
+    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True, reads_encoded_indexes=True),
+    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, reads_encoded_indexes=True, queues=By.MASTER),
 )  # fmt: skip
 FAMILY_VALUES: Mapping[tuple[str, str], tuple[tuple[int, int], tuple[int, int] | None]] = {
     ("DATA_BLOCK_ENCODING", "PREFIX_TREE"): ((1, 4), (2, 0)),  # removed by HBASE-19179
@@ -85,7 +89,9 @@ FAMILY_VALUES: Mapping[tuple[str, str], tuple[tuple[int, int], tuple[int, int] |
 """values of a family's attributes that only some versions know, though no master checks them: since which row of the
 table, and from which row on no more. Regions of other versions do not open (seen on 2.6.3), or read wrong indexes"""
 TRIED = {(1, 7), (2, 2), (2, 5), (2, 6)}
-"""the minor versions that the tests boot"""
+"""the minor versions that the tests migrate from"""
+TRIED_AS_TARGETS = {(1, 7), (2, 2), (2, 6)}
+"""and to"""
 
 
 def knows(release: Release, attribute: str, value: str) -> bool:
@@ -104,4 +110,5 @@ def release_of(version: str) -> Release:
     known = [release for release in RELEASES if release.since <= minor] or [RELEASES[0]]
     # What a vendor has built differs from Apache's version of the same number.
     apache = re.fullmatch(r"\d+\.\d+\.\d+(-hadoop[23])?", version)
-    return replace(known[-1], tried=apache is not None and minor in TRIED)
+    tried, as_target = (apache is not None and minor in minors for minors in (TRIED, TRIED_AS_TARGETS))
+    return replace(known[-1], tried=tried, tried_as_target=as_target)
