@@ -22,7 +22,7 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
-from walferry.migration.schema import without
+from walferry.migration.schema import as_cloned
 from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
@@ -109,18 +109,19 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
 
 
 def _copy_manifest(run: Run, table: str, name: str) -> None:
-    """Copy the snapshot's two files. The manifest has the schema that the clone will have, so without what the plan
-    leaves out."""
+    """Copy the snapshot's two files. The manifest has the schema that the clone will have."""
     # A run that was planned before walferry asked the target leaves nothing out.
     plans = {plan["source"]: plan for plan in run.done("plan").get("tables", [])}
     left_out = plans.get(table, {}).get("left_out", [])
     for file in ("data.manifest", ".snapshotinfo"):
-        chunks = run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}")
-        if left_out and file == "data.manifest":
-            manifest = pb.SnapshotDataManifest.FromString(b"".join(chunks))
-            manifest.table_schema.CopyFrom(without(manifest.table_schema, left_out))
-            chunks = iter([manifest.SerializeToString()])
-        run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", chunks, overwrite=True)
+        content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
+        if file == "data.manifest":
+            manifest = pb.SnapshotDataManifest.FromString(content)
+            schema = as_cloned(manifest.table_schema, left_out)
+            if schema != manifest.table_schema:
+                manifest.table_schema.CopyFrom(schema)
+                content = manifest.SerializeToString()
+        run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
 
 
 def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:

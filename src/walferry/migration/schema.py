@@ -35,22 +35,28 @@ def fit(target: HBaseClient, descriptor: TableDescriptor) -> Fit:
     ]
     if unknown:
         return Fit((), "; ".join(unknown), refused=True)
-    reason = target.schema_fault(descriptor)
+    reason = target.schema_fault(TableDescriptor(as_cloned(descriptor.schema)))
     if reason is None:
         return Fit((), "", refused=False)
     stated = tuple(name for name in TUNING if name in descriptor.attributes)
     # Only one of them, if that is enough.
     for names in (*((name,) for name in stated), stated):
-        if names and target.schema_fault(TableDescriptor(without(descriptor.schema, names))) is None:
+        if names and target.schema_fault(TableDescriptor(as_cloned(descriptor.schema, names))) is None:
             return Fit(names, reason, refused=False)
     return Fit((), reason, refused=True)
 
 
-def without(schema: pb.TableSchema, names: Collection[str]) -> pb.TableSchema:
-    """The schema without some attributes of the table."""
-    rest = pb.TableSchema()
-    rest.CopyFrom(schema)
-    kept = [pair for pair in schema.attributes if pair.first.decode() not in names]
-    del rest.attributes[:]
-    rest.attributes.extend(kept)
-    return rest
+def as_cloned(schema: pb.TableSchema, left_out: Collection[str] = ()) -> pb.TableSchema:
+    """The schema that the target gets: without some attributes of the table, and with VERSIONS of each family.
+
+    Without VERSIONS it is 1, but HBase 1.x then fails to read the schema (seen on 1.7.2: "Cannot parse null string").
+    """
+    cloned = pb.TableSchema()
+    cloned.CopyFrom(schema)
+    kept = [pair for pair in schema.attributes if pair.first.decode() not in left_out]
+    del cloned.attributes[:]
+    cloned.attributes.extend(kept)
+    for family in cloned.column_families:
+        if all(pair.first != b"VERSIONS" for pair in family.attributes):
+            family.attributes.add(first=b"VERSIONS", second=b"1")
+    return cloned

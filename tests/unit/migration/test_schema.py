@@ -8,7 +8,7 @@ import pytest
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.versions import release_of
-from walferry.migration.schema import Fit, fit, without
+from walferry.migration.schema import Fit, as_cloned, fit
 
 
 def target(*refused: str, version: str = "2.6.3") -> HBaseClient:
@@ -37,7 +37,7 @@ def test_only_the_tuning_that_the_target_refuses_is_left_out() -> None:
     assert fit(target("MAX_FILESIZE"), source) == Fit(("MAX_FILESIZE",), "no MAX_FILESIZE", refused=False)
     both = fit(target("MAX_FILESIZE", "SPLIT_POLICY"), source)
     assert both == Fit(("SPLIT_POLICY", "MAX_FILESIZE"), "no MAX_FILESIZE", refused=False)
-    assert TableDescriptor(without(source.schema, both.left_out)).attributes == {"OWNER": "x"}
+    assert TableDescriptor(as_cloned(source.schema, both.left_out)).attributes == {"OWNER": "x"}
     assert len(source.attributes) == 3
 
 
@@ -62,3 +62,13 @@ def test_what_only_some_versions_can_read_is_refused_though_no_master_looks(
     found = fit(target(version=version), new_table("t", {"f": {attribute: "prefix_tree"}}))
     assert found.refused == refused
     assert ("family f has" in found.reason) == refused
+
+
+def test_versions_are_stated_for_masters_that_cannot_do_without() -> None:
+    source = new_table("t", {"f": {"TTL": "9"}, "g": {"VERSIONS": "3"}})
+    cloned = TableDescriptor(as_cloned(source.schema))
+    assert {name: dict(family.attributes) for name, family in cloned.families.items()} == {
+        "f": {"TTL": "9", "VERSIONS": "1"},
+        "g": {"VERSIONS": "3"},
+    }
+    assert cloned.families["f"].effective == source.families["f"].effective
