@@ -69,6 +69,10 @@ class WalKeyError(UsageError):
     """An encrypted WAL cannot be opened for want of its key, or with a wrong one; the file itself may be whole."""
 
 
+class WrongWalKeyError(WalKeyError):
+    """None of the keys opens a WAL: another one wrapped the file's own, or its header is damaged."""
+
+
 class SidesDifferError(WalferryError):
     """The comparison found an unexplained difference."""
 

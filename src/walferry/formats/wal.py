@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError, WalKeyError
+from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError, WalKeyError, WrongWalKeyError
 from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
@@ -134,9 +134,9 @@ class WalReader:
 
     The constructor reads the header. It raises UnfinishedInputError when the file ends before it does (empty files
     included), DamagedInputError when it is not a WAL, UnreadableInputError for kinds of file that are not read, unknown
-    codecs and writers among them, WalKeyError for an encrypted one whose key is not among `keys`. Iteration raises
-    DamagedInputError (facts `file`, `offset` of the first entry that cannot be read, `reason`) after all entries before
-    it. An unfinished file is not an error: see `ending`.
+    codecs and writers among them, WalKeyError for an encrypted one without keys, WrongWalKeyError for one that none of
+    `keys` opens. Iteration raises DamagedInputError (facts `file`, `offset` of the first entry that cannot be read,
+    `reason`) after all entries before it. An unfinished file is not an error: see `ending`.
 
     Memory: the batch given out last and the next one. A batch has `batch_bytes`, or, when an entry does not fit, up to
     one and a half times that entry.
@@ -330,9 +330,9 @@ class WalReader:
                 continue
             except ValueError as error:
                 raise self._damaged(len(MAGIC), str(error)) from None
-        raise WalKeyError(
-            f"{self._file} is encrypted by another key than {' and '.join(known)}: unwrapped by it, the file's own key "
-            "does not match its digest. Configure the key that the source's servers used when they wrote it",
+        raise WrongWalKeyError(
+            f"{self._file} is encrypted by another key than {' and '.join(known)}, or its header's key is damaged: "
+            "unwrapped, it does not match its digest. Configure the key that the source's servers used to write it",
             file=self._file,
         )
 

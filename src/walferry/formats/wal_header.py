@@ -9,6 +9,7 @@ from walferry.formats.value_codecs import ALGORITHMS, CODECS
 WRITERS = {"ProtobufLogWriter", "AsyncProtobufLogWriter", "SecureProtobufLogWriter", "SecureAsyncProtobufLogWriter"}
 CODEC = "org.apache.hadoop.hbase.regionserver.wal.WALCellCodec"
 SECURE_CODEC = "org.apache.hadoop.hbase.regionserver.wal.SecureWALCellCodec"
+PHOENIX_CODEC = "org.apache.hadoop.hbase.regionserver.wal.IndexedWALEditCodec"
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,20 @@ def algorithm_name(number: int) -> str:
 def why_unreadable(header: WalHeader) -> str | None:
     """Why a WAL with this header cannot be read; None for one that can."""
     if header.writer not in {*WRITERS, None}:
-        return f"WAL of an unknown writer, {header.writer}"
+        return f"WAL of an unknown writer, {header.writer}: those of {', '.join(sorted(WRITERS))} are read"
     if header.codec not in {CODEC, SECURE_CODEC, None}:
-        return f"WAL with cells of an unknown codec, {header.codec}"
+        phoenix = " of Phoenix" if header.codec == PHOENIX_CODEC else ""
+        return (
+            f"WAL with cells of an unknown codec{phoenix}, {header.codec}: only logs without the setting "
+            "hbase.regionserver.wal.codec are read; remove it at the source and start anew when its old logs are gone"
+        )
     if header.encryption_key is not None and header.codec != SECURE_CODEC:
         return f"encrypted WAL with cells of the codec {header.codec}, which does not encrypt"
     if header.encryption_key is None and header.codec == SECURE_CODEC and header.compressed:
         return "compressed WAL of SecureWALCellCodec without a key, which HBase itself does not read"
     if header.encryption_key is None and header.value_codec not in {*CODECS, None}:
-        return f"WAL with values compressed by {header.value_codec}, not by {', '.join(CODECS)}"
+        return (
+            f"WAL with values compressed by {header.value_codec}: set hbase.regionserver.wal.value.compression.type at "
+            f"the source to one of {', '.join(CODECS)}, and start anew when its old logs are gone"
+        )
     return None

@@ -11,7 +11,15 @@ from typing import Literal
 import requests
 
 from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
-from walferry.errors import GapError, TransientError, UnreadableInputError, UsageError, WalferryError, WalKeyError
+from walferry.errors import (
+    DamagedInputError,
+    GapError,
+    TransientError,
+    UnreadableInputError,
+    UsageError,
+    WalferryError,
+    WalKeyError,
+)
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.thrift import connect
@@ -301,6 +309,8 @@ def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Fi
         except (UnreadableInputError, WalKeyError) as error:
             yield Finding("refuse", "WAL codec", str(error))
             return
+        except DamagedInputError:
+            continue  # that log's damage is found by a replay, if it is read
 
 
 def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:

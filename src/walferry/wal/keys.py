@@ -6,6 +6,8 @@
                                 alias=password (HBase: KeyStoreKeyProvider)
     WALFERRY_WAL_KEY_NAME       the key's name in it, or several, separated by commas: the values of
                                 hbase.crypto.wal.key.name, hbase.crypto.master.key.name, …; default: all keys
+    WALFERRY_WAL_KEY_DAMAGED    names of WAL files, separated by commas, whose own key is damaged, as an operator says
+                                who knows that the keys above are right: such a file counts as damaged from its start
 
 Every process that reads WALs needs them; `spark.session` hands them on to Spark's executors. No message shows a key or
 a password.
@@ -25,7 +27,8 @@ from walferry.formats.key_stores import WrongPasswordError, secret_keys
 KEY_HEX = "WALFERRY_WAL_KEY_HEX"
 KEY_STORE = "WALFERRY_WAL_KEY_STORE"
 KEY_NAME = "WALFERRY_WAL_KEY_NAME"
-KEY_VARIABLES = (KEY_HEX, KEY_STORE, KEY_NAME)
+KEY_DAMAGED = "WALFERRY_WAL_KEY_DAMAGED"
+KEY_VARIABLES = (KEY_HEX, KEY_STORE, KEY_NAME, KEY_DAMAGED)
 
 
 def master_keys() -> Mapping[str, bytes]:
@@ -33,15 +36,23 @@ def master_keys() -> Mapping[str, bytes]:
     in_hex, store = os.environ.get(KEY_HEX), os.environ.get(KEY_STORE)
     if in_hex:
         try:
-            return {KEY_HEX: bytes.fromhex(in_hex)}
+            key = bytes.fromhex(in_hex)
         except ValueError:
             raise WalKeyError(f"{KEY_HEX} is no hex number: set it to the 32 digits of an AES key") from None
+        if len(key) not in (16, 24, 32):
+            raise WalKeyError(f"{KEY_HEX} has {len(key)} bytes: set it to the 32, 48 or 64 digits of an AES key")
+        return {KEY_HEX: key}
     if not store:
         raise WalKeyError(
             f"no key is configured: set {KEY_STORE} to the source's hbase.crypto.keyprovider.parameters, with a path "
             f"on this machine, or {KEY_HEX} to the key"
         )
     return _of_store(store, os.environ.get(KEY_NAME, ""))
+
+
+def is_damaged(name: str) -> bool:
+    """Whether the operator says of a WAL file that its own key is damaged."""
+    return name in (named.strip() for named in os.environ.get(KEY_DAMAGED, "").split(","))
 
 
 @lru_cache(maxsize=4)
@@ -62,7 +73,8 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
         ) from error
     except WrongPasswordError:
         raise WalKeyError(
-            f"the password does not open the key store {uri.path}: set `password` or `passwordFile` in {KEY_STORE}"
+            f"the password does not open the key store {uri.path}, or the store is damaged: set `password` or "
+            f"`passwordFile` in {KEY_STORE}"
         ) from None
     except ValueError as error:
         raise WalKeyError(f"the key store {uri.path} cannot be read: {error}") from None

@@ -11,14 +11,21 @@ from posixpath import basename
 import numpy as np
 import pyarrow as pa
 
-from walferry.errors import DamagedInputError, GapError, TransientError, UnfinishedInputError, WalKeyError
+from walferry.errors import (
+    DamagedInputError,
+    GapError,
+    TransientError,
+    UnfinishedInputError,
+    WalKeyError,
+    WrongWalKeyError,
+)
 from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
-from walferry.formats.wal import Ending, EntryBatch, WalReader
+from walferry.formats.wal import MAGIC, Ending, EntryBatch, WalReader
 from walferry.formats.wal_header import WalHeader
 from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
-from walferry.wal.keys import master_keys
+from walferry.wal.keys import KEY_DAMAGED, is_damaged, master_keys
 
 CLOSE_SECONDS = 20.0
 BATCH_BYTES = 16 << 20
@@ -122,8 +129,7 @@ class Wal:
         while True:
             path = self.locate().path
             try:
-                chunks = self._file_system.read(path, 0, _HEADER_BYTES)
-                return WalReader(chunks, self._name, batch_bytes=_HEADER_BYTES, keys=master_keys).header
+                return self._reader(path, self._file_system.read(path, 0, _HEADER_BYTES), _HEADER_BYTES).header
             except FileNotFoundError:
                 continue  # moved between locating and reading it
             except UnfinishedInputError:
@@ -137,7 +143,7 @@ class Wal:
             ending = Ending.UNFINISHED
             try:
                 if reader is None:
-                    reader = self._reader(now.path)
+                    reader = self._reader(now.path, self._file_system.read(now.path), self._batch_bytes)
                 else:
                     reader.resume(self._file_system.read(now.path, reader.needs))
                 for batch in reader:
@@ -161,15 +167,24 @@ class Wal:
                 )
             time.sleep(0.5)
 
-    def _reader(self, path: str) -> WalReader:
+    def _reader(self, path: str, chunks: Iterable[bytes], batch_bytes: int) -> WalReader:
         recovered = f"/{RECOVERED_EDITS}/" in path
-        return WalReader(
-            self._file_system.read(path),
-            self._name,
-            batch_bytes=self._batch_bytes,
-            recovered=recovered,
-            keys=master_keys,
-        )
+        try:
+            return WalReader(chunks, self._name, batch_bytes=batch_bytes, recovered=recovered, keys=master_keys)
+        except WrongWalKeyError as error:
+            if is_damaged(basename(self._name)):
+                reason = f"the key in its header is damaged, according to {KEY_DAMAGED}"
+                raise DamagedInputError(
+                    f"{self._name} is damaged at byte {len(MAGIC)}: {reason}",
+                    file=self._name,
+                    offset=len(MAGIC),
+                    reason=reason,
+                ) from None
+            raise WrongWalKeyError(
+                f"{error.message}. If that key opens other WALs of their time, this file is damaged: add its name to "
+                f"{KEY_DAMAGED}, and it goes into quarantine like other damaged files",
+                **error.facts,
+            ) from None
 
 
 def _no_trailer(name: str, reader: WalReader) -> UnfinishedInputError:
