@@ -92,11 +92,6 @@ class Family:
         return self.attributes.get("NEW_VERSION_BEHAVIOR", "false").lower() == "true"
 
     @property
-    def index_block_encoding(self) -> str:
-        """NONE or PREFIX_TREE"""
-        return self.attributes.get("INDEX_BLOCK_ENCODING", "NONE").upper()
-
-    @property
     def compression(self) -> str:
         """NONE, SNAPPY, ..."""
         return self.attributes.get("COMPRESSION", "NONE").upper()

@@ -45,8 +45,6 @@ class Release:
     that lacks it, and restarts while a peer names it, does not start"""
     replication_may_be_off: bool = False
     """whether `hbase.replication` may be off (until HBASE-16040): then no region server takes replicated edits"""
-    reads_encoded_indexes: bool = False
-    """whether it can read files with an INDEX_BLOCK_ENCODING (HBASE-27314; 2.5.0 cannot)"""
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     tried: bool = False
@@ -79,12 +77,12 @@ RELEASES = (
     Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, replication_may_be_off=True),
     Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
-    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True, reads_encoded_indexes=True),
-    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, reads_encoded_indexes=True, queues=By.MASTER),
+    Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),
+    Release((3, 0), By.MASTER, By.MASTER, True, True, True, True, True, queues=By.MASTER),
 )  # fmt: skip
 FAMILY_VALUES: Mapping[tuple[str, str], tuple[tuple[int, int], tuple[int, int] | None]] = {
     ("DATA_BLOCK_ENCODING", "PREFIX_TREE"): ((1, 4), (2, 0)),  # removed by HBASE-19179
-    ("INDEX_BLOCK_ENCODING", "PREFIX_TREE"): ((2, 6), None),  # HBASE-27329
+    ("INDEX_BLOCK_ENCODING", "PREFIX_TREE"): ((2, 6), None),  # HBASE-27314, HBASE-27329; 2.5.0 lacks it
 }
 """values of a family's attributes that only some versions know, though no master checks them: since which row of the
 table, and from which row on no more. Regions of other versions do not open (seen on 2.6.3), or read wrong indexes"""

@@ -324,11 +324,6 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
             yield refuse(f"family {family.name} stores MOB files, which are not copied yet")
         if family.new_version_behavior:
             yield refuse(f"family {family.name} has NEW_VERSION_BEHAVIOR, whose result depends on sequence numbers")
-        if family.index_block_encoding != "NONE" and not target.release.reads_encoded_indexes:
-            yield refuse(
-                f"family {family.name} has INDEX_BLOCK_ENCODING {family.index_block_encoding}, which HBase "
-                f"{target.version()} cannot read: set it to NONE and compact the table (major_compact)"
-            )
         if "ENCRYPTION" in family.attributes:
             yield Finding(
                 "warn", pair.source, f"family {family.name} is encrypted: the target opens its files only with the "

@@ -17,7 +17,7 @@ from walferry.hbase import peers, table_states
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import TableNotFoundError, ZooKeeperError
-from walferry.hbase.versions import RELEASES, TRIED, By, Release, release_of
+from walferry.hbase.versions import RELEASES, TRIED, By, Release, knows, release_of
 from walferry.hbase.zookeeper import parse_znode
 
 ENDPOINT = peers.PINNING_ENDPOINT
@@ -89,6 +89,17 @@ def test_only_what_the_tests_boot_counts_as_tried() -> None:
     assert release_of("2.5.7-hadoop3").tried
     others = ("1.4.13", "2.3.7", "3.0.0", "Unknown", "2.2.3.7.1.7.0-551", "1.7.1-cdh9")
     assert not any(release_of(version).tried for version in others)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "since", "last"),
+    [("INDEX_BLOCK_ENCODING", "2.6.3", "3.0.0"), ("DATA_BLOCK_ENCODING", "1.4.13", "1.7.2")],
+)
+def test_an_encoding_is_known_from_one_version_to_another(attribute: str, since: str, last: str) -> None:
+    versions = ["1.4.13", "1.7.2", "2.2.3", "2.5.7", "2.6.3", "3.0.0"]
+    read = [version for version in versions if knows(release_of(version), attribute, "PREFIX_TREE")]
+    assert (read[0], read[-1]) == (since, last)
+    assert all(knows(release_of(version), attribute, "NONE") for version in versions)
 
 
 def test_the_rows_are_in_order() -> None:
@@ -195,7 +206,6 @@ def test_the_table_of_the_documentation_is_this_one() -> None:
             yes[release.switches_peers],
             "ZooKeeper" if release.queues is By.ZOOKEEPER else "a table",
             yes[release.replication_may_be_off],
-            yes[release.reads_encoded_indexes],
         ]
         for release in RELEASES
     ]

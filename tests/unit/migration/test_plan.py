@@ -120,19 +120,6 @@ def test_a_durability_that_acknowledges_too_early_is_told(durability: str, what:
     assert what in finding.message
 
 
-@pytest.mark.parametrize(("version", "levels"), [("1.7.2", ["refuse"]), ("2.5.7", ["refuse"]), ("2.6.3", [])])
-def test_files_with_an_index_that_an_older_target_cannot_read_are_refused(version: str, levels: list[str]) -> None:
-    empty = SimpleNamespace(
-        table_enabled=lambda table: True, table_exists=lambda table: False,
-        release=release_of(version), version=lambda: version,
-    )  # fmt: skip
-    client, pair = cast(HBaseClient, empty), TablePair(source="t", target="t")
-    found = list(_table(client, client, pair, new_table("t", {"f": {"INDEX_BLOCK_ENCODING": "PREFIX_TREE"}})))
-    assert [finding.level for finding in found] == levels
-    assert all(f"which HBase {version} cannot read" in finding.message for finding in found)
-    assert list(_table(client, client, pair, new_table("t", {"f": {"INDEX_BLOCK_ENCODING": "none"}}))) == []
-
-
 def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:
     refusals = [Finding("refuse", "a", "is disabled"), Finding("refuse", "b", "is not there")]
     with pytest.raises(UsageError) as caught:
