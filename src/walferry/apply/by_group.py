@@ -16,6 +16,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.apply.by_row import WriteTimes
+from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
@@ -81,12 +82,13 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
-    moved = Moved(file.name)
+    moved, numbers = Moved(file.name), Numbers(file.name)
     wal = task.route.open(file)
     try:
         for batch in wal:
             selected = tally.add(batch)
             events += region_events(batch, file.name, selected)
+            numbers.add(batch, selected)
             for refusal in unreadable_markers(batch, file.name, task.route.tables):
                 if task.concerns(refusal):
                     refusals.append(refusal)
@@ -105,7 +107,9 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             del batch  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
-    return FileReport(file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits())
+    return FileReport(
+        file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits(), numbers.spans()
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from walferry.apply.numbers import NumberSpan
 from walferry.apply.region_events import RegionEvent
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import index_cells
@@ -81,6 +82,8 @@ class FileReport:
     events: tuple[RegionEvent, ...] = ()
     """what happened to regions of the wanted tables; all of it, if the report is complete"""
     moved: tuple[MovedEdits, ...] = ()
+    numbers: tuple[NumberSpan, ...] = ()
+    """of the regions of the wanted tables; all of them, if the report is complete"""
 
 
 SAMPLE_BYTES = 256 << 10

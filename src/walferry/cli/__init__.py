@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 for verb in (
     runs.plan, runs.start, runs.status, runs.pause, runs.resume, runs.abort, replay.replay, comparisons.verify,
-    comparisons.accept, runs.report,
+    comparisons.accept, comparisons.accept_numbers, runs.report,
 ):  # fmt: skip
     app.command()(verb)
 wal_app = typer.Typer(help="Inspect WAL files.", no_args_is_help=True)

@@ -1,7 +1,8 @@
-"""`walferry verify` and `walferry accept`: compare both sides now, accept rows that are not in the log."""
+"""`walferry verify`, `accept` and `accept-numbers`: compare both sides now, decide about what is not in the log."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -76,3 +77,28 @@ def accept(
         print(f"{'would accept' if dry_run else 'accepted'} {item['row']} of {item['table']}: {item['detail']}")
     if not as_json and len(items) > SHOWN:
         print(f"and {len(items) - SHOWN} more rows of {table}; all of them with --json")
+
+
+def accept_numbers(
+    name: RunName,
+    table: Annotated[str, typer.Option(help="source table")],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Accept that numbers are missing in the log of a table, because its writers skip the log (SKIP_WAL).
+
+    This covers the places found until now. Any other cause means that a WAL was lost: abort and start over.
+    """
+    from walferry.replay import numbering
+
+    with existing(ledger) as book:
+        run = book.of(book.find(name).run_id)
+        gaps = numbering.accept(run, table, reason, owner(), dry_run=dry_run)
+    if as_json:
+        print_json({"run": run.run_id, "dry_run": dry_run, "accepted": [asdict(gap) for gap in gaps]})
+    for gap in [] if as_json else gaps[:SHOWN]:
+        print(f"{'would accept' if dry_run else 'accepted'}: {numbering.describe(gap)}")
+    if not as_json and len(gaps) > SHOWN:
+        print(f"and {len(gaps) - SHOWN} more places; all of them with --json")

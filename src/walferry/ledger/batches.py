@@ -15,6 +15,16 @@ Change = Callable[[Connection], None]
 """something to record in the transaction of something else"""
 
 
+def in_one(*changes: Change) -> Change:
+    """Several changes as one."""
+
+    def change(connection: Connection) -> None:
+        for each in changes:
+            each(connection)
+
+    return change
+
+
 class Batches:
     """The batch that one run applies now, and its pieces. A run has at most one; it is gone once it is recorded.
 

@@ -26,6 +26,7 @@ from walferry.ledger.database import Database
 from walferry.ledger.leases import Leases
 from walferry.ledger.log import Log
 from walferry.ledger.notes import Notes
+from walferry.ledger.numbers import Numbers
 from walferry.ledger.objects import Objects
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
@@ -64,6 +65,7 @@ class RunLedger:
         self.leases = Leases(store, run_id)
         self.log = Log(store, run_id)
         self.staged = Staged(store, run_id)
+        self.numbers = Numbers(store, run_id)
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)

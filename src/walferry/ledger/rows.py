@@ -109,6 +109,34 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
+class RegionNumber:
+    """The last applied entry of a region."""
+
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    number: int = field(metadata={"column": "last_number"})
+    file: str
+    edit: bool
+    """otherwise it is a marker"""
+
+
+@dataclass(frozen=True)
+class NumberGap:
+    """Numbers of a region, both included, that no file has, and a person's decision that nothing was lost there."""
+
+    table: str = field(metadata={"column": "table_name"})
+    region: str
+    first: int = field(metadata={"column": "first_missing"})
+    last: int = field(metadata={"column": "last_missing"})
+    file_before: str
+    file_after: str
+    found_ms: int
+    accepted_ms: int | None = None
+    accepted_by: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class Position:
     """A position in the log of one WAL group: byte `offset` of the file with this `number` in its name."""
 

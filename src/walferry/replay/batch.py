@@ -29,9 +29,9 @@ from walferry.clock import now_ms
 from walferry.errors import DamagedInputError, GapError
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Piece, Round
-from walferry.ledger.batches import Change
+from walferry.ledger.batches import Change, in_one
 from walferry.refusals import ANY_REGION, ANY_TABLE
-from walferry.replay import lineage
+from walferry.replay import lineage, numbering
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError, resource
 from walferry.replay.pieces import apply_pieces, cut_groups
@@ -231,7 +231,8 @@ def _record_group(
     # Too late for the edits of these files, but nothing of a table whose history broke is applied from here on.
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
-    record(run, now, told, run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence))
+    done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence)
+    record(run, now, told, in_one(numbering.follow(run, now, calm), done))
     return outcome
 
 
@@ -384,7 +385,8 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     before, after = _follow(work, parts, tables)
     pieces = run.ledger.batches.pieces()
     work.guard()
-    record(run, parts, lineage.changes(before, after, tables, batch.regions), run.ledger.batches.end(work.fence))
+    end = in_one(numbering.follow(run, parts, tables), run.ledger.batches.end(work.fence))
+    record(run, parts, lineage.changes(before, after, tables, batch.regions), end)
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
     latest = run.ledger.rounds.last()
@@ -418,6 +420,7 @@ def _part(report: FileReport, tables: Collection[str]) -> FileReport:
         withheld=tuple(item for item in report.withheld if item.table in tables),
         events=tuple(item for item in report.events if item.table in tables),
         moved=tuple(item for item in report.moved if item.table in tables),
+        numbers=tuple(item for item in report.numbers if item.table in tables),
     )
 
 
