@@ -14,13 +14,28 @@ import yaml
 
 from booting import laid_out
 from integration.migration.command import walferry
-from integration.migration.moves import fill, spec_keys, unique, visible
+from integration.migration.moves import (
+    as_if_copied,
+    begin,
+    fill,
+    make_spec,
+    run_of,
+    spark,
+    spec_keys,
+    unique,
+    visible,
+)
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
 from versions.test_migration import under_load
+from walferry.checks.gates import before_cutover
 from walferry.embedded.cluster import Cluster
 from walferry.embedded.environment import Environment, Settings
+from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
+from walferry.replay import numbering, staged
+from walferry.replay.follower import replay
 from walferry.storage import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -105,3 +120,77 @@ def test_logs_that_the_cleaner_has_deleted_are_applied_from_their_copies(
             run = ledger.of(f"{name}-1")
             assert run.log.applied(lost) == lost
             assert [o.state for o in run.objects.all() if o.kind == "folder"] == ["removed"]
+
+
+def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one_is_applied(
+    source: Cluster, target: Cluster, tmp_path: Path
+) -> None:
+    """Nothing copies here unless the test says so."""
+    table = unique()
+    stage = str(source.address.webhdfs).replace("http://", "webhdfs://") + "/copies"
+    with run_of(make_spec(source, target, [table], protect="stage", stage=stage), tmp_path) as run:
+        here = run.source
+        here.create_table(table, {"f": {}})
+        begin(run)
+        as_if_copied(run, table)
+
+        def write(value: bytes) -> None:
+            for number in range(5):
+                here.put(table, [Cell(b"r%d" % number, b"f", value, value)])
+
+        def roll() -> None:
+            for server in here.servers():
+                here.roll_wal(server)
+
+        def closed() -> set[str]:
+            """Logs past the fence that are closed."""
+            roll()
+            time.sleep(1)
+            return {file.name for file in run.source_log.live() if run.fences().starts_by(file)} - current()
+
+        def current() -> set[str]:
+            newest = {file.group: file.name for file in run.source_log.live()}
+            return set(newest.values())
+
+        def until_deleted(names: set[str]) -> None:
+            here.flush_table(table)
+            roll()
+            deadline = time.monotonic() + 120
+            while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
+                assert time.monotonic() < deadline
+                time.sleep(1)
+
+        write(b"1")
+        replay(run, spark(), until=lambda: True)
+        for _ in range(2):  # numbers without entries, as a snapshot of an idle table takes them
+            here.flush_table(table)
+        write(b"2")
+        replay(run, spark(), until=lambda: True)
+        assert numbering.faults(run.ledger) == []
+
+        known = closed()
+        staged.tend(run)
+        write(b"3")
+        lost = closed() - known
+        assert lost
+        until_deleted(lost)
+        write(b"4")
+        replay(run, spark(), until=lambda: True)
+        (gap,) = run.ledger.numbers.gaps()
+        assert (gap.table, gap.last - gap.first + 1 >= 5) == (table, True)
+        with pytest.raises(GateShutError, match=f"region {gap.region} of {table} has no entries {gap.first} to"):
+            before_cutover(run)
+        answer = walferry(tmp_path, "accept-numbers", run.run_id, "--table", table, "--reason", "a test")
+        assert answer.stdout.startswith("accepted: region "), answer.stderr
+        assert numbering.faults(run.ledger) == []
+
+        write(b"5")
+        copied = closed()
+        staged.tend(run)
+        assert copied <= staged.kept(run)
+        until_deleted(copied)
+        write(b"6")
+        replay(run, spark(), until=lambda: True)
+        assert numbering.faults(run.ledger) == []
+        columns = {column for _, column, _ in visible(target, table)}
+        assert columns == {b"f:1", b"f:2", b"f:4", b"f:5", b"f:6"}

@@ -7,7 +7,15 @@ from airflow.sdk.observability import stats
 from walferry.watch.watch import RunFacts
 
 PREFIX = "walferry"
-GAUGES = ("lag_seconds", "backlog_bytes", "edits_per_second", "gaps", "quarantine", "time_to_loss_seconds")
+GAUGES = (
+    "lag_seconds",
+    "backlog_bytes",
+    "edits_per_second",
+    "gaps",
+    "quarantine",
+    "time_to_loss_seconds",
+    "log_kept_bytes",
+)
 
 
 def emit(facts: RunFacts, source: str) -> None:

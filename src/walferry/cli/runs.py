@@ -119,6 +119,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"{facts['run']}: {status_line(facts)}")
         print(f"{facts['state']}: {facts['cause']}")
         print(f"next step: {facts['next_step']}")
+        if facts["log"] is not None:
+            print(f"{'WARNING: ' if facts['log']['late'] else ''}{facts['log']['text']}")
 
 
 def pause(

@@ -47,6 +47,8 @@ class Release:
     """whether `hbase.replication` may be off (until HBASE-16040): then no region server takes replicated edits"""
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
+    skips_numbers: bool = False
+    """whether an increment or append takes two sequence numbers, the second without an entry in the log"""
     tried: bool = False
     """whether walferry's tests run on the very minor version that was asked for"""
     tried_as_target: bool = False
@@ -72,9 +74,12 @@ RELEASES = (
     # Read from the protocols (Master.proto, Admin.proto) and classes of each branch.
     Release(
         (1, 4), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
-        has_endpoint=False, replication_may_be_off=True,
+        has_endpoint=False, replication_may_be_off=True, skips_numbers=True,
     ),
-    Release((1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False, replication_may_be_off=True),
+    Release(
+        (1, 5), By.ZOOKEEPER, By.ZOOKEEPER, False, False, False, False, False,
+        replication_may_be_off=True, skips_numbers=True,
+    ),
     Release((2, 0), By.MASTER, By.MASTER, True, True, False, True, False, has_endpoint=False),
     Release((2, 2), By.MASTER, By.MASTER, True, True, True, True, False),
     Release((2, 6), By.MASTER, By.MASTER, True, True, True, True, True),

@@ -10,7 +10,7 @@ from typing import Literal
 
 import requests
 
-from walferry.apply.sink_settings import CHUNK, TIMEOUT, SinkSettings, sink_settings
+from walferry.apply.sink_settings import CHUNK, REPLICATION, TIMEOUT, SinkSettings, sink_settings
 from walferry.errors import (
     DamagedInputError,
     GapError,
@@ -27,7 +27,7 @@ from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.schema import Fit, fit
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
-from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
+from walferry.replay.retention import KEEP_HOURS, MOST_ASKED, TTL, retention_of
 from walferry.replay.staged import try_writing
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
@@ -182,11 +182,21 @@ def _peer(source: HBaseClient) -> Iterator[Finding]:
             "refuse", "protect", "the source keeps its replication queues in a table, which walferry cannot read yet: "
             f"whether its WALs are kept could not be known. {instead}",
         )  # fmt: skip
+    if source.release.replication_may_be_off and _replication_is_off(source):
+        yield Finding(
+            "refuse", "protect", f"{REPLICATION} is false at the source: its region servers keep nothing for a peer. "
+            f"{instead}",
+        )  # fmt: skip
     if source.peers_may_change() is False:
         yield Finding(
             "refuse", "protect", "replication peers cannot be changed at the source now, so none can keep its WALs; "
             f"allow it (peer_modification_switch true in HBase's shell). {instead}",
         )  # fmt: skip
+
+
+def _replication_is_off(source: HBaseClient) -> bool:
+    answers = (source.settings(server) for server in source.servers()[:MOST_ASKED])
+    return any((found or {}).get(REPLICATION) == "false" for found in answers)
 
 
 def _stage(url: str, source: HBaseClient, wals: Sequence[WalFile]) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from walferry.hbase.errors import TableNotFoundError
 from walferry.ledger import Position, SeenFile
 from walferry.load import unhindered_s
 from walferry.replay.idle import idle_servers
-from walferry.replay.protect import not_applied, way_of
+from walferry.replay.protect import not_applied, take_stock, way_of
 from walferry.run.facts import FenceFacts, Lines, keep_lines
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
@@ -265,6 +265,7 @@ def start_fence(run: Run) -> FenceFacts:
         positions = run.ledger.log.set_fence("start", _start_positions(cut))
         record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
         keep_lines(run, "applied", cut.before if known else {})
+        take_stock(run, cut.files)
         return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
 
     return FenceFacts.model_validate(run.once("fence", work))
@@ -311,6 +312,7 @@ def see(run: Run, cut: Cut) -> list[WalFile]:
     record_seen(run, wanted, sealed=below)
     if cut.whole:
         run.ledger.log.fold({file.name for file in cut.files})
+        take_stock(run, cut.files)
     return [file for file in wanted if file.name in below]
 
 

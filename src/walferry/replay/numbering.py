@@ -7,7 +7,7 @@ borders are looked at: a file cannot lose its middle. Numbers without an entry c
 
 - the flush of a region: one before its first marker. Of an empty region no marker follows (so does a snapshot of an
   idle region: HRegion.internalPrepareFlushCache). After an edit a region is not empty, after a marker it may be. How
-  often it was flushed then is unknown: a number per minute is let pass.
+  often it was flushed then is unknown: a number per minute is let pass, and EMPTY_FLUSHES more.
 - an opening, or a bulk load: one before its marker.
 - an increment or an append before 2.0: one after its entry.
 - edits that are not logged (SKIP_WAL): any number. A person must say so (`walferry accept-numbers`).
@@ -31,6 +31,9 @@ from walferry.run.run import Run
 from walferry.wal.files import parse_wal_name
 
 log = logging.getLogger(__name__)
+
+EMPTY_FLUSHES = 3
+"""of a region to which nothing was written since its last marker, besides one per minute"""
 
 
 def follow(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> Change:
@@ -73,7 +76,7 @@ def _allowed(before: RegionNumber, span: NumberSpan, skips: bool) -> int:
     if not before.edit:
         begun = parse_wal_name(before.file)
         minutes = (span.begins_ms - begun.number) / 60_000 if begun else 0
-        most += 1 + max(0, int(minutes))
+        most += EMPTY_FLUSHES + max(0, int(minutes))
     return most
 
 

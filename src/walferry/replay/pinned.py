@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.peers import PINNING_ENDPOINT
 from walferry.ledger.rows import ClusterObject
 from walferry.load import unhindered_s
 from walferry.replay.objects import made, plan_own
-from walferry.replay.retention import KEEP_HOURS
+from walferry.replay.retention import KEEP_HOURS, retention_now
+from walferry.run.exposure import Exposure, note_exposure
 from walferry.run.run import Run
-from walferry.wal.files import Place, list_live, list_wals
+from walferry.wal.files import Place, WalFile, list_live, list_wals
 
 log = logging.getLogger(__name__)
 
@@ -154,3 +157,24 @@ def why_missing(run: Run, name: str) -> str:
 
 def tend(run: Run) -> None:
     """The peer needs nobody."""
+
+
+def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+    """Note how much of the source's disk WALs take that only the run's peers still keep: past their time to live, and
+    in no other peer's queue. `listed`: a listing of the whole archive."""
+    retention = retention_now(run)
+    own = [item.name for item in _own_peers(run)]
+    mine = kept(run)
+    others = {name for peer in run.source.peers() if peer not in own for name in kept(run, peer)}
+    deadline = now_ms() - retention.ttl_seconds * 1000
+    held = [
+        file for file in listed
+        if file.place is Place.ARCHIVED and file.modified_ms < deadline and file.name in mine - others
+    ]  # fmt: skip
+    note_exposure(
+        run.ledger,
+        Exposure(
+            f"peer {own[-1] if own else run.peer}", len(held), sum(file.length for file in held), True, None, None,
+            retention.ttl_seconds, retention.assumed, now_ms(),
+        ),
+    )  # fmt: skip

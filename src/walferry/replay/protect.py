@@ -7,7 +7,7 @@ keep the WALs at the source; `staged` (`protect: stage`) copies each of them to 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from walferry.errors import GateShutError
 from walferry.replay import pinned, staged
 from walferry.replay.objects import release
 from walferry.run.run import Run
+from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,9 @@ class Protection(Protocol):
 
     def tend(self, run: Run) -> float | None:
         """Do what must happen beside all phases. Returns after how many seconds to do it again; None: never again."""
+
+    def take_stock(self, run: Run, listed: Sequence[WalFile]) -> None:
+        """Note what is kept (`run.exposure`), given a listing of the whole archive."""
 
     def why_missing(self, run: Run, name: str) -> str:
         """What probably happened to a file that was kept and is missing, as a sentence without its full stop."""
@@ -86,6 +90,14 @@ def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
 def protect(run: Run) -> dict[str, Any]:
     """The phase `protect`: begin to keep the source's log."""
     return run.once("protect", lambda: way_of(run).begin(run))
+
+
+def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+    """Note what is kept, given a listing of the whole archive; nothing depends on it, so what fails is only logged."""
+    try:
+        way_of(run).take_stock(run, listed)
+    except WalferryError as error:
+        log.warning("how much of the source's log is kept is unknown: %s", error)
 
 
 def not_applied(run: Run, kept: Collection[str]) -> set[str]:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from walferry.clock import now_ms
 from walferry.hbase.client import HBaseClient
+from walferry.run.run import Run
 
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
 """how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
 TTL = "hbase.master.logcleaner.ttl"
 INTERVAL = "hbase.master.cleaner.interval"
+ASK_SECONDS = 600.0
+_NOTE = "retention of the source's log"
 MOST_ASKED = 3
 """servers; those of a cluster usually have the same configuration, also as their master"""
 
@@ -39,6 +43,17 @@ def retention_of(source: HBaseClient) -> Retention:
         min(_seconds(found.get(TTL), default.ttl_seconds) for found in answers),
         min(_seconds(found.get(INTERVAL), default.interval_seconds) for found in answers),
     )
+
+
+def retention_now(run: Run) -> Retention:
+    """The settings of a run's source, asked for every ten minutes."""
+    kept = run.ledger.notes.get(_NOTE)
+    if kept is not None and now_ms() - kept["at_ms"] < ASK_SECONDS * 1000:
+        return Retention(kept["ttl"], kept["interval"], kept["assumed"])
+    found = retention_of(run.source)
+    facts = {"ttl": found.ttl_seconds, "interval": found.interval_seconds, "assumed": found.assumed}
+    run.ledger.notes.keep(_NOTE, facts | {"at_ms": now_ms()})
+    return found
 
 
 def _seconds(text: str | None, default: float) -> float:

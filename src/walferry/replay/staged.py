@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,8 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.objects import made, plan_own
-from walferry.replay.retention import KEEP_HOURS, retention_of
+from walferry.replay.retention import KEEP_HOURS, Retention, retention_now
+from walferry.run.exposure import Exposure, note_exposure
 from walferry.run.run import Run, file_system
 from walferry.storage import FileSystem
 from walferry.wal.copies import open_folder
@@ -119,7 +120,7 @@ def tend(run: Run) -> float | None:
         return None
     if not run.ledger.log.fence("start"):
         return 1.0
-    stage = _stage(run)
+    stage, looked_ms = _stage(run), now_ms()
     _sweep(stage)
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
@@ -131,15 +132,37 @@ def tend(run: Run) -> float | None:
     ]  # fmt: skip
     final = [now for file in todo if (now := _final(stage, file, newest[file.group])) is not None]
     final.sort(key=lambda file: file.modified_ms)  # the first to be deleted
+    waiting = {file.name: file for file in todo if file.place is Place.ARCHIVED or file.number != newest[file.group]}
     with ThreadPoolExecutor(AT_ONCE, "stage") as pool:
         for file, copied in zip(final, pool.map(lambda file: _copy(stage, file), final), strict=True):
             if copied is not None:
                 run.ledger.staged.record(copied)
+                waiting.pop(file.name, None)
                 log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
     if _is_over(run):
         _leave(run)
         return None
-    return pause_seconds(retention_of(run.source).ttl_seconds)
+    return pause_seconds(_note(run, list(waiting.values()), looked_ms).ttl_seconds)
+
+
+def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+    """Nothing: `tend` looks at the source more often than anybody else."""
+
+
+def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
+    """Record what is kept, and which of the closed files that have no copy would be lost first."""
+    kept = retention_now(run)
+    first = min(waiting, key=lambda file: file.modified_ms, default=None)
+    lost_ms = None if first is None else first.modified_ms + round(kept.ttl_seconds * 1000)
+    files, size = run.ledger.staged.size()
+    note_exposure(
+        run.ledger,
+        Exposure(
+            f"copies in {_url(run)}", files, size, False, first.name if first else None, lost_ms,
+            kept.ttl_seconds, kept.assumed, looked_ms,
+        ),
+    )  # fmt: skip
+    return kept
 
 
 def pause_seconds(ttl_seconds: float) -> float:

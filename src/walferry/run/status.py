@@ -9,6 +9,7 @@ from walferry import clock
 from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
+from walferry.run.exposure import Exposure, exposure_of
 from walferry.run.lag import lag_of
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
@@ -29,7 +30,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
     done = sum(1 for phase in phases if phase.state == "done")
     window = ledger.phases.facts("replay_window") or {"cells": 0}
     ended = run.state != "running"
-    batch = batch_progress(ledger)
+    batch, kept = batch_progress(ledger), exposure_of(ledger)
     eta = eta_seconds(ledger, backlog) if batch is None else batch.eta_seconds
     return {
         "run": run.run_id,
@@ -55,8 +56,26 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "write_stop_over": stop is not None and stop.until_ms is not None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
         "requests": requests_of(ledger),
+        "log": None if kept is None else log_facts(kept),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
+    }
+
+
+def log_facts(kept: Exposure) -> dict[str, Any]:
+    """What keeps the source's log, and when the first unread WAL may be lost (`time_to_loss_seconds`, None: never)."""
+    now = clock.now_ms()
+    seconds = kept.seconds_to_loss(now)
+    return {
+        "kept_by": kept.kept_by,
+        "kept_files": kept.kept_files,
+        "kept_bytes": kept.kept_bytes,
+        "time_to_loss_seconds": None if seconds is None else round(seconds, 1),
+        "first_to_be_lost": kept.file,
+        "cleaner_ttl_seconds": kept.ttl_seconds,
+        "cleaner_ttl_assumed": kept.ttl_assumed,
+        "late": kept.is_late(now),
+        "text": kept.describe(now),
     }
 
 

@@ -19,6 +19,7 @@ from walferry.ledger import Ledger, RunRecord
 from walferry.ledger import WalFile as KnownFile
 from walferry.replay.cut import as_listed, as_seen
 from walferry.run.backlog import unapplied
+from walferry.run.exposure import exposure_of
 from walferry.run.fences import fences_of
 from walferry.run.lag import lag_of, max_lag
 from walferry.run.requests import requests_of
@@ -165,6 +166,8 @@ class RunFacts:
     gaps: int
     quarantine: int
     time_to_loss_seconds: float | None
+    log_kept_bytes: int | None
+    """of WALs that exist only for the run: at the source, or as copies"""
     max_lag: int
     lost: tuple[str, ...]
     """files that no longer exist at the source and were not applied"""
@@ -208,7 +211,12 @@ def run_facts(
     ]
     oldest = _oldest_waiting_ms(run, backlog, listing) if run.kind == "drain" else None
     held = tuple(item.quarantine_id for item in ledger.of(run.run_id).quarantine.items("held"))
-    lost = tuple(sorted(waiting - listing.files.keys()))
+    copies = {file.name for file in ledger.of(run.run_id).staged.there()}
+    lost = tuple(sorted(waiting - listing.files.keys() - copies))
+    exposure = exposure_of(ledger.of(run.run_id))
+    loss = max(0.0, min(deadlines) - now) if deadlines and not kept else None
+    if exposure is not None and not exposure.pinned:
+        loss = exposure.seconds_to_loss(int(now * 1000))
     return RunFacts(
         run_id=run.run_id,
         lag_seconds=lag_of(ledger.of(run.run_id), oldest).seconds,
@@ -220,7 +228,8 @@ def run_facts(
         },
         gaps=len(lost),
         quarantine=len(held),
-        time_to_loss_seconds=max(0.0, min(deadlines) - now) if deadlines and not kept else None,
+        time_to_loss_seconds=loss,
+        log_kept_bytes=None if exposure is None else exposure.kept_bytes,
         max_lag=max_lag(ledger.of(run.run_id)),
         lost=lost,
         held=held,

@@ -30,6 +30,7 @@ FACTS = RunFacts(
     gaps=1,
     quarantine=2,
     time_to_loss_seconds=321.0,
+    log_kept_bytes=5678,
     max_lag=30,
     lost=("file",),
     held=(7, 8),
@@ -64,20 +65,21 @@ def received(server: socket.socket, count: int) -> dict[str, str]:
 def test_every_number_of_a_run_arrives_with_its_run_and_source(statsd: socket.socket) -> None:
     emit(FACTS, "hbase_source")
     tags = "run=move-1,source=hbase_source"
-    assert received(statsd, 8) == {
+    assert received(statsd, 9) == {
         f"airflow.walferry.lag_seconds,{tags}": "4.5|g",
         f"airflow.walferry.backlog_bytes,{tags}": "1234|g",
         f"airflow.walferry.edits_per_second,{tags}": "250.0|g",
         f"airflow.walferry.gaps,{tags}": "1|g",
         f"airflow.walferry.quarantine,{tags}": "2|g",
         f"airflow.walferry.time_to_loss_seconds,{tags}": "321.0|g",
+        f"airflow.walferry.log_kept_bytes,{tags}": "5678|g",
         f"airflow.walferry.requests_per_second,{tags},service=namenode": "1.5|g",
         f"airflow.walferry.requests_per_second,{tags},service=zookeeper": "0.25|g",
     }
 
 
 def test_what_a_run_does_not_have_is_not_sent(statsd: socket.socket) -> None:
-    emit(replace(FACTS, lag_seconds=None, time_to_loss_seconds=None), "hbase_source")
+    emit(replace(FACTS, lag_seconds=None, time_to_loss_seconds=None, log_kept_bytes=None), "hbase_source")
     names = {name.split(",")[0].removeprefix("airflow.walferry.") for name in received(statsd, 6)}
     assert names == {"backlog_bytes", "edits_per_second", "gaps", "quarantine", "requests_per_second"}
 

@@ -149,8 +149,14 @@ def test_settings_of_the_target_that_order_rests_on_are_told(
     assert all(word in finding.message for word, finding in zip(words, found, strict=True))
 
 
-def of_version(version: str) -> HBaseClient:
-    client = SimpleNamespace(release=release_of(version), version=lambda: version, peers_may_change=lambda: None)
+def of_version(version: str, settings: dict[str, str] | None = None) -> HBaseClient:
+    client = SimpleNamespace(
+        release=release_of(version),
+        version=lambda: version,
+        peers_may_change=lambda: None,
+        servers=lambda: [Server("rs", 1, 2)],
+        settings=lambda _: settings,
+    )
     return cast(HBaseClient, client)
 
 
@@ -177,6 +183,14 @@ def test_a_source_whose_servers_may_lack_the_peers_class_is_refused(version: str
 @pytest.mark.parametrize("version", ["1.5.0", "1.7.2", "2.2.0", "2.3.7"])
 def test_a_source_whose_servers_have_the_peers_class_is_no_finding(version: str) -> None:
     assert list(_peer(of_version(version))) == []
+
+
+def test_replication_that_is_off_before_2_0_is_refused() -> None:
+    (found,) = _peer(of_version("1.7.2", {"hbase.replication": "false"}))
+    assert (found.level, found.subject) == ("refuse", "protect")
+    assert "hbase.replication is false at the source" in found.message
+    assert list(_peer(of_version("1.7.2", {"hbase.replication": "true"}))) == []
+    assert list(_peer(of_version("2.6.3", {"hbase.replication": "false"}))) == [], "2.x has no such switch"
 
 
 def test_a_version_that_was_never_tried_is_a_warning_that_names_what_is_assumed() -> None:

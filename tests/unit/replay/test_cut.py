@@ -59,6 +59,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def be(*made: Cut) -> None:
         waiting = iter(made)
         monkeypatch.setattr(cutting, "cut_log", lambda *_, **__: next(waiting))
+        monkeypatch.setattr(cutting, "take_stock", lambda *_: None)
         monkeypatch.setattr(time, "sleep", lambda _: None)
 
     return be

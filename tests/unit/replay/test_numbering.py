@@ -49,9 +49,9 @@ def known(number: int, *, edit: bool = True, file: int = 1) -> RegionNumber:
         (known(10), span(12, 20, edits="me"), False, None),  # a flush, or an opening after a closing
         (known(10), span(13, 20, edits="me"), False, (11, 12)),
         (known(10), span(13, 20, edits="me"), True, None),
-        (known(10, edit=False), span(12, 20), False, None),  # the flush of an empty region
-        (known(10, edit=False), span(13, 20), False, (11, 12)),
-        (known(10, edit=False), span(16, 20, at_ms=5 * MINUTE), False, None),  # a snapshot every minute
+        (known(10, edit=False), span(14, 20), False, None),  # the flush of an empty region
+        (known(10, edit=False), span(15, 20), False, (11, 14)),
+        (known(10, edit=False), span(18, 20, at_ms=5 * MINUTE), False, None),  # a snapshot every minute
         (known(10, edit=False), span(40, 50, at_ms=5 * MINUTE), False, (11, 39)),
         (known(10), span(5, 20), False, None),  # began anew: for `lineage` to judge
         (known(10), span(10, 12, edits="me"), False, None),

@@ -66,6 +66,9 @@ class Source:
     def servers(self) -> list[Server]:
         return [SERVER]
 
+    def settings(self, server: Server) -> dict[str, str] | None:
+        return None
+
     def peers(self) -> dict[str, tuple[bool, str]]:
         return {self.peer: (False, "")}
 

@@ -14,12 +14,14 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.clock import now_ms
 from walferry.errors import GapError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.pipeline import abort
 from walferry.replay import protect, staged
 from walferry.replay.completeness import check_complete
 from walferry.replay.retention import Retention
+from walferry.run.exposure import exposure_of
 from walferry.run.run import Run
 from walferry.storage import Local
 from walferry.wal.copies import with_copies
@@ -205,6 +207,27 @@ def test_an_abort_removes_the_copies_also_beside_a_process_that_copies(
     protect.tend(run, staged, lambda _: False)
     assert not Path(str(run.staged_folder).removeprefix("file://")).exists()
     assert [item.state for item in run.ledger.objects.all()] == ["removed"]
+
+
+def test_what_cannot_be_copied_is_named_with_the_time_that_is_left(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without settings of the source, HBase's time to live of 600 s is assumed."""
+    write(run, "oldWALs", 10, age=100)
+    write(run, "oldWALs", 11, age=200)
+    write(run, "oldWALs", 12, age=300)
+    copy = staged._copy
+    monkeypatch.setattr(staged, "_copy", lambda stage, file: None if file.number in (10, 11) else copy(stage, file))
+    staged.tend(run)
+    found = exposure_of(run.ledger)
+    assert found is not None
+    assert (found.file, found.kept_files, found.kept_bytes) == (f"{GROUP}.11", 1, len(CLOSED))
+    assert found.ttl_assumed
+    assert found.seconds_to_loss(now_ms()) == pytest.approx(400, abs=5)
+    monkeypatch.setattr(staged, "_copy", copy)
+    staged.tend(run)
+    found = exposure_of(run.ledger)
+    assert found is not None
+    assert found.file is None
+    assert found.seconds_to_loss(now_ms()) == pytest.approx(600, abs=5)
 
 
 def test_only_a_migration_may_stage(run: Run) -> None:

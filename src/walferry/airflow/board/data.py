@@ -34,6 +34,7 @@ from walferry.migration.accept import describe as describe_difference
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
+from walferry.replay.numbering import faults
 from walferry.run.heartbeat import alive
 from walferry.run.lag import ages, max_lag
 from walferry.run.phases import phases_of, subjects
@@ -130,7 +131,9 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             key: facts[key]
             for key in ("log_bytes", "rounds", "data_docs", "ledger")
         },
-        "alarms": _alarms(head, lost, [item for item in items if item.state == "held"], facts),
+        "alarms": _alarms(
+            head, lost, [item for item in items if item.state == "held"], facts, faults(ledger.of(run.run_id))
+        ),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
@@ -188,7 +191,9 @@ def _hole(hole: Hole) -> Facts:
     }  # fmt: skip
 
 
-def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], facts: Facts) -> list[Facts]:
+def _alarms(
+    head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], facts: Facts, missing_numbers: Sequence[str]
+) -> list[Facts]:
     """What a person must know besides the run's state, the worst first."""
     alarms = []
     if lost:
@@ -209,6 +214,9 @@ def _alarms(head: Facts, lost: Sequence[Hole], held: Sequence[Quarantined], fact
         alarms.append(
             {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
         )
+    if head["log"] is not None and head["log"]["late"]:
+        alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {head['log']['text']}"})
+    alarms += [{"kind": "failed", "text": text} for text in missing_numbers]
     if head["lag_seconds"] and head["lag_seconds"] > head["max_lag"]:
         text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
         alarms.append({"kind": "note", "text": text})

@@ -30,6 +30,7 @@ function tiles(facts) {
     ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and what ${r.open_logs} open ${r.open_logs > 1 ? "logs hold" : "log holds"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
+    ["Log kept", r.log === null ? "N/A" : bytes(r.log.kept_bytes), r.log !== null && r.log.late ? "bad" : "", r.log === null ? "" : r.log.text],
     ["Time taken", duration(r.elapsed_seconds)],
     r.eta_seconds !== null ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
     ["Writes stopped for", r.write_stop_seconds === null ? "not yet" : duration(r.write_stop_seconds), "", writeStop(r)],
