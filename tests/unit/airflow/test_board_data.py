@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from walferry.airflow.board.data import (
     series,
 )
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
-from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, WalRange
+from walferry.clock import now_ms
+from walferry.ledger import Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
 from walferry.refusals import GapKind
+from walferry.run.exposure import Exposure, note_exposure
 from walferry.run.phases import phases_of
 
 
@@ -336,3 +339,27 @@ def test_the_clock_of_the_ledger_runs_again_after_filling(book: Ledger) -> None:
     with clock(1_000_000) as hands:
         old = book.open_run("old", "tester", spec("old"), "tester").created_ms
     assert old <= hands.ms < book.open_run("new", "tester", spec("new"), "tester").created_ms
+
+
+# ---- what keeps the log, and its numbers
+
+
+def test_a_log_that_nobody_copies_and_numbers_that_are_missing_are_alarms(book: Ledger) -> None:
+    run = begun(book)
+    book.of(run).log.see_files([seen(0, 10, length=100)])
+    copies = Exposure("copies in /copies/move-1", 2, 3_400_000, False, None, None, 600, False, now_ms())
+    note_exposure(book.of(run), copies)
+    facts = run_page(book, book.run(run))
+    assert facts["alarms"] == []
+    assert facts["run"]["log"]["kept_bytes"] == 3_400_000
+
+    note_exposure(book.of(run), replace(copies, at_ms=now_ms() - 500_000))
+    hole = NumberGap(NAMES[0], "abc", 11, 14, "file.1", "file.2", now_ms())
+    book.of(run).log.set_ranges([], None, book.of(run).numbers.change([], [hole], []))
+    late, missing = run_page(book, book.run(run))["alarms"]
+    assert late["text"].startswith("Nobody copies the log as it should be: the log is kept by copies in /copies/move-1")
+    assert missing["text"].startswith(
+        f"region abc of {NAMES[0]} has no entries 11 to 14 (4) between the WAL files file.1"
+    )
+    book.of(run).numbers.accept(NAMES[0], "skips the log", "me")
+    assert len(run_page(book, book.run(run))["alarms"]) == 1

@@ -33,6 +33,7 @@ from walferry.checks import gates
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.pipeline import Means
+from walferry.replay import staged
 from walferry.run.phases import phases_of
 from walferry.run.run import Run
 
@@ -134,6 +135,8 @@ def test_a_task_of_the_migration_comes_after_those_of_the_phases_that_its_own_ne
     assert dag.get_task("stop_writes").upstream_task_ids == {"plan", "how_to_stop_writes", "confirm_writes_stopped"}
     assert "replay" not in dag.get_task("stop_writes").get_flat_relative_ids(upstream=True)
     assert dag.get_task("end_fence").upstream_task_ids >= {"replay", "stop_writes"}
+    assert dag.get_task("stage_log").upstream_task_ids == {"plan", "protect"}, "it begins before the fence"
+    assert dag.get_task("stage_log").downstream_task_ids == set(), "nothing waits for it"
 
 
 def test_in_one_process_nothing_is_asked_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +204,24 @@ echo "app-20260101120001-0008"
 echo "error: the disk is full"
 exit 1
 """
+
+
+def test_the_task_that_copies_logs_ends_at_once_with_a_peer_and_at_the_last_gate_without(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy: Any = hbase_migrate().get_task("stage_log")
+    copy = copy.python_callable
+    copy(open_run(ledger))
+    ledger.of("move-1").end("done", "tester")
+    asked: list[str] = []
+
+    def tend(run: Run) -> float | None:
+        asked.append(run.run_id)
+        return 0.0 if len(asked) < 3 else None
+
+    monkeypatch.setattr(staged, "tend", tend)
+    copy(open_run(ledger, protect="stage", stage="/copies"))
+    assert asked == ["move-2"] * 3
 
 
 @pytest.fixture
