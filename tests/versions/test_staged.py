@@ -28,8 +28,8 @@ from integration.migration.moves import (
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
 from versions.test_migration import under_load
 from walferry.checks.gates import before_cutover
-from walferry.embedded.cluster import Cluster
-from walferry.embedded.environment import Environment, Settings
+from walferry.embedded.cluster import Cluster, boot, shut_down
+from walferry.embedded.environment import Settings
 from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -46,12 +46,25 @@ HURRIED = {
 }
 
 
-@pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    """A source that keeps closed logs for 15 s, whoever needs them."""
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Cluster]]:
+    """A source that keeps closed logs for 15 s, whoever needs them, and a target."""
     with laid_out(tmp_path_factory.mktemp("servers"), Settings()) as environment:
-        environment.source.hbase_site = {**environment.source.hbase_site, **HURRIED}
-        yield environment
+        source, target = environment.source, environment.target
+        source.hbase_site = {**source.hbase_site, **HURRIED}
+        boot(source, target)
+        yield source, target
+        shut_down(source, target)
+
+
+@pytest.fixture(scope="module")
+def source(clusters: tuple[Cluster, Cluster]) -> Cluster:
+    return clusters[0]
+
+
+@pytest.fixture(scope="module")
+def target(clusters: tuple[Cluster, Cluster]) -> Cluster:
+    return clusters[1]
 
 
 def in_archive(source: Cluster) -> set[str]:

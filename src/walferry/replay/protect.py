@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any, Protocol
 
-from walferry.errors import GateShutError
+from walferry.errors import GateShutError, WalferryError
 from walferry.replay import pinned, staged
 from walferry.replay.objects import release
 from walferry.run.run import Run
