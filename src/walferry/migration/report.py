@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
+from walferry.replay.numbering import describe as describe_numbers
 from walferry.run.status import status
 
 SHOWN_ROWS = 20
@@ -50,6 +52,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
+        "missing_numbers": [asdict(gap) | {"text": describe_numbers(gap)} for gap in ledger.numbers.gaps()],
         "coverage": [
             {"group": c.group, "table": c.table, "seen": c.seen, "sealed": c.sealed, "applied": c.applied,
              "verified": c.verified}
@@ -123,6 +126,7 @@ def render(facts: dict[str, Any]) -> str:
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]
+    lines += _numbers(facts["missing_numbers"])
     lines += [f"{table} is read-only at the source, and stays so" for table in facts["read_only"]]
     if facts["data_docs"]:
         lines.append(f"Data Docs: {facts['data_docs']}")
@@ -170,6 +174,16 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(f"    {row['kind']:<17} {row['row']}: {row['detail']}{decision}")
     if len(rows) > SHOWN_ROWS:
         lines.append(f"    and {len(rows) - SHOWN_ROWS} more rows, all of them in `walferry report --json`")
+    return lines
+
+
+def _numbers(gaps: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for gap in gaps[:SHOWN_ROWS]:
+        made = f"accepted by {gap['accepted_by']}: {gap['reason']}" if gap["accepted_by"] else "not accepted"
+        lines.append(f"Missing numbers: {gap['text']}; {made}")
+    if len(gaps) > SHOWN_ROWS:
+        lines.append(f"and {len(gaps) - SHOWN_ROWS} more such places, all of them in `walferry report --json`")
     return lines
 
 

@@ -85,7 +85,7 @@ def describe(gap: NumberGap) -> str:
     count = gap.last - gap.first + 1
     return (
         f"region {gap.region} of {gap.table} has no entries {gap.first} to {gap.last} ({count}) between the WAL files "
-        f"{gap.file_before} and {gap.file_after}: a WAL that nobody listed was lost, or edits skipped the log (SKIP_WAL)"
+        f"{gap.file_before} and {gap.file_after}: a WAL that no list has was lost, or edits skipped the log (SKIP_WAL)"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, filled
 from walferry import clock
-from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.ledger import Ledger, NumberGap, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.run.heartbeat import NOTE
 from walferry.run.status import status, status_line
@@ -144,3 +144,12 @@ def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied
     assert status(book.of("move-1"))["backlog_bytes"] == 400
     book.of("move-1").log.set_ranges([WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
     assert status(book.of("move-1"))["backlog_bytes"] == 0
+
+
+def test_missing_numbers_are_told_with_the_decision_about_them(book: Ledger) -> None:
+    ledger = book.of("move-1")
+    assert "Missing numbers" not in render(summary(ledger))
+    hole = NumberGap("shop:orders", "abc", 11, 14, "file.1", "file.2", 1)
+    ledger.log.set_ranges([], None, ledger.numbers.change([], [hole], []))
+    assert "between the WAL files file.1 and file.2" in render(summary(ledger))
+    assert render(summary(ledger)).count("; not accepted") == 1
