@@ -14,7 +14,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from walferry.formats._cell_kernels import BAD_CELL_LENGTHS, BAD_CELL_ROW_OR_FAMILY, INCOMPLETE, MAX_CELL_BYTES, OK
+from walferry.formats._cell_kernels import (
+    BAD_CELL_LENGTHS,
+    BAD_CELL_ROW_OR_FAMILY,
+    INCOMPLETE,
+    MAX_CELL_BYTES,
+    OK,
+    int64_at,
+)
 from walferry.formats._njit import copy_bytes, kernel
 from walferry.formats._protobuf_kernels import varint_at
 from walferry.formats._wal_kernels import CELL_COUNT, ENTRY_FIELDS, FULL, KEY_START, scan_key
@@ -88,23 +95,21 @@ def find_cells(raw, start, limit, most, fields, entries, cells):  # type: ignore
 
 @njit(cache=True, nogil=True)
 def counter_blocks(raw, cells):  # type: ignore[no-untyped-def]
-    """The blocks whose encryption hides the cells: for each, from its IV on, counted up as big-endian numbers."""
+    """The blocks whose encryption hides the cells, as two numbers of 64 bits each, the high one first: for each cell,
+    from its IV on, counted up."""
     blocks = np.int64(0)
     for cell in range(cells.shape[1]):
         blocks += (cells[CELL_LENGTH, cell] + BLOCK - 1) // BLOCK
-    counters = np.empty(blocks * BLOCK, np.uint8)
+    counters = np.empty(2 * blocks, np.uint64)
     to = np.int64(0)
     for cell in range(cells.shape[1]):
-        iv = cells[IV_AT, cell]
-        copy_bytes(counters, to, raw, iv, BLOCK)
-        to += BLOCK
-        for _ in range((cells[CELL_LENGTH, cell] - 1) // BLOCK):
-            carry = np.uint16(1)
-            for i in range(BLOCK - 1, -1, -1):
-                carry += np.uint16(counters[to - BLOCK + i])
-                counters[to + i] = carry & np.uint16(0xFF)
-                carry >>= np.uint16(8)
-            to += BLOCK
+        high = np.uint64(int64_at(raw, cells[IV_AT, cell]))
+        first = low = np.uint64(int64_at(raw, cells[IV_AT, cell] + 8))
+        for _ in range((cells[CELL_LENGTH, cell] + BLOCK - 1) // BLOCK):
+            counters[to] = high + np.uint64(low < first)
+            counters[to + 1] = low
+            low += np.uint64(1)
+            to += 2
     return counters
 
 

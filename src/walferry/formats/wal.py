@@ -360,7 +360,9 @@ class _Names:
         """The codes of the slices `buffer[starts:starts+lengths]`; new names join the dictionary."""
         encoded = binary_column(buffer, starts, lengths).dictionary_encode()
         codes = np.array([self._code(name) for name in encoded.dictionary.to_pylist()], np.int32)
-        of_rows: Int32s = codes[encoded.indices.to_numpy()]
+        # Not `to_numpy`, which imports pandas where that is installed: a quarter of a second.
+        indices = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(starts), 4 * encoded.indices.offset)
+        of_rows: Int32s = codes[indices]
         return of_rows
 
     def _code(self, name: bytes) -> int:

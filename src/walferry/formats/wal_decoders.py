@@ -298,9 +298,8 @@ class EncryptedEntries:
         """Decrypt entries. Sets `status` when one of them turns out to be none; None if it is the first."""
         found, places = self._entries[:, :count], self._cells[:, :cells]
         starts = self.raw.base + found[encrypted.START]
-        stream = np.frombuffer(
-            bytearray(aes_blocks(self._key, encrypted.counter_blocks(self.raw.data, places).data)), np.uint8
-        )
+        counters = encrypted.counter_blocks(self.raw.data, places).astype(">u8")
+        stream = np.frombuffer(bytearray(aes_blocks(self._key, counters.view(np.uint8).data)), np.uint8)
         out = np.empty(end - self.at + cells * encrypted.MORE_BYTES, np.uint8)
         status, opened, filled = encrypted.open_entries(self.raw.data, found, places, stream, out)
         scanned, whole, _, _ = kernels.scan_entries(out, 0, filled, self._fields)
