@@ -125,7 +125,7 @@ def test_a_renewal_that_was_killed_anywhere_is_taken_up_again(
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(follower, "renew", lambda _: None)  # so that replay does not take it up first
+    monkeypatch.setattr(follower, "_let_go", lambda _: None)  # so that replay does not take it up first
 
     steps = [(draining.source, "add_peer"), (draining.ledger.objects, "made"), (draining.ledger.objects, "removed")]
     for owner, method in steps:
