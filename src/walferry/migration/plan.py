@@ -347,7 +347,8 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
     elif coprocessors:
         yield Finding("warn", pair.source, "has coprocessors, which must also be installed at the target")
     stated = [descriptor.attributes, *(family.attributes for family in descriptor.families.values())]
-    if classes := sorted({value for some in stated for key, value in some.items() if key.endswith(".class")}):
+    names_class = (".class", "region.split.policy")
+    if classes := sorted({value for some in stated for key, value in some.items() if key.endswith(names_class)}):
         yield Finding(
             "warn", pair.source, f"names {', '.join(classes)}: without these classes at the target's region servers "
             "its regions do not open, and older masters accept the table nevertheless",

@@ -47,19 +47,22 @@ def test_whatever_a_reader_or_writer_would_miss_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "version", "refused"),
+    ("attribute", "value", "version", "refused"),
     [
-        ("DATA_BLOCK_ENCODING", "1.7.2", False),
-        ("DATA_BLOCK_ENCODING", "2.0.0", True),
-        ("DATA_BLOCK_ENCODING", "2.6.3", True),
-        ("INDEX_BLOCK_ENCODING", "2.5.10", True),
-        ("INDEX_BLOCK_ENCODING", "2.6.3", False),
+        ("DATA_BLOCK_ENCODING", "prefix_tree", "1.7.2", False),
+        ("DATA_BLOCK_ENCODING", "prefix_tree", "2.0.0", True),
+        ("DATA_BLOCK_ENCODING", "prefix_tree", "2.6.3", True),
+        ("INDEX_BLOCK_ENCODING", "PREFIX_TREE", "2.5.10", True),
+        ("INDEX_BLOCK_ENCODING", "PREFIX_TREE", "2.6.3", False),
+        ("BLOOMFILTER", "ROWPREFIX_FIXED_LENGTH", "1.7.2", True),
+        ("BLOOMFILTER", "ROWPREFIX_FIXED_LENGTH", "2.2.3", False),
+        ("BLOOMFILTER", "ROW", "1.7.2", False),
     ],
 )
 def test_what_only_some_versions_can_read_is_refused_though_no_master_looks(
-    attribute: str, version: str, refused: bool
+    attribute: str, value: str, version: str, refused: bool
 ) -> None:
-    found = fit(target(version=version), new_table("t", {"f": {attribute: "prefix_tree"}}))
+    found = fit(target(version=version), new_table("t", {"f": {attribute: value}}))
     assert found.refused == refused
     assert ("family f has" in found.reason) == refused
 
