@@ -206,6 +206,7 @@ def test_the_table_of_the_documentation_is_this_one() -> None:
             yes[release.switches_peers],
             "ZooKeeper" if release.queues is By.ZOOKEEPER else "a table",
             yes[release.replication_may_be_off],
+            yes[release.skips_numbers],
         ]
         for release in RELEASES
     ]
