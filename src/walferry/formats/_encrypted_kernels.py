@@ -24,7 +24,7 @@ from walferry.formats._cell_kernels import (
 )
 from walferry.formats._njit import copy_bytes, kernel
 from walferry.formats._protobuf_kernels import varint_at
-from walferry.formats._wal_kernels import CELL_COUNT, ENTRY_FIELDS, FULL, KEY_START, scan_key
+from walferry.formats._wal_kernels import CELL_COUNT, FULL, scan_key
 
 CELLS_FULL = 6  # one entry has more cells than there is room for
 BAD_IV = 36
@@ -188,26 +188,3 @@ def open_entries(raw, entries, cells, stream, out):  # type: ignore[no-untyped-d
                 return status, entry, begun
             at += (length + BLOCK - 1) // BLOCK * BLOCK
     return OK, entries.shape[1], to
-
-
-@njit(cache=True, nogil=True)
-def find_encrypted_entry(raw, start, limit):  # type: ignore[no-untyped-def]
-    """Position of the first entry in `raw[start:limit]` that is whole beyond doubt, or -1: see `find_entry`."""
-    fields = np.empty((ENTRY_FIELDS, 1), np.int64)
-    for key in range(start + 1, limit - 2):
-        if raw[key] != 0x0A or (raw[key + 1] != 32 and raw[key + 1] != 10):
-            continue
-        for width in range(1, 4):
-            at = key - width
-            if at < start:
-                break
-            status, cell = scan_key(raw, at, limit, fields, 0)
-            if status == OK and fields[KEY_START, 0] == key and fields[CELL_COUNT, 0] > 0:
-                for _ in range(fields[CELL_COUNT, 0]):
-                    status, _, content, length = find_cell(raw, cell, limit)
-                    if status != OK:
-                        break
-                    cell = content + length
-                if status == OK:
-                    return at
-    return -1

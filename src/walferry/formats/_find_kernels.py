@@ -1,4 +1,4 @@
-"""Numba kernels that look for an entry of a compressed WAL somewhere in its bytes, without knowing the dictionaries.
+"""Numba kernels that look for an entry somewhere in a WAL's bytes, in a compressed one without its dictionaries.
 
 Only to tell damage from a file that was cut off: no cell is read that way.
 """
@@ -6,24 +6,32 @@ Only to tell damage from a file that was cut off: no cell is read that way.
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from walferry.formats import _dictionary_kernels as names
 from walferry.formats._cell_kernels import MAX_CELL_BYTES, OK
+from walferry.formats._encrypted_kernels import find_cell
 from walferry.formats._njit import kernel
 from walferry.formats._protobuf_kernels import BYTES, VARINT, field_at, varint_at
-from walferry.formats._wal_kernels import MAX_KEY_BYTES, is_whole
+from walferry.formats._wal_kernels import (
+    CELL_COUNT,
+    ENTRY_FIELDS,
+    KEY_START,
+    MAX_KEY_BYTES,
+    is_whole,
+    scan_entry,
+    scan_key,
+)
+
+PLAIN, COMPRESSED, ENCRYPTED = range(3)
 
 
 @kernel()
-def is_region_name(raw, content, length):  # type: ignore[no-untyped-def]
-    """Whether a NAME can be a region's: a number, or 32 hex digits, or the ten digits of hbase:meta."""
-    if length == 2:
-        return raw[content] < 0x80
-    if not (length == 34 or length == 12) or raw[content] != names.NOT_IN_DICTIONARY:
+def is_encoded_region(raw, start, length, limit):  # type: ignore[no-untyped-def]
+    """Whether it is a region's name as HBase encodes it: 32 hex digits, or the ten digits of hbase:meta."""
+    if not (length == 32 or length == 10) or length > limit - start:
         return False
-    if raw[content + 1] != length - 2:
-        return False
-    for at in range(content + 2, content + length):
+    for at in range(start, start + length):
         byte = raw[at]
         if not (48 <= byte <= 57 or 97 <= byte <= 102):
             return False
@@ -31,7 +39,17 @@ def is_region_name(raw, content, length):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def looks_like_entry(raw, at, limit):  # type: ignore[no-untyped-def]
+def is_region_name(raw, content, length):  # type: ignore[no-untyped-def]
+    """Whether a NAME can be a region's: a number, or its encoded name."""
+    if length == 2:
+        return raw[content] < 0x80
+    if raw[content] != names.NOT_IN_DICTIONARY or raw[content + 1] != length - 2:
+        return False
+    return is_encoded_region(raw, content + 2, length - 2, content + length)
+
+
+@kernel()
+def looks_compressed(raw, at, limit):  # type: ignore[no-untyped-def]
     """Whether a compressed WALKey and the fixed part of a first cell are at `at`, as far as one can tell without the
     dictionaries."""
     status, size, key = varint_at(raw, at, limit)
@@ -79,14 +97,41 @@ def looks_like_entry(raw, at, limit):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def find_compressed_entry(raw, start, limit):  # type: ignore[no-untyped-def]
-    """Position of the first entry in `raw[start:limit]` that is whole beyond reasonable doubt, or -1."""
+def holds_cells(raw, at, limit, fields, kind):  # type: ignore[no-untyped-def]
+    """Whether a whole entry of at least one cell is at `at`; its key goes to the column of `fields`."""
+    if kind == PLAIN:
+        status, _ = scan_entry(raw, at, limit, fields, 0)
+        return status == OK and fields[CELL_COUNT, 0] > 0
+    status, cell = scan_key(raw, at, limit, fields, 0)
+    if status != OK or fields[CELL_COUNT, 0] == 0:
+        return False
+    for _ in range(fields[CELL_COUNT, 0]):
+        status, _, content, length = find_cell(raw, cell, limit)
+        if status != OK:
+            return False
+        cell = content + length
+    return True
+
+
+@njit(cache=True, nogil=True)
+def find_entry(raw, start, limit, kind):  # type: ignore[no-untyped-def]
+    """Position of the first entry in `raw[start:limit]` that is whole beyond (in a compressed file: reasonable) doubt,
+    or -1: one whose WALKey begins with the name of a region."""
+    fields = np.empty((ENTRY_FIELDS, 1), np.int64)
     for key in range(start + 1, limit - 2):
-        if raw[key] != 0x0A or (raw[key + 1] != 2 and raw[key + 1] != 34 and raw[key + 1] != 12):
+        length = np.int64(raw[key + 1])
+        if raw[key] != 0x0A or not (length == 32 or length == 10 or (kind == COMPRESSED and length in (2, 34, 12))):
+            continue
+        if kind != COMPRESSED and not is_encoded_region(raw, key + 2, length, limit):
             continue
         for width in range(1, 4):
-            if key - width >= start and looks_like_entry(raw, key - width, limit):
-                status, _, after = varint_at(raw, key - width, limit)
-                if status == OK and after == key:
-                    return key - width
+            at = key - width
+            if at < start:
+                break
+            if kind == COMPRESSED:
+                status, _, after = varint_at(raw, at, limit)
+                if status == OK and after == key and looks_compressed(raw, at, limit):
+                    return at
+            elif holds_cells(raw, at, limit, fields, kind) and fields[KEY_START, 0] == key:
+                return at
     return -1

@@ -8,7 +8,6 @@ reader wait for bytes that never come.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from walferry.formats._cell_kernels import (
     INCOMPLETE,
@@ -191,35 +190,3 @@ def scan_entries(buffer, start, limit, fields):  # type: ignore[no-untyped-def]
         at = after
         count += 1
     return OK, count, at, at
-
-
-@njit(cache=True, nogil=True)
-def find_entry(buffer, start, limit):  # type: ignore[no-untyped-def]
-    """Position of the first entry in `buffer[start:limit]` that is whole beyond doubt, or -1.
-
-    That is: a WALKey that begins with the name of a region as HBase encodes it (32 hex digits, or the ten digits of
-    hbase:meta), with at least one cell, all of it valid.
-    """
-    fields = np.empty((ENTRY_FIELDS, 1), np.int64)
-    for key in range(start + 1, limit - 2):
-        if buffer[key] != 0x0A or (buffer[key + 1] != 32 and buffer[key + 1] != 10):
-            continue
-        name_end = key + 2 + np.int64(buffer[key + 1])
-        if name_end > limit:
-            continue
-        digits = True
-        for at in range(key + 2, name_end):
-            byte = buffer[at]
-            if not (48 <= byte <= 57 or 97 <= byte <= 102):
-                digits = False
-                break
-        if not digits:
-            continue
-        for width in range(1, 4):
-            at = key - width
-            if at < start:
-                break
-            status, _ = scan_entry(buffer, at, limit, fields, 0)
-            if status == OK and fields[KEY_START, 0] == key and fields[CELL_COUNT, 0] > 0:
-                return at
-    return -1

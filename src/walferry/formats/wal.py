@@ -24,6 +24,7 @@ from walferry.formats import _protobuf_kernels as protobuf
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats._file_bytes import FileBytes
+from walferry.formats._find_kernels import PLAIN, find_entry
 from walferry.formats.cells import Bytes, Int32s, Int64s, binary_column
 from walferry.formats.markers import DATA_ELSEWHERE, Marker
 from walferry.formats.proto import hbase_pb2
@@ -288,7 +289,7 @@ class WalReader:
         end = start + size
         buffer.need(end)
         if status == INCOMPLETE or buffer.filled < end:
-            if kernels.find_entry(buffer.data, len(magic), buffer.filled) >= 0:
+            if find_entry(buffer.data, len(magic), buffer.filled, PLAIN) >= 0:
                 raise self._damaged(len(MAGIC), "the header runs past the end of the file, over whole entries")
             raise UnfinishedInputError(
                 f"{self._file} ends after {buffer.length} bytes, inside its header: its writer just began, or died",

@@ -17,7 +17,7 @@ from walferry.formats import _expand_kernels as expansion
 from walferry.formats import _wal_kernels as kernels
 from walferry.formats._cell_kernels import INCOMPLETE, OK
 from walferry.formats._file_bytes import FileBytes
-from walferry.formats._find_kernels import find_compressed_entry
+from walferry.formats._find_kernels import COMPRESSED, ENCRYPTED, PLAIN, find_entry
 from walferry.formats.cells import Bytes, Int64s
 from walferry.formats.value_codecs import ValueCodec
 from walferry.formats.wal_key import aes_blocks
@@ -105,7 +105,7 @@ class PlainEntries:
 
     def find_later(self) -> int:
         """See `Decoder`."""
-        found = int(kernels.find_entry(self.raw.data, self.at, self.raw.filled))
+        found = int(find_entry(self.raw.data, self.at, self.raw.filled, PLAIN))
         return found if found < 0 else self.raw.base + found
 
     def resume(self, chunks: Iterable[bytes]) -> None:
@@ -223,7 +223,7 @@ class DictionaryEntries:
 
     def find_later(self) -> int:
         """See `Decoder`."""
-        found = int(find_compressed_entry(self.raw.data, self.at, self.raw.filled))
+        found = int(find_entry(self.raw.data, self.at, self.raw.filled, COMPRESSED))
         return found if found < 0 else self.raw.base + found
 
     def resume(self, chunks: Iterable[bytes]) -> None:
@@ -312,7 +312,7 @@ class EncryptedEntries:
 
     def find_later(self) -> int:
         """See `Decoder`."""
-        found = int(encrypted.find_encrypted_entry(self.raw.data, self.at, self.raw.filled))
+        found = int(find_entry(self.raw.data, self.at, self.raw.filled, ENCRYPTED))
         return found if found < 0 else self.raw.base + found
 
     def resume(self, chunks: Iterable[bytes]) -> None:

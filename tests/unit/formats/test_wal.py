@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from unit.formats.wal_builder import CODEC, REGION, TRAILER, entry, header
 from walferry.errors import DamagedInputError, UnfinishedInputError, UnreadableInputError
@@ -334,25 +332,6 @@ def test_dictionary_codes_hold_across_the_batches_of_a_reader() -> None:
     assert len(batches) > 5
     assert [batch.tables[code] for batch in batches for code in batch.table] == names
     assert all(batch.tables is batches[0].tables for batch in batches)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_random_damage_never_raises_anything_but_the_defined_errors(data: st.DataObject) -> None:
-    base = bytearray(data.draw(st.sampled_from([SMALL, SMALL + TRAILER, CLOSED[:3000]])))
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(len(header()), len(base) - 1))
-        kind = data.draw(st.sampled_from(["overwrite", "insert", "remove"]))
-        piece = data.draw(st.binary(min_size=1, max_size=12))
-        if kind == "overwrite":
-            base[at : at + len(piece)] = piece
-        elif kind == "insert":
-            base[at:at] = piece
-        else:
-            del base[at : at + len(piece)]
-        if len(base) <= len(header()):
-            return
-    Outcome(bytes(base), batch_bytes=data.draw(st.sampled_from([64, 500, 1 << 20])))
 
 
 def test_a_batch_with_a_large_entry_is_at_most_half_as_large_again() -> None:

@@ -259,26 +259,3 @@ def test_an_entry_that_no_server_accepts_is_damage_before_it_is_expanded() -> No
         found = read(data + TRAILER, batch_bytes=1 << 20)
     assert isinstance(found.error, DamagedInputError)
     assert "longer than any server accepts" in found.error.reason
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_random_damage_never_raises_anything_but_the_defined_errors(data: st.DataObject) -> None:
-    base = bytearray(data.draw(st.sampled_from([SMALL.data, SMALL.data + TRAILER])))
-    first = len(base)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(SMALL.starts[0], len(base) - 1))
-        kind = data.draw(st.sampled_from(["overwrite", "insert", "remove"]))
-        piece = data.draw(st.binary(min_size=1, max_size=12))
-        if kind == "overwrite":
-            base[at : at + len(piece)] = piece
-        elif kind == "insert":
-            base[at:at] = piece
-        else:
-            del base[at : at + len(piece)]
-        first = min(first, at)
-        if len(base) <= SMALL.starts[0]:
-            return
-    found = read(bytes(base), batch_bytes=data.draw(st.sampled_from([64, 500, 1 << 20])))
-    before = sum(end <= first for end in SMALL.starts[1:])
-    assert found.entries[:before] == SMALL.plain[:before]
