@@ -15,6 +15,9 @@ from walferry.hbase.zookeeper import Server, ZooKeeper, parse_znode
 META_TABLE = "hbase:meta"
 _META_REGION = pb.RegionSpecifier(type=pb.RegionSpecifier.REGION_NAME, value=b"hbase:meta,,1")
 _META_ROWS = 1000
+_NOT_OPENED = 1
+"""what 1.x writes for the open sequence number of a daughter or merged region until it has opened, at 2 or above
+(SplitTransactionImpl, RegionMergeTransactionImpl)"""
 
 
 class Locations:
@@ -102,8 +105,10 @@ def _region(row: pb.Result) -> Region | None:
         return None
     name = row.cell[0].row
     server = None
+    sequence = int.from_bytes(columns.get(b"seqnumDuringOpen", b""), "big")
     # Before OPEN, and in CLOSED, `server` still names the previous one. 1.x has no state here for open regions.
-    if columns.get(b"server") and columns.get(b"state", b"OPEN") == b"OPEN":
+    is_open = columns.get(b"state", b"OPEN") == b"OPEN" and (b"state" in columns or sequence != _NOT_OPENED)
+    if columns.get(b"server") and is_open:
         host, _, port = columns[b"server"].decode().rpartition(":")
         (start_code,) = struct.unpack(">q", columns[b"serverstartcode"])
         server = Server(host, int(port), start_code)
@@ -116,6 +121,6 @@ def _region(row: pb.Result) -> Region | None:
         end=info.end_key,
         server=server,
         region_id=info.region_id,
-        open_sequence=int.from_bytes(columns.get(b"seqnumDuringOpen", b""), "big"),
+        open_sequence=sequence,
         may_lag=b"state" not in columns,
     )

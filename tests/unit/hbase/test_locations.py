@@ -26,3 +26,12 @@ def test_a_region_without_a_state_may_be_in_transition_with_the_numbers_of_its_p
     closed = _region(row(state=b"CLOSING", seqnumDuringOpen=number))
     assert closed is not None
     assert closed.server is None
+
+
+def test_in_1_x_a_daughter_has_a_server_before_it_has_opened() -> None:
+    opening, opened = ((1).to_bytes(8, "big"), (2).to_bytes(8, "big"))
+    regions = [_region(row(seqnumDuringOpen=number)) for number in (opening, opened)]
+    assert [region is not None and region.server is not None for region in regions] == [False, True]
+    of_two = _region(row(state=b"OPEN", seqnumDuringOpen=opening))
+    assert of_two is not None
+    assert of_two.server is not None
