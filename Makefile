@@ -19,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz bench-round up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz bench-wal bench-round up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (
 	cd tests && ../$(BIN)/python -m fuzz.wal $(FUZZ_ARGS)
 
 BENCH_ARGS ?=
+bench-wal: setup ## How fast logs of each kind are read, beside HBase's own reader (BENCH_ARGS: its options)
+	$(BIN)/python bench/wal_speed.py $(BENCH_ARGS)
+
 bench-round: setup ## What a round costs walferry itself on a large source (BENCH_ARGS: its options); about ten minutes
 	$(BIN)/python bench/round_cost.py $(BENCH_ARGS)
 
