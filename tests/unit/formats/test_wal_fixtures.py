@@ -51,12 +51,12 @@ def test_every_cell_of_a_compressed_log_is_what_hbase_itself_reads(kind: str) ->
 @pytest.mark.parametrize("version", ["1.7.2", "2.2.3", "2.5.7"])
 def test_every_cell_of_an_older_log_is_what_that_version_itself_reads(version: str) -> None:
     kinds = sorted(path.name.removesuffix(".wal") for path in FIXTURES.glob(f"{version}-*.wal"))
-    assert kinds
+    assert kinds, version
     for kind in (*kinds, f"recovered.edits/{version}"):
         expected = printed(kind)
         cells = [{name: cell[name] for name in expected[0]} for cell in read(kind)]  # 2.2 does not print types
         assert cells == expected, kind
-        assert len(cells) > 100, kind
+        assert len(cells) > 50, kind
         assert any(cell["tags"] for cell in cells) or "encrypted" in kind, kind
 
 
