@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from contextlib import suppress
 
 import numpy as np
+import zstandard
 
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
 from walferry.formats.entries import entry_cells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
+from walferry.formats.value_codecs import CODECS
 from walferry.formats.wal import WalReader
 from walferry.formats.wal_header import SECURE_CODEC
 
@@ -47,6 +50,14 @@ def _encrypted_log() -> bytes:
     return b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + b"\x10" * 34
 
 
+def _decompress() -> None:
+    """A value by each codec that decompresses many together, in arrays as a decoder has them."""
+    for codec, data in (("GZ", gzip.compress(b"v")), ("ZSTD", zstandard.compress(b"v"))):
+        values = np.zeros((4, 2), np.int64)[:, :1]
+        values[:, 0] = (0, len(data), 0, 1)
+        CODECS[codec].decompress_all(np.frombuffer(bytearray(data), np.uint8), values, np.empty(1, np.uint8))
+
+
 def main() -> None:
     """Run one small log and one cell through every kernel."""
     cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
@@ -61,6 +72,7 @@ def main() -> None:
     for log in (_encrypted_log(), _encrypted_log()[:-1]):
         with suppress(DamagedInputError):
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
+    _decompress()
     cells = index_cells(np.frombuffer(cell, np.uint8))
     cells_to_arrow(cells)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
