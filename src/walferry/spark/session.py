@@ -31,7 +31,7 @@ rm -rf "$2"
 
 REDACTED = "(?i)secret|password|token|access[.]?key|wal_key"
 """names and values of settings that Spark's page and event log do not show: Spark's own, and the keys of encrypted WALs
-in `spark.executorEnv`"""
+that somebody sets in `spark.executorEnv`"""
 
 
 def open_session(app_name: str) -> SparkSession:
@@ -57,7 +57,6 @@ def open_session(app_name: str) -> SparkSession:
         # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
         .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
         .config("spark.redaction.regex", REDACTED)
-        .config(map={f"spark.executorEnv.{name}": os.environ[name] for name in KEY_VARIABLES if name in os.environ})
         .config("spark.sql.python.filterPushdown.enabled", "false")
         # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
         # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
@@ -88,6 +87,9 @@ def open_session(app_name: str) -> SparkSession:
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    # With each task, to its Python worker. A setting would be in the command line of the JVM, which everybody can read.
+    keys = {name: os.environ[name] for name in KEY_VARIABLES if name in os.environ}
+    spark.sparkContext.environment.update(keys)
     if folder is not None:
         die_together(spark.sparkContext._gateway.proc.pid, folder)  # type: ignore[union-attr]
     return spark

@@ -9,8 +9,8 @@
     WALFERRY_WAL_KEY_DAMAGED    names of WAL files, separated by commas, whose own key is damaged, as an operator says
                                 who knows that the keys above are right: such a file counts as damaged from its start
 
-Every process that reads WALs needs them; `spark.session` hands them on to Spark's executors. No message shows a key or
-a password.
+Every process that reads WALs needs them; `spark.session` hands them on to the Python workers of its jobs. No message
+shows a key or a password.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ from walferry.wal.keys import KEY_NAME
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wal" / "closed.wal"
 
 JOB = f"""
+import os
+from pathlib import Path
+
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import open_session
 
@@ -26,9 +29,18 @@ def places(number):
 
     yield hdfs.__file__, walferry.__file__
 
+def key_names(number):
+    import os
+
+    yield os.environ["WALFERRY_WAL_KEY_NAME"]
+
 spark = open_session("a folder with files of all names")
 print(fan_out(spark, places, [1], what="ask")[0])
-print(spark.conf.get("spark.executorEnv.WALFERRY_WAL_KEY_NAME"))
+jvm = spark.sparkContext._gateway.proc.pid
+print("zzz" in Path("/proc", str(jvm), "cmdline").read_text())
+os.environ["WALFERRY_WAL_KEY_NAME"] = "another"
+open_session("which joins the session")
+print(fan_out(spark, key_names, [1], what="ask")[0])
 print(spark.read.format("hbase_wal").load({str(FIXTURE)!r}).count() > 0)
 """
 
@@ -38,14 +50,15 @@ def test_files_of_the_current_folder_take_no_packages_place_in_sparks_workers(
 ) -> None:
     for name in ("hdfs", "walferry", "kazoo", "requests"):
         (tmp_path / f"{name}.py").write_text('raise RuntimeError("imported from the current folder")\n')
-    monkeypatch.setenv(KEY_NAME, "master")  # the keys of encrypted logs reach executors elsewhere
+    monkeypatch.setenv(KEY_NAME, "zzz")
     (tmp_path / "pyspark_mine").mkdir()
     (tmp_path / "pyspark_mine" / "__init__.py").write_text('raise RuntimeError("imported from the current folder")\n')
     # -P: this driver as an installed command starts, without the current folder on its path.
     job = subprocess.run([sys.executable, "-P", "-c", JOB], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert job.returncode == 0, job.stderr
-    places, key_name, found = job.stdout.splitlines()[-3:]
-    assert key_name == "master"
+    places, shown, key_name, found = job.stdout.splitlines()[-4:]
+    # What encrypted logs need reaches workers anywhere, and stands in no command line.
+    assert (shown, key_name) == ("False", "another")
     assert str(tmp_path) not in places
     assert str(Path(str(process.__file__)).parent / "__init__.py") in places
     assert found == "True"
