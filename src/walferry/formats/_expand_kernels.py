@@ -392,6 +392,8 @@ def expand_tag(raw, at, limit, slots, uses, arena, out, state):  # type: ignore[
     status, slot, start, length, after = names.name_at(slots, uses, names.TAGS, raw, at, limit, state[TAGS_LEFT] - 2)
     if status != OK:
         return BAD_CELL_TAGS if status == names.BAD_NAME_LENGTH else status, at
+    if not has_room(out, state, state[TAGS_LEFT]):
+        return OUT_FULL, at
     if slot < 0 and state[ARENA_USED] + length > len(arena):
         state[NEEDED] = length
         return ARENA_FULL, at

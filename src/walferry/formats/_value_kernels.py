@@ -9,8 +9,8 @@ from walferry.formats._njit import copy_bytes, kernel
 STARTS, SIZES, PLACES, LENGTHS = range(4)
 """rows of `values`, int64[4, n]: where compressed values are in `raw`, and where they belong in `out`"""
 
-GZ_LEAST_BYTES = 18
 ZSTD_MAGIC = 0x28B52FFD
+RLE_BLOCK = 1
 
 
 @kernel()
@@ -19,21 +19,6 @@ def uint32_at(buffer, at):  # type: ignore[no-untyped-def]
     for i in range(4):
         value = (value << 8) | np.int64(buffer[at + i])
     return value
-
-
-@kernel()
-def claims_lengths(raw, values):  # type: ignore[no-untyped-def]
-    """Whether each gzip member's own length, its last four bytes, is its value's."""
-    for i in range(values.shape[1]):
-        end = values[STARTS, i] + values[SIZES, i]
-        if values[SIZES, i] < GZ_LEAST_BYTES:
-            return False
-        length = np.int64(0)
-        for b in range(4):
-            length |= np.int64(raw[end - 4 + b]) << (8 * b)
-        if length != values[LENGTHS, i]:
-            return False
-    return True
 
 
 @kernel()
@@ -47,7 +32,11 @@ def put_values(plain, values, out):  # type: ignore[no-untyped-def]
 
 @kernel()
 def zstd_content_size(raw, at, end):  # type: ignore[no-untyped-def]
-    """How many bytes the ZSTD frame at `at` makes, by its header (RFC 8878, 3.1.1.1); -1 when it does not say."""
+    """How many bytes the ZSTD frame in `raw[at:end]` makes, by its header (RFC 8878, 3.1.1.1).
+
+    -1 when it does not say, or when those bytes are not exactly one frame: in one stream of many values' frames, what
+    follows one, or what it lacks, would be taken for the next one's.
+    """
     if at + 6 > end or uint32_at(raw, at) != ZSTD_MAGIC:
         return np.int64(-1)
     descriptor = np.int64(raw[at + 4])
@@ -59,7 +48,21 @@ def zstd_content_size(raw, at, end):  # type: ignore[no-untyped-def]
     size = np.int64(0)
     for b in range(width):
         size |= np.int64(raw[start + b]) << (8 * b)
+    checksum = np.int64(descriptor & 4)
+    if zstd_blocks_end(raw, start + width, end) + checksum != end:
+        return np.int64(-1)
     return size + 256 if width == 2 else size
+
+
+@kernel()
+def zstd_blocks_end(raw, at, end):  # type: ignore[no-untyped-def]
+    """The position after the last of the blocks at `at`, by their headers (RFC 8878, 3.1.1.2); past `end` if none."""
+    while at + 3 <= end:
+        head = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16
+        at += 4 if (head >> 1) & 3 == RLE_BLOCK else 3 + (head >> 3)
+        if head & 1:
+            return at
+    return end + 8
 
 
 @kernel()
@@ -91,7 +94,7 @@ def gather_zstd(raw, values, frames):  # type: ignore[no-untyped-def]
                 if size > end - at:
                     return np.int64(-1)
                 plain = zstd_content_size(raw, at, at + size)
-                if plain <= 0 or made + plain > block_end:
+                if plain <= 0 or plain > block_end - made:
                     return np.int64(-1)
                 copy_bytes(frames, filled, raw, at, size)
                 filled += size

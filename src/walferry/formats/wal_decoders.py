@@ -205,7 +205,8 @@ class DictionaryEntries:
         """A new array for plain entries, with the beginning of the one that is being read."""
         state, out = self._work.state, self._work.out
         begun = out[state[expansion.WHOLE] : state[expansion.FILLED]]
-        size = len(begun) + int(state[expansion.NEEDED])
+        # The cell whose tags are being read has made room for them in the old array: the new one has it too.
+        size = len(begun) + max(int(state[expansion.NEEDED]), int(state[expansion.TAGS_LEFT]))
         new = np.empty(self._batch_bytes if size <= self._batch_bytes else size + size // 2, np.uint8)
         new[: len(begun)] = begun
         state[expansion.FILLED] = len(begun)

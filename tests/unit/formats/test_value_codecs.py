@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 import random
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unit.formats.compressed_builder import Compressor, in_blocks
 from unit.formats.wal_builder import TRAILER, entry
 from walferry.errors import DamagedInputError, UnreadableInputError
+from walferry.formats import _value_kernels as kernels
 from walferry.formats.cells import encode_cell
 from walferry.formats.value_codecs import ALGORITHMS, CODECS
 from walferry.formats.wal import Ending, EntryBatch, WalReader
@@ -95,6 +98,71 @@ def test_values_that_are_decompressed_together_come_back_each_in_its_place(kind:
             assert refused == min(wrong, (wrong + 1) % 50), (wrong, change)
         damaged = [*parts[:wrong], parts[wrong][:-1], *parts[wrong + 1 :]]
         assert decompress_all(kind, damaged, lengths)[0] == wrong
+
+
+def frame(*blocks: bytes, size: int) -> bytes:
+    """A ZSTD frame that makes `size` bytes, of blocks with their headers."""
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([size]) + b"".join(blocks)
+
+
+def raw_block(data: bytes, claimed: int) -> bytes:
+    """A last block of plain bytes, which claims so many."""
+    return (claimed << 3 | 1).to_bytes(3, "little") + data
+
+
+HELLO = frame(raw_block(b"hello", 5), size=5)
+CHECKED = zstandard.ZstdCompressor(write_checksum=True).compress(b"hello")
+SKIPPED = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+GZ_HELLO = gzip.compress(b"hello", mtime=0)
+NOT_A_VALUE = {
+    "junk after a member": ("GZ", GZ_HELLO + b"junk" + (5).to_bytes(4, "little")),
+    "an empty member after a member": ("GZ", GZ_HELLO + gzip.compress(b"") + (5).to_bytes(4, "little")),
+    "two members": ("GZ", gzip.compress(b"he") + gzip.compress(b"llo")),
+    "a skippable frame after a frame": ("ZSTD", HELLO + SKIPPED),
+    "an empty frame after a frame": ("ZSTD", HELLO + frame(raw_block(b"", 0), size=0)),
+    "a skippable frame in a block": ("ZSTD", in_blocks(lambda _: HELLO + SKIPPED, 100)(b"hello")),
+    "a checksum that is cut off": ("ZSTD", CHECKED[:-4]),
+}
+
+
+@pytest.mark.parametrize("what", NOT_A_VALUE)
+def test_what_is_refused_singly_is_refused_together(what: str) -> None:
+    kind, data = NOT_A_VALUE[what]
+    good = {"GZ": GZ_HELLO, "ZSTD": HELLO}[kind]
+    assert decompress(kind, data, 5) is None
+    assert decompress_all(kind, [good, good, data, good], [5] * 4)[0] == 2
+    assert decompress_all(kind, [good, good, good], [5] * 3) == (-1, b"\0\0" + b"hello" * 3 + b"\0\0")
+
+
+def test_frames_of_every_kind_of_block_are_known_to_end_where_they_do() -> None:
+    run = frame((5 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x", size=5)
+    two = frame((2 << 3).to_bytes(3, "little") + b"he", raw_block(b"llo", 3), size=5)
+    for data in (HELLO, CHECKED, run, two):
+        values = np.array([[1], [len(data)], [0], [5]])
+        raw = np.frombuffer(b"x" + data + b"y", np.uint8)
+        assert kernels.gather_zstd(raw, values, np.zeros(len(data), np.uint8)) == len(data)
+        assert decompress_all("ZSTD", [data, data], [5, 5])[0] == -1
+
+
+def test_a_frame_that_takes_in_the_beginning_of_the_next_value_is_refused() -> None:
+    # Of 9 bytes the first frame holds 3; the next value's begins with 6 that would be the rest.
+    first = frame(raw_block(b"AAA", 9), size=9)
+    second = HELLO[:6] + frame(raw_block(b"WORLD", 5), size=5)
+    values = [(9).to_bytes(4, "big") + len(first).to_bytes(4, "big") + first]
+    values.append((5).to_bytes(4, "big") + len(second).to_bytes(4, "big") + second)
+    assert decompress_all("ZSTD", values, [9, 5])[0] == 0
+    assert decompress_all("ZSTD", [HELLO, second], [5, 5])[0] == 1
+
+
+def test_a_member_that_lies_about_its_length_takes_no_more_than_its_value_may() -> None:
+    member = gzip.compress(bytes(50 << 20), mtime=0)
+    lying = member[:-4] + (4096).to_bytes(4, "little")
+    tracemalloc.start()
+    refused, _ = decompress_all("GZ", [lying], [4096])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert refused == 0
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("kind", COMPRESS)

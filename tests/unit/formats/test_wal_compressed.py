@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from unit.formats.compressed_builder import Compressor
 from unit.formats.wal_builder import TRAILER, entry
 from walferry.errors import DamagedInputError, UnfinishedInputError
 from walferry.formats import wal_decoders
+from walferry.formats._expand_kernels import FILLED, NEEDED, OUT_FULL, TAGS_LEFT, expand_entries
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2
 from walferry.formats.wal import Ending, EntryBatch, WalReader
@@ -259,3 +261,37 @@ def test_an_entry_that_no_server_accepts_is_damage_before_it_is_expanded() -> No
         found = read(data + TRAILER, batch_bytes=1 << 20)
     assert isinstance(found.error, DamagedInputError)
     assert "longer than any server accepts" in found.error.reason
+
+
+@pytest.mark.parametrize("polls", [1, 2, 3])
+def test_tags_have_room_however_often_the_file_is_read_without_new_bytes_inside_them(polls: int) -> None:
+    compressor = Compressor()
+    cell = encode_cell(b"r", b"f", b"q", 1, 4, b"v", [(8, bytes(20_000)), (9, bytes(300)), (8, b"a")])
+    data = compressor.header + compressor.entry([cell, cell], 1) + compressor.entry([cell], 2)
+    for cut in (len(compressor.header) + 100, len(data) - 21_000, *range(len(data) - 3, len(data))):
+        reader = WalReader([data[:cut]], "some.wal", batch_bytes=64)
+        found = [one for batch in reader for one in plain_entries(batch)]
+        for _ in range(polls):
+            reader.resume([])
+            found += [one for batch in reader for one in plain_entries(batch)]
+            state, out = reader._decoder._work.state, reader._decoder._work.out  # type: ignore[attr-defined]
+            assert state[FILLED] + state[TAGS_LEFT] <= len(out)
+        reader.resume([data[reader.needs :]])
+        found += [one for batch in reader for one in plain_entries(batch)]
+        assert found == [entry([cell, cell], 1), entry([cell], 2)]
+
+
+def test_a_tag_is_not_written_past_the_room_that_there_is() -> None:
+    compressor = Compressor()
+    cell = encode_cell(b"r", b"f", b"q", 1, 4, b"v", [(8, bytes(20_000))])
+    data = compressor.header + compressor.entry([cell])
+    reader = WalReader([data[:-100]], "some.wal", batch_bytes=64)
+    assert list(reader) == []
+    decoder = reader._decoder
+    assert isinstance(decoder, wal_decoders.DictionaryEntries)
+    kept = decoder._work.out[: decoder._work.state[FILLED] + 100]
+    work = decoder._work._replace(out=kept.copy())
+    rest = np.frombuffer(data[reader.needs :], np.uint8)
+    status, at, _ = expand_entries(rest, 0, len(rest), reader.needs, work)
+    assert (status, at) == (OUT_FULL, 0)
+    assert work.state[NEEDED] == 20_003
