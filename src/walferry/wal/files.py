@@ -125,13 +125,18 @@ def list_live(file_system: FileSystem, root: str) -> list[WalFile]:
 
 
 def find_archived(file_system: FileSystem, root: str, name: str) -> WalFile | None:
-    """Look a file up in the archive; None when it is not there, or is no log of user tables."""
+    """Look a file up in the archive; None when it is not there, or is no log of user tables.
+
+    A copy (`wal.copies`) counts only once the file itself is in none of the archive's folders.
+    """
     parsed = parse_wal_name(name)
+    copy = None
     for folder in (f"{root}/oldWALs", f"{root}/oldWALs/{parsed.server}") if parsed else ():
         status = file_system.status(f"{folder}/{name}")
-        if status is not None:
+        if status is not None and not is_copy(status.path):
             return _wal(status, Place.ARCHIVED)
-    return None
+        copy = copy or status
+    return None if copy is None else _wal(copy, Place.ARCHIVED)
 
 
 def by_number(file: WalFile) -> tuple[str, int]:
@@ -145,16 +150,11 @@ def find_wal(file_system: FileSystem, root: str, file: WalFile) -> WalFile | Non
     if file.place is Place.ARCHIVED and (archived := find_archived(file_system, root, file.name)):
         return archived
     server_folder = f"{root}/WALs/{file.server}"
-    for folder, place in (
-        (server_folder, Place.LIVE),
-        (f"{server_folder}-splitting", Place.SPLITTING),
-        (f"{root}/oldWALs", Place.ARCHIVED),
-        (f"{root}/oldWALs/{file.server}", Place.ARCHIVED),
-    ):
+    for folder, place in ((server_folder, Place.LIVE), (f"{server_folder}-splitting", Place.SPLITTING)):
         status = file_system.status(f"{folder}/{file.name}")
         if status is not None:
             return _wal(status, place)
-    return None
+    return find_archived(file_system, root, file.name)
 
 
 def _list_live(file_system: FileSystem, folder: str) -> dict[str, WalFile]:

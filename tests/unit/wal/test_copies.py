@@ -51,6 +51,10 @@ def test_as_long_as_the_log_itself_exists_it_is_what_is_listed(tmp_path: Path, f
     Local().write(f"{tmp_path}/{folder}/{NAME}", [CONTENT])
     (file,) = list_wals(files, str(tmp_path))
     assert file.path == f"{tmp_path}/{folder}/{NAME}"
+    if file.place is Place.ARCHIVED:
+        assert find_archived(files, str(tmp_path), NAME) == file
+    live = WalFile(NAME, GROUP, "rs,1,2", 10, f"{tmp_path}/WALs/rs,1,2/{NAME}", Place.LIVE, 0)
+    assert find_wal(files, str(tmp_path), live) == file
 
 
 def test_what_is_still_being_copied_is_no_log(tmp_path: Path, files: FileSystem) -> None:
