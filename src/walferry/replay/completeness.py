@@ -7,7 +7,9 @@ cleaner deletes it once its TTL is over. So a log may be deleted and have held n
 
 - one that is in no queue and is found empty is recorded as read at the cut that sees it in the archive, because it may
   be deleted before it is applied;
-- one that is in no queue and was found empty while it was open may be deleted together with its server.
+- one that is in no queue and was found empty while it was open may be deleted together with its server. Only a peer's
+  queue proves that (`NAMES_EVERY_LOG`): a log that has no copy (`protect: stage`) may have received edits after it was
+  found empty.
 
 Any other missing file was removed by somebody, or put aside by HBase: what it held is unknown.
 """
@@ -57,7 +59,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     if missing:
         present |= {file.name for file in run.source_log.with_archive(run.source_log.live(), missing)}
         missing = expected - present
-        empty = {name for name in missing - queued if _was_empty(run, known[name])}
+        empty = {name for name in missing - queued if way.NAMES_EVERY_LOG and _was_empty(run, known[name])}
         _account_for_empty(run, [as_listed(known[name]) for name in empty])
         missing -= empty
     if missing:
@@ -94,7 +96,8 @@ def _holds_nothing(run: Run, file: WalFile) -> bool:
 def _was_empty(run: Run, file: ledger.WalFile) -> bool:
     """Whether a missing file that is in no queue never held an entry.
 
-    It was the last open one of a dead server, and no run that looked into it found any entry.
+    It was the last open one of a dead server, and no run that looked into it found any entry. Only for a way that names
+    every log (`protect.Protection`).
     """
     if file.length or file.sealed_ms is not None:
         return False

@@ -15,8 +15,9 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -113,7 +114,8 @@ def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> list[str]:
 def tend(run: Run) -> float | None:
     """Copy every closed file that has no copy yet. Returns after how many seconds to do it again; None: never again.
 
-    Raises TransientError and the errors of both file systems.
+    A file that cannot be copied keeps no other from it. Raises TransientError and the errors of both file systems, the
+    first of several, after everything else is copied.
     """
     if _is_over(run):
         _leave(run)
@@ -130,19 +132,31 @@ def tend(run: Run) -> float | None:
         file for file in listed
         if file.name not in known or (file.place is Place.ARCHIVED and file.length != known[file.name].bytes)
     ]  # fmt: skip
-    final = [now for file in todo if (now := _final(stage, file, newest[file.group])) is not None]
-    final.sort(key=lambda file: file.modified_ms)  # the first to be deleted
     waiting = {file.name: file for file in todo if file.place is Place.ARCHIVED or file.number != newest[file.group]}
+    todo.sort(key=lambda file: file.modified_ms)  # the first to be deleted
+    errors: list[Exception] = []
     with ThreadPoolExecutor(AT_ONCE, "stage") as pool:
-        for file, copied in zip(final, pool.map(lambda file: _copy(stage, file), final), strict=True):
-            if copied is not None:
-                run.ledger.staged.record(copied)
-                waiting.pop(file.name, None)
-                log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
+        tries = {pool.submit(_copy_if_final, stage, file, newest[file.group]): file for file in todo}
+        for done in as_completed(tries):
+            file = tries[done]
+            try:
+                if (copied := done.result()) is not None:
+                    run.ledger.staged.record(copied)
+                    waiting.pop(file.name, None)
+                    log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
+                elif file.place is not Place.ARCHIVED and file.name in waiting:
+                    # It is not closed yet: until it is, its modification may be long ago.
+                    waiting[file.name] = replace(file, modified_ms=max(file.modified_ms, looked_ms))
+            except Exception as error:  # must not keep the others from being copied
+                log.warning("WAL file %s could not be copied and may be lost: %s", file.path, error)
+                errors.append(error)
     if _is_over(run):
         _leave(run)
         return None
-    return pause_seconds(_note(run, list(waiting.values()), looked_ms).ttl_seconds)
+    kept = _note(run, list(waiting.values()), looked_ms)
+    if errors:
+        raise errors[0]
+    return pause_seconds(kept.ttl_seconds)
 
 
 def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
@@ -186,6 +200,12 @@ def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
     return file if file.length and aged else None
 
 
+def _copy_if_final(stage: _Stage, file: WalFile, newest: int) -> StagedFile | None:
+    """What `_copy` returns of a file that may be final; None of others."""
+    now = _final(stage, file, newest)
+    return None if now is None else _copy(stage, now)
+
+
 def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
     """Copy a file; None if it is not final yet, or no longer where it was listed: the next time."""
     unfinished = f"{stage.path}/{file.name}.{uuid4().hex}{UNFINISHED}"
@@ -215,6 +235,10 @@ def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
     except FileNotFoundError:
         stage.files.delete(unfinished)
         return None
+    except BaseException:
+        with suppress(Exception):  # the first error says more
+            stage.files.delete(unfinished)  # a full folder must not fill up with attempts
+        raise
     return StagedFile(file.name, size, digest.hexdigest(), now_ms())
 
 
@@ -226,7 +250,10 @@ def _sweep(stage: _Stage) -> None:
         return  # another process renamed a copy just now
     for status in found:
         if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > _LEFT_MS:
-            stage.files.delete(status.path)
+            try:
+                stage.files.delete(status.path)
+            except Exception as error:  # copying is more urgent
+                log.warning("what a killed process left cannot be deleted: %s: %s", status.path, error)
 
 
 def _is_over(run: Run) -> bool:

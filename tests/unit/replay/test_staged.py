@@ -15,17 +15,18 @@ import pytest
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.clock import now_ms
-from walferry.errors import GapError, UsageError
+from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.migration import cutover
 from walferry.pipeline import abort
-from walferry.replay import protect, staged
+from walferry.replay import pinned, protect, staged
 from walferry.replay.completeness import check_complete
 from walferry.replay.retention import Retention
 from walferry.run.exposure import exposure_of
 from walferry.run.run import Run
 from walferry.storage import Local
 from walferry.wal.copies import with_copies
-from walferry.wal.files import list_wals
+from walferry.wal.files import Place, WalFile, list_wals
 
 TABLE = "shop:orders"
 GROUP = "rs%2C1%2C2"
@@ -186,6 +187,27 @@ def test_a_log_of_which_only_the_copy_is_left_is_complete_and_without_it_there_i
     assert gap.value.files == [path.name]
 
 
+def test_a_log_that_was_found_empty_and_vanished_without_a_copy_is_a_gap(run: Run) -> None:
+    """Edits came later, nobody copied them, the server died, and the cleaner deleted the log."""
+    name = f"{GROUP}.11"
+    run.ledger.log.see_files([SeenFile(name, GROUP, "rs,1,2", 11, f"{LIVE}/{name}", 0, False)])
+    with pytest.raises(GapError) as gap:
+        check_complete(run, [])
+    assert gap.value.files == [name]
+
+
+def test_a_log_past_the_end_fence_that_vanishes_unread_is_no_silence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a peer it is: the cleaner then deletes only what never held an edit."""
+    run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+    name = f"{GROUP}.11"
+    listed = WalFile(name, GROUP, "rs,1,2", 11, f"{run.wal_root}/oldWALs/{name}", Place.ARCHIVED, 0)
+    monkeypatch.setattr(cutover, "list_wals", lambda *_: [listed])
+    with pytest.raises(GapError):
+        cutover.late_edits(run)
+    monkeypatch.setitem(protect._WAYS, "stage", pinned)
+    assert cutover.late_edits(run) == []
+
+
 def test_without_the_folder_nothing_goes_on(run: Run) -> None:
     Path(str(run.staged_folder).removeprefix("file://")).rmdir()
     with pytest.raises(staged.StageLostError, match="no longer exists"):
@@ -227,6 +249,58 @@ def test_what_cannot_be_copied_is_named_with_the_time_that_is_left(run: Run, mon
     found = exposure_of(run.ledger)
     assert found is not None
     assert found.file is None
+    assert found.seconds_to_loss(now_ms()) == pytest.approx(600, abs=5)
+
+
+@pytest.mark.parametrize("folder", ["oldWALs", LIVE])
+def test_a_log_that_cannot_be_read_keeps_no_other_from_being_copied(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str
+) -> None:
+    """All of its DataNodes may be down: it is the first to be lost, and the others are not."""
+    broken = write(run, folder, 10, age=500)
+    for number in range(11, 20):
+        write(run, "oldWALs", number)
+    read = Local.read
+
+    def fails(self: Local, name: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        if name == str(broken):
+            raise TransientError("no DataNode has the block")
+        return read(self, name, offset, length)
+
+    monkeypatch.setattr(Local, "read", fails)
+    with pytest.raises(TransientError, match="no DataNode"):
+        staged.tend(run)
+    assert copies(run).keys() == set(range(11, 20))
+    assert staged.kept(run) == {f"{GROUP}.{number}" for number in range(11, 20)}
+    assert f"{broken} could not be copied and may be lost: no DataNode" in caplog.text
+    found = exposure_of(run.ledger)
+    assert found is not None
+    assert found.file == broken.name
+    assert found.seconds_to_loss(now_ms()) == pytest.approx(100, abs=5)
+
+
+def test_attempts_that_fail_do_not_fill_the_folder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(run, "oldWALs", 10)
+    put = Local.write
+
+    def full(self: Local, path: str, chunks: Any, **options: Any) -> None:
+        put(self, path, chunks, **options)
+        raise TransientError("the quota is used up")
+
+    monkeypatch.setattr(Local, "write", full)
+    with pytest.raises(TransientError, match="quota"):
+        staged.tend(run)
+    assert list(Path(str(run.staged_folder).removeprefix("file://")).iterdir()) == []
+
+
+def test_a_log_that_is_still_being_closed_is_not_lost_soon(run: Run) -> None:
+    """Its time to live begins with its close; until then, its modification may be when it was opened."""
+    write(run, LIVE, 11, b"", age=5000)
+    write(run, LIVE, 12)
+    staged.tend(run)
+    found = exposure_of(run.ledger)
+    assert found is not None
+    assert found.file == f"{GROUP}.11"
     assert found.seconds_to_loss(now_ms()) == pytest.approx(600, abs=5)
 
 
