@@ -176,7 +176,10 @@ def check_mutant(base: Base, damaged: Mutant, rng: random.Random, recovered: boo
     if rng.random() < 0.2:
         cut = rng.randrange(said.first, max(len(data), said.first) + 1)
         continued = read(data, rng, recovered=recovered, cut=cut)
-        if continued.entries != outcome.entries[: len(continued.entries)]:
+        # An entry that was whole before what looks like a trailer came, and took its last bytes, was given out.
+        known = read(data[:cut], rng, recovered=recovered).entries if data.endswith(b"LAWP") else []
+        expected = max(outcome.entries, known, key=len)
+        if continued.entries != expected[: len(continued.entries)]:
             raise WrongError(f"continued at {cut}, it gives other entries")
         if continued.error is None and continued.entries != outcome.entries:
             raise WrongError(f"continued at {cut}, it gives {len(continued.entries)} entries")
