@@ -52,6 +52,8 @@ class Taken:
     """where entries begin"""
     stop: str = ""
     """why none follows: "end", "short" or "bad" """
+    trailer: bool = False
+    """whether the last 8 bytes are the end of one, true or not"""
     uses_codec: bool = False
     """whether values are compressed by something other than GZ"""
 
@@ -133,6 +135,16 @@ def is_message(data: bytes, item: Field, wires: tuple[int, int]) -> bool:
     """Whether the field holds a message whose fields 1 and 2 have these wire types."""
     inside = [(one.number, one.wire) for one in fields_of(data, item.content, item.end, [])]
     return (1, wires[0]) in inside and (2, wires[1]) in inside
+
+
+def check_names(key: bytes) -> None:
+    """Raises BadError when the name of a region or table is no text."""
+    names = {item.number: key[item.content : item.end] for item in fields_of(key, 0, len(key), []) if item.wire == 2}
+    try:
+        names[1].decode()
+        names[2].decode()
+    except UnicodeDecodeError:
+        raise BadError from None
 
 
 MESSAGES = {5: (0, 0), 6: (2, 0), 8: (0, 0), 12: (2, 2)}
@@ -380,6 +392,20 @@ def header_of(data: bytes, parts: list[Part]) -> tuple[hbase_pb2.WALHeader, int]
 
 def take_apart(data: bytes, key: bytes, *, recovered: bool = False) -> Taken:
     """Read a file to its end or to what is wrong. Raises RefusedError for one that is not read."""
+    if not data.endswith(b"LAWP"):
+        return take_until(len(data), data, key, recovered)
+    taken = take_until(len(data) - 8, data, key, recovered)
+    taken.trailer = taken.end < len(data)
+    if taken.stop == "short" and taken.end != len(data) - 8 - int.from_bytes(data[-8:-4], "big", signed=True):
+        # A value may end with these bytes, too.
+        longer = take_until(len(data), data, key, recovered)
+        if longer.stop == "end":
+            return longer
+    return taken
+
+
+def take_until(limit: int, data: bytes, key: bytes, recovered: bool) -> Taken:
+    """Read entries up to `limit`."""
     taken = Taken()
     header, taken.first = header_of(data, taken.parts)
     names = 1 if recovered else 32767
@@ -396,8 +422,6 @@ def take_apart(data: bytes, key: bytes, *, recovered: bool = False) -> Taken:
         read_key = CompressedKeys(families, names).plain
         opened = check_cell  # when all of an entry are there
         read_cell = CompressedCells(families, header.has_tag_compression, value).read
-    has_trailer = data.endswith(b"LAWP") and len(data) - 8 >= 0
-    limit = len(data) - 8 if has_trailer else len(data)
     cursor = Cursor(data, taken.first, max(limit, taken.first), taken.parts)
     with _stopping(taken):
         while cursor.at < cursor.limit:
@@ -414,6 +438,7 @@ def take_apart(data: bytes, key: bytes, *, recovered: bool = False) -> Taken:
             for _ in range(count):
                 cells.append(read_cell(cursor))
             cells = [opened(cell) for cell in cells]
+            check_names(plain)
             # The length of a key that is given out as it is may be written in more bytes than it needs.
             length = varint(len(plain)) if read_key is not plain_key else data[start:key_start]
             taken.entries.append(Entry(start, cursor.at, length + plain + b"".join(cells), tuple(cells)))

@@ -168,7 +168,7 @@ def check_mutant(base: Base, damaged: Mutant, rng: random.Random, recovered: boo
         return
     if damaged.same >= base.taken.first:
         # What ends like a trailer is taken for one, even if its first bytes are an entry's.
-        intact = min(damaged.same, len(data) - 8) if data.endswith(b"LAWP") else damaged.same
+        intact = min(damaged.same, len(data) - 8) if said.trailer else damaged.same
         kept = [(one.start, one.end, one.plain) for one in base.taken.entries if one.end <= intact]
         if outcome.entries[: len(kept)] != kept:
             raise WrongError(f"of {len(kept)} entries before the damage {same(kept, outcome.entries)} were read")
@@ -219,7 +219,7 @@ def check_outcome(data: bytes, damaged: Mutant, said: Taken, outcome: Outcome) -
 
 def allowed(data: bytes, damaged: Mutant, said: Taken) -> set[str]:
     """What a reader may say of how the file ends."""
-    if data.endswith(b"LAWP"):
+    if said.trailer:
         size = int.from_bytes(data[-8:-4], "big", signed=True)
         return {"whole"} if said.end == len(data) - 8 - size else {"damaged"}
     if EMPTY_TRAILER.startswith(data[said.end :]) or damaged.what == f"cut at {len(data)}":

@@ -35,6 +35,7 @@ FULL = 2  # the columns are full; more entries follow
 EMPTY_KEY = 21
 KEY_TOO_LONG = 22
 KEY_FIELD_MISSING = 24
+NAME_NOT_TEXT = 25
 
 REASONS = CELL_REASONS | {
     BAD_VARINT: "a number has more than 10 bytes",
@@ -42,6 +43,7 @@ REASONS = CELL_REASONS | {
     KEY_TOO_LONG: "a WALKey longer than any HBase writes",
     BAD_KEY_FIELD: "a field of the WALKey does not fit into it",
     KEY_FIELD_MISSING: "a required field of the WALKey is missing",
+    NAME_NOT_TEXT: "the name of a region or of a table is not UTF-8",
 }
 
 # A key holds two names, one scope per family and cluster ids: far less than this.

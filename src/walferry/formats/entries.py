@@ -32,11 +32,6 @@ def index_entry_cells(batch: EntryBatch) -> tuple[CellIndex, Int64s, Int32s]:
     return CellIndex.of(batch.buffer, fields), entry, index
 
 
-def text(name: bytes) -> str:
-    """A table's or region's name for display; bytes that are not UTF-8 (a flipped bit) appear as \\xNN."""
-    return name.decode("utf-8", "backslashreplace")
-
-
 def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | None = None) -> pa.RecordBatch:
     """The cells of a batch's entries, or of those that `select` (one bool per entry) marks, as WAL_CELL_SCHEMA."""
     chosen = batch if select is None else batch.take(np.flatnonzero(select))
@@ -56,4 +51,4 @@ def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | No
 
 def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
     """Dictionary codes of a batch (`table`, `region`) as an Arrow string array."""
-    return pa.array([text(name) for name in names], pa.string()).take(pa.array(codes))
+    return pa.array([name.decode() for name in names], pa.string()).take(pa.array(codes))

@@ -75,9 +75,9 @@ class EntryBatch:
     sequence_number: Int64s  # WALKey.log_sequence_number
     write_time: Int64s  # milliseconds, the region server's clock
     region: Int32s
-    regions: list[bytes]  # encoded region names
+    regions: list[bytes]  # encoded region names, UTF-8
     table: Int32s
-    tables: list[bytes]  # b"qualifier" or b"namespace:qualifier"
+    tables: list[bytes]  # b"qualifier" or b"namespace:qualifier", UTF-8
     clusters: Int32s
     cluster_lists: list[bytes]  # the raw `cluster_ids` fields of the key, b"" for none
     marker: npt.NDArray[np.int8]  # Marker
@@ -153,8 +153,8 @@ class WalReader:
         keys: MasterKeys | None = None,
     ) -> None:
         self._file = file
-        self._regions = _Names()
-        self._tables = _Names()
+        self._regions = _Names(text=True)
+        self._tables = _Names(text=True)
         self._clusters = _Names()
         raw = FileBytes(chunks, 0, batch_bytes)
         self.header = self._read_header(raw)
@@ -206,9 +206,12 @@ class WalReader:
                 # The last 8 bytes seen may be the trailer.
                 hold_back = 0 if raw.finished and _trailer_size(raw) is None else len(EMPTY_TRAILER)
                 for entries in decoder.read(max(decoder.at, raw.filled - hold_back)):
-                    self.end = int(entries.offset_end[-1])
-                    yield self._batch(entries)
+                    yield from self._give(entries)
                     del entries  # its bytes are not kept while the next ones are read
+                    if self._broken:
+                        break
+                yield from self._read_on()
+                decoder = self._decoder
             if decoder.status not in (OK, INCOMPLETE):
                 # Only the beginning of a trailer, at the end, may become something else when the file is read on.
                 self._broken = self._broken or not raw.finished or not self._between_entries()
@@ -217,6 +220,33 @@ class WalReader:
                 return
             at, decoder.at = decoder.at, 0
             raw.advance(at)
+
+    def _give(self, entries: Entries) -> Iterator[EntryBatch]:
+        """The entries before the first that has a name that is no text: from there on the file is damaged."""
+        batch = self._batch(entries)
+        wrong = np.flatnonzero((batch.region < 0) | (batch.table < 0))
+        if len(wrong):
+            self._broken = True
+            self._decoder.status, self._decoder.wrong = kernels.NAME_NOT_TEXT, int(batch.offset[wrong[0]])
+            batch = batch.take(np.arange(wrong[0]))
+        if len(batch):
+            self.end = int(batch.offset_end[-1])
+            yield batch
+
+    def _read_on(self) -> Iterator[EntryBatch]:
+        """The entry that goes on into what looks like a trailer, if it ends where the file does: then it is none."""
+        raw, size = self._decoder.raw, _trailer_size(self._decoder.raw)
+        if self._broken or not raw.finished or size is None or self._decoder.status not in (OK, INCOMPLETE):
+            return
+        entries_end = raw.length - len(EMPTY_TRAILER)
+        if self.end in (entries_end, entries_end - size):
+            return
+        ahead = self._decoder.ahead()
+        found = list(ahead.read(raw.filled))
+        if found and ahead.status == OK and found[-1].offset_end[-1] == raw.length:
+            self._decoder = ahead
+            for entries in found:
+                yield from self._give(entries)
 
     def _between_entries(self) -> bool:
         """Whether everything that was read is in entries that were given out: decoders find some damage later."""
@@ -256,6 +286,8 @@ class WalReader:
         """
         decoder, raw, end = self._decoder, self._decoder.raw, self.end
         raw.drain()
+        if end == raw.length:  # whatever the last entry ends with
+            return
         size = _trailer_size(raw)
         if size is not None:
             entries_end = raw.length - len(EMPTY_TRAILER)
@@ -350,10 +382,19 @@ def _trailer_size(raw: FileBytes) -> int | None:
     return int.from_bytes(raw.last[:4], "big", signed=True)
 
 
-class _Names:
-    """A growing dictionary of names and their codes."""
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
-    def __init__(self) -> None:
+
+class _Names:
+    """A growing dictionary of names and their codes. One that must be `text` and is not UTF-8 has the code -1."""
+
+    def __init__(self, *, text: bool = False) -> None:
+        self._text = text
         self.names: list[bytes] = []
         self._codes: dict[bytes, int] = {}
 
@@ -367,6 +408,8 @@ class _Names:
         return of_rows
 
     def _code(self, name: bytes) -> int:
+        if self._text and name not in self._codes and not _is_text(name):
+            return -1
         code = self._codes.setdefault(name, len(self.names))
         if code == len(self.names):
             self.names.append(name)

@@ -6,6 +6,7 @@ Positions in a file and in the buffer of what is given out are different things.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,6 +73,10 @@ class Decoder(Protocol):
         """File offset of the first whole entry in `raw`, however the one before it looks; -1 if there is none."""
         ...
 
+    def ahead(self) -> Decoder:
+        """One that reads on from here, without this one being changed by it."""
+        ...
+
     def resume(self, chunks: Iterable[bytes]) -> None:
         """Go on with a file's bytes from `raw.base + at` on."""
         ...
@@ -107,6 +112,10 @@ class PlainEntries:
         """See `Decoder`."""
         found = int(find_entry(self.raw.data, self.at, self.raw.filled, PLAIN))
         return found if found < 0 else self.raw.base + found
+
+    def ahead(self) -> Decoder:
+        """See `Decoder`."""
+        return copy(self)
 
     def resume(self, chunks: Iterable[bytes]) -> None:
         """See `Decoder`."""
@@ -227,6 +236,12 @@ class DictionaryEntries:
         found = int(find_entry(self.raw.data, self.at, self.raw.filled, COMPRESSED))
         return found if found < 0 else self.raw.base + found
 
+    def ahead(self) -> Decoder:
+        """See `Decoder`."""
+        other = copy(self)
+        other._work = deepcopy(self._work)
+        return other
+
     def resume(self, chunks: Iterable[bytes]) -> None:
         """See `Decoder`."""
         self.raw = FileBytes(chunks, self.raw.base + self.at, min(self._batch_bytes, _RAW_BYTES))
@@ -315,6 +330,10 @@ class EncryptedEntries:
         """See `Decoder`."""
         found = int(find_entry(self.raw.data, self.at, self.raw.filled, ENCRYPTED))
         return found if found < 0 else self.raw.base + found
+
+    def ahead(self) -> Decoder:
+        """See `Decoder`."""
+        return copy(self)
 
     def resume(self, chunks: Iterable[bytes]) -> None:
         """See `Decoder`."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from walferry.errors import UsageError, WalferryError
 from walferry.formats import _tally_kernels as kernels
-from walferry.formats.entries import text
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.storage import open_file_system
@@ -176,7 +175,7 @@ class _Counts:
     def regions(self) -> list[RegionStat]:
         """What was counted, by table and region."""
         return [
-            _row(text(table), text(region), self._counts[number], self._markers[number])
+            _row(table.decode(), region.decode(), self._counts[number], self._markers[number])
             for (table, region), number in sorted(self._groups.items())
         ]
 

@@ -341,3 +341,57 @@ def test_a_batch_with_a_large_entry_is_at_most_half_as_large_again() -> None:
     batches = list(WalReader(chunks, "file", batch_bytes=1 << 20))
     assert sum(len(batch) for batch in batches) == 4
     assert max(batch.buffer.nbytes for batch in batches) <= 1.5 * len(entry([large]))
+
+
+LIKE_A_TRAILER = entry([cell(), cell(value=b"value\0\0\0\x08LAWP")])
+
+
+@pytest.mark.parametrize("batch_bytes", [64, 1 << 20])
+def test_a_value_that_ends_like_a_trailer_ends_no_file(batch_bytes: int) -> None:
+    data = header() + ENTRIES[0] + LIKE_A_TRAILER
+    both = [(STARTS[0], ENTRIES[0]), (STARTS[1], LIKE_A_TRAILER)]
+    unfinished = Outcome(data, 20, batch_bytes)
+    assert (unfinished.entries, unfinished.ending) == (both, Ending.UNFINISHED)
+    closed = Outcome(data + TRAILER, 20, batch_bytes)
+    assert (closed.entries, closed.ending) == (both, Ending.WHOLE)
+
+
+@pytest.mark.parametrize("more", [b"LAWP", b"\0\0\0LAWP"])
+def test_an_entry_that_ends_elsewhere_than_the_file_runs_into_the_trailer(more: bytes) -> None:
+    outcome = Outcome(SMALL + more)
+    assert outcome.entries == expected(5)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[5]
+
+
+def test_reading_goes_on_after_a_value_that_ends_like_a_trailer() -> None:
+    data = header() + LIKE_A_TRAILER + ENTRIES[0] + TRAILER
+    reader = WalReader([data[: len(header() + LIKE_A_TRAILER)]], "some.wal")
+    assert sum(len(batch) for batch in reader) == 1
+    reader.resume([])
+    assert list(reader) == []
+    reader.resume([data[reader.needs :]])
+    assert sum(len(batch) for batch in reader) == 1
+    assert reader.ending is Ending.WHOLE
+
+
+@pytest.mark.parametrize("tail", [TRAILER, b""], ids=["closed", "killed"])
+@pytest.mark.parametrize("field", ["encoded_region_name", "table_name"])
+@pytest.mark.parametrize("batch_bytes", [64, 1 << 20])
+def test_a_name_that_is_not_text_is_damage_of_its_entry(field: str, batch_bytes: int, tail: bytes) -> None:
+    name = (REGION if field == "encoded_region_name" else b"t1")[:-1] + b"\xe6"
+    fields: dict[str, Any] = {field: name}
+    wrong = entry([cell(1)], 2, **fields)
+    data = header() + ENTRIES[0] + wrong + ENTRIES[1] + wrong + tail
+    outcome = Outcome(data, batch_bytes=batch_bytes)
+    assert outcome.entries == expected(1)
+    assert isinstance(outcome.error, DamagedInputError)
+    assert outcome.error.offset == STARTS[1]
+    assert "not UTF-8" in outcome.error.reason
+    reader = WalReader([data], "some.wal", batch_bytes=batch_bytes)
+    batches: list[EntryBatch] = []
+    for _ in range(2):  # it stays so
+        with pytest.raises(DamagedInputError, match="not UTF-8"):
+            batches.extend(reader)
+        reader.resume([data[reader.needs :]])
+    assert [batch.of_regions({REGION.decode()}).tolist() for batch in batches] == [[True]]

@@ -295,3 +295,34 @@ def test_a_tag_is_not_written_past_the_room_that_there_is() -> None:
     status, at, _ = expand_entries(rest, 0, len(rest), reader.needs, work)
     assert (status, at) == (OUT_FULL, 0)
     assert work.state[NEEDED] == 20_003
+
+
+def test_a_value_that_ends_like_a_trailer_ends_no_compressed_file_and_reading_goes_on_after_it() -> None:
+    compressor = Compressor(tags=False)
+    plain = [[encode_cell(b"r%d" % i, b"f", b"q", 1, 4, b"value\0\0\0\x08LAWP")] * 2 for i in range(3)]
+    first, second, third = (compressor.entry(cells, i) for i, cells in enumerate(plain))
+    data = compressor.header + first + second + third + TRAILER
+    wanted = [entry(cells, i) for i, cells in enumerate(plain)]
+    for cut, whole in ((len(compressor.header + first), 1), (len(compressor.header + first + second), 2)):
+        reader = WalReader([data[:cut]], "some.wal", batch_bytes=500)
+        found = [one for batch in reader for one in plain_entries(batch)]
+        assert (found, reader.ending) == (wanted[:whole], Ending.UNFINISHED)
+        for rest in (b"", data[cut:]):
+            reader.resume([data[reader.needs : cut], rest])
+            found += [one for batch in reader for one in plain_entries(batch)]
+        assert (found, reader.ending) == (wanted, Ending.WHOLE)
+
+
+def test_looking_past_what_may_be_a_trailer_changes_no_dictionary() -> None:
+    compressor = Compressor()
+    value = b"value\0\0\0\0LAWP"
+    plain = [[encode_cell(b"r%d%d" % (i, j), b"f", b"q", 1, 4, value) for j in range(3)] for i in range(2)]
+    data = compressor.header + b"".join(compressor.entry(cells, i) for i, cells in enumerate(plain)) + TRAILER
+    reader = WalReader([data[: data.index(value) + len(value)]], "some.wal", batch_bytes=500)
+    with pytest.raises(DamagedInputError, match="into the trailer"):
+        list(reader)
+    reader.resume([data[reader.needs :]])
+    assert [one for batch in reader for one in plain_entries(batch)] == [
+        entry(cells, i) for i, cells in enumerate(plain)
+    ]
+    assert reader.ending is Ending.WHOLE

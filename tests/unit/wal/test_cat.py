@@ -181,3 +181,8 @@ def test_an_entry_of_a_compressed_log_is_shown_by_itself(tmp_path: Path) -> None
         (2, b"r".hex(), 1, [[8, b"ttl".hex()]]),
     ]
     assert cells_of_entry(b"") == cells_of_entry(b"\x05nothing") == []
+
+
+def test_an_entry_whose_last_value_ends_like_a_trailer_is_shown() -> None:
+    (shown,) = cells_of_entry(entry([encode_cell(b"r", b"f", b"q", 1, 4, b"value-LAWP")]))
+    assert bytes.fromhex(shown["value"]) == b"value-LAWP"
