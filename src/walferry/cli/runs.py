@@ -205,7 +205,9 @@ def abort(
     else:
         print(f"{record.run_id} aborted; removed: {removed}")
         if facts["left"]:
-            print(f"left to the process that is working on them: {', '.join(facts['left'])}")
+            print(
+                f"left to the process that is working on them, or to you, as the log says: {', '.join(facts['left'])}"
+            )
 
 
 def report(name: RunName, as_json: AsJson = False, reports: Folder = DEFAULT_REPORTS, ledger: LedgerUrl = None) -> None:

@@ -6,12 +6,12 @@ import logging
 from typing import Any
 
 from walferry.errors import UsageError
-from walferry.ledger.rows import ClusterSide, ObjectKind
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay.durability import restore
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
 from walferry.run.state import label
-from walferry.storage import open_file_system
+from walferry.wal.copies import open_folder
 
 log = logging.getLogger(__name__)
 
@@ -57,42 +57,66 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it. The
     DURABILITY of target tables is restored (`replay.durability`). An object that is planned and does not exist stays
     planned while a process works on a phase of the run, which may still create it and then removes it (`made`); if that
-    process is killed in between, repeat the abort. Facts: removed, left.
+    process is killed in between, repeat the abort. A folder that cannot be deleted is left: its file system may never
+    come back, and nothing depends on it. Facts: removed, left. Raises the first of several errors after everything else
+    is removed.
     """
-    removed, left = [], []
+    removed: list[str] = []
+    left: list[str] = []
+    errors: list[Exception] = []
     underway = _phases_at_work(run)
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
             continue
-        client = run.source if item.cluster == "source" else run.target
-        there = True
-        if item.kind == "peer":
-            there = item.name in client.peers() and client.remove_peer(item.name)
-        elif item.kind == "snapshot":
-            there = item.name in {snapshot.name for snapshot in client.snapshots()}
-            if there:
-                client.delete_snapshot(item.name)
-        elif item.kind == "read-only table":
-            if not aborted:
-                continue
-            if client.table_exists(item.name):
-                client.set_read_only(item.name, False)
-        elif item.kind == "folder":
-            files, path = open_file_system(item.name, user=client.address.user)
-            there = files.delete(path, recursive=True)
+        if item.kind == "read-only table" and not aborted:
+            continue
+        name = f"{item.cluster} {item.kind} {item.name}"
+        try:
+            there = _remove(run, item)
+        except Exception as error:  # must not keep the others
+            left.append(name)
+            if item.kind == "folder":
+                log.warning("%s cannot be deleted: delete it yourself, since nobody needs it any more: %s", name, error)
+            else:
+                errors.append(error)
+            continue
         if not there and item.state == "planned" and underway:
-            left.append(f"{item.cluster} {item.kind} {item.name}")
+            left.append(name)
             log.warning(
                 "%s %s is about to be created at the %s: the process that works on %s then removes it; if it is killed "
                 "first, abort again", item.kind, item.name, item.cluster, ", ".join(underway),
             )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
-        removed.append(f"{item.cluster} {item.kind} {item.name}")
+        removed.append(name)
         log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
-    # Last, since it may wait for a lease.
-    restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+    try:  # Last, since it may wait for a lease.
+        restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+    except Exception as error:
+        errors.append(error)
+        others, restored = [f"DURABILITY of the tables of run {run.run_id}"], []
+    if errors:
+        log.error("run %s leaves behind %s: repeat this to remove it", run.run_id, ", ".join(left + others))
+        raise errors[0]
     return {"removed": removed + restored, "left": left + others}
+
+
+def _remove(run: Run, item: ClusterObject) -> bool:
+    """Remove an object, or lift READONLY. Returns whether there was any."""
+    client = run.source if item.cluster == "source" else run.target
+    if item.kind == "peer":
+        return item.name in client.peers() and client.remove_peer(item.name)
+    if item.kind == "snapshot":
+        there = item.name in {snapshot.name for snapshot in client.snapshots()}
+        if there:
+            client.delete_snapshot(item.name)
+        return there
+    if item.kind == "folder":
+        files, path = open_folder(item.name, client.address.user)
+        return files.delete(path, recursive=True)
+    if client.table_exists(item.name):
+        client.set_read_only(item.name, False)
+    return True
 
 
 def _phases_at_work(run: Run) -> list[str]:

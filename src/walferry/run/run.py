@@ -20,7 +20,7 @@ from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem
 from walferry.storage.webhdfs import WebHdfs
-from walferry.wal.copies import as_url, with_copies
+from walferry.wal.copies import as_url, open_folder, with_copies
 from walferry.wal.fences import Fences
 from walferry.wal.source_log import SourceLog
 
@@ -114,14 +114,20 @@ class Run:
 
     @cached_property
     def staged_folders(self) -> tuple[str, ...]:
-        """Where copies of the source's WALs are: this run's folder, and for windows those of other runs."""
-        ledger, source = self.ledger.whole, self.spec.source
-        others = [
+        """Where copies of the source's WALs are: this run's folder or, for a window, those of other runs.
+
+        Another run's folder that cannot be reached is left out: a window that needs its copies names what is missing.
+        """
+        own = self.staged_folder
+        if self.record.kind != "window":
+            return (own,) if own else ()
+        source = self.spec.source.address()
+        found = [
             item.name
             for run_id, item in self.ledger.objects.of_all_runs("folder")
-            if Cluster.model_validate(ledger.run(run_id).spec["source"]).address().cluster == source.address().cluster
+            if Cluster.model_validate(self.ledger.whole.run(run_id).spec["source"]).address().cluster == source.cluster
         ]
-        return tuple(dict.fromkeys([*([self.staged_folder] if self.staged_folder else []), *others]))
+        return tuple(url for url in dict.fromkeys(found) if _answers(url, source.user))
 
     @property
     def source_root(self) -> str:
@@ -223,6 +229,16 @@ def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> File
     """The file system of a cluster, over WebHDFS; `address` if it differs from the cluster's own."""
     address = address or cluster.address()
     return with_copies(WebHdfs(cluster.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
+
+
+def _answers(url: str, user: str) -> bool:
+    try:
+        files, path = open_folder(url, user)
+        files.status(path)
+    except Exception as error:  # whatever it is, it is another run's
+        log.warning("the copies of WALs in %s cannot be reached: %s", url, error)
+        return False
+    return True
 
 
 def archive_folder(root: str, table: str) -> str:

@@ -6,17 +6,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.errors import TransientError
 from walferry.ledger import Ledger
 from walferry.pipeline import abort
-from walferry.replay import pinned, protect
+from walferry.replay import objects, pinned, protect
 from walferry.replay.objects import release
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating
 from walferry.run.run import Run, RunEndedError
+from walferry.storage import Local
+from walferry.wal import copies
 
 
 class Source:
@@ -114,3 +118,49 @@ def test_what_was_planned_and_never_made_is_removed_once_nobody_can_make_it_any_
     run.ledger.objects.plan("source", "peer", run.peer)
     abort(run, "enough")
     assert [item.state for item in run.ledger.objects.all()] == ["removed"]
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(
+    run: Run, source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(peer: str) -> bool:
+        raise TransientError(f"{peer} stays")
+
+    deleted: list[str] = []
+    source.__dict__["snapshots"] = lambda: [SimpleNamespace(name="snap")]
+    source.__dict__["delete_snapshot"] = deleted.append
+
+    def restore(*_: object, **__: object) -> tuple[list[str], list[str]]:
+        deleted.append("durability")
+        return [], []
+
+    monkeypatch.setattr(objects, "restore", restore)
+    protect.protect(run)
+    run.ledger.objects.plan("source", "snapshot", "snap")
+    run.ledger.objects.made("source", "snapshot", "snap")
+    with monkeypatch.context() as patch:
+        patch.setattr(source, "remove_peer", fails)
+        with pytest.raises(TransientError, match="stays"):
+            abort(run, "enough")
+    assert deleted == ["snap", "durability"]
+    assert f"run {run.run_id} leaves behind source peer {run.peer}: repeat this" in caplog.text
+    assert {item.kind: item.state for item in run.ledger.objects.all()} == {"peer": "made", "snapshot": "removed"}
+    abort(run, "enough")
+    assert source.there == set()
+
+
+def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was created: under another name HDFS may refuse it."""
+    users: list[str | None] = []
+
+    def opened(url: str, user: str | None = None) -> tuple[Local, str]:
+        users.append(user)
+        return Local(), "/nowhere/move-1"
+
+    monkeypatch.setattr(copies, "open_file_system", opened)
+    monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
+    run.source.__dict__["address"] = SimpleNamespace(user="me")
+    for name in ("webhdfs://you@host:1/a", "webhdfs://host:1/b"):
+        run.ledger.objects.plan("source", "folder", name)
+    abort(run, "enough")
+    assert users == [None, "me"]

@@ -17,6 +17,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.ledger.rows import RunKind
 from walferry.migration import cutover
 from walferry.pipeline import abort
 from walferry.replay import pinned, protect, staged
@@ -229,6 +230,41 @@ def test_an_abort_removes_the_copies_also_beside_a_process_that_copies(
     protect.tend(run, staged, lambda _: False)
     assert not Path(str(run.staged_folder).removeprefix("file://")).exists()
     assert [item.state for item in run.ledger.objects.all()] == ["removed"]
+
+
+def test_a_window_reads_the_copies_of_other_runs_that_can_be_reached_and_nobody_else_does(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, spec = run.ledger.whole, run.record.spec
+    gone = whole.of(whole.open_run("dead", "test", spec | {"name": "dead"}, "test").run_id).objects
+    gone.plan("source", "folder", "ftp://nowhere.example/dead-1")
+
+    def other(kind: RunKind) -> Run:
+        its = spec | {"name": f"a_{kind}", "protect": "peer", "stage": None}
+        return Run(whole, whole.open_run(f"a_{kind}", "test", its, "test", kind))
+
+    assert run.staged_folders == (run.staged_folder,)
+    assert [other(kind).staged_folders for kind in ("migration", "drain", "standby", "copy")] == [()] * 4
+    assert other("window").staged_folders == (run.staged_folder,)
+    assert "the copies of WALs in ftp://nowhere.example/dead-1 cannot be reached" in caplog.text
+
+
+def test_a_folder_that_cannot_be_deleted_does_not_keep_a_run_from_ending(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    users = []
+
+    def dead(url: str, user: str) -> object:
+        users.append((url, user))
+        raise TransientError("no NameNode answers")
+
+    monkeypatch.setattr("walferry.replay.objects.open_folder", dead)
+    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: (["durability"], []))
+    told = {"removed": ["durability"], "left": [f"source folder {run.staged_folder}"]}
+    assert abort(run, "enough") == told
+    assert users == [(run.staged_folder, "me")]
+    assert "delete it yourself, since nobody needs it any more: no NameNode answers" in caplog.text
+    assert [item.state for item in run.ledger.objects.all()] == ["made"], "another abort tries again"
 
 
 def test_what_cannot_be_copied_is_named_with_the_time_that_is_left(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
