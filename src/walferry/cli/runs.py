@@ -121,6 +121,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"next step: {facts['next_step']}")
         if facts["log"] is not None:
             print(f"{'WARNING: ' if facts['log']['late'] else ''}{facts['log']['text']}")
+        for standstill in facts["standstills"]:
+            print(f"WARNING: {standstill['text']}")
 
 
 def pause(

@@ -22,7 +22,7 @@ SHOWN_ROWS = 20
 """of those that differ, in the text, the worst first"""
 OF_STATUS = (
     "run", "state", "colour", "cause", "next_step", "waits_for", "whom", "longest_lag_seconds", "write_stop_seconds",
-    "seconds_since_last_edit", "write_stop_over",
+    "seconds_since_last_edit", "write_stop_over", "standstills",
 )  # fmt: skip
 """what the report has in common with `walferry status`"""
 
@@ -127,6 +127,7 @@ def render(facts: dict[str, Any]) -> str:
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]
     lines += _numbers(facts["missing_numbers"])
+    lines += [f"WARNING: {standstill['text']}" for standstill in facts["standstills"]]
     lines += [f"{table} is read-only at the source, and stays so" for table in facts["read_only"]]
     if facts["data_docs"]:
         lines.append(f"Data Docs: {facts['data_docs']}")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -68,6 +68,7 @@ def begin(run: Run) -> dict[str, Any]:
     try_writing(stage.files, stage.path)
     made(run, "source", "folder", url)
     live = list_live(stage.source, stage.root)
+    _note(run, [], now_ms())  # from now on a status warns if nobody looks again
     return {"folder": url, "groups": sorted({file.group for file in live if file.place is Place.LIVE})}
 
 
@@ -120,9 +121,11 @@ def tend(run: Run) -> float | None:
     if _is_over(run):
         _leave(run)
         return None
+    looked_ms = now_ms()
     if not run.ledger.log.fence("start"):
+        _note(run, [], looked_ms)
         return 1.0
-    stage, looked_ms = _stage(run), now_ms()
+    stage = _stage(run)
     _sweep(stage)
     fences = run.fences()
     listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
@@ -164,18 +167,19 @@ def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
 
 
 def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
-    """Record what is kept, and which of the closed files that have no copy would be lost first."""
+    """Record what is kept, which of the closed files that have no copy would be lost first, and whether the look before
+    was too long ago."""
     kept = retention_now(run)
     first = min(waiting, key=lambda file: file.modified_ms, default=None)
     lost_ms = None if first is None else first.modified_ms + round(kept.ttl_seconds * 1000)
     files, size = run.ledger.staged.size()
-    note_exposure(
-        run.ledger,
-        Exposure(
-            f"copies in {_url(run)}", files, size, False, first.name if first else None, lost_ms,
-            kept.ttl_seconds, kept.assumed, looked_ms,
-        ),
+    exposure = Exposure(
+        f"copies in {_url(run)}", files, size, False, first.name if first else None, lost_ms,
+        kept.ttl_seconds, kept.assumed, looked_ms,
     )  # fmt: skip
+    if (standstill := note_exposure(run.ledger, exposure)) is not None:
+        log.error("%s", standstill.describe())
+        run.ledger.audit(run.actor, "log not looked at", asdict(standstill))
     return kept
 
 

@@ -8,10 +8,12 @@ and what is closed right after the last look at the source, if nobody looks agai
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 from walferry.ledger import RunLedger
 
 _NOTE = "what keeps the log"
+_STANDSTILL = "log not looked at"
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,47 @@ class Exposure:
         return f"{kept}; {first} may be lost in {seconds:.0f} s (time to live {self.ttl_seconds:.0f} s{assumed})"
 
 
-def note_exposure(ledger: RunLedger, exposure: Exposure) -> None:
-    """Record a look at the source."""
+@dataclass(frozen=True)
+class Standstill:
+    """A time in which nobody looked at the source's log, longer than a closed file is kept there."""
+
+    from_ms: int
+    until_ms: int
+    ttl_seconds: float
+
+    def describe(self) -> str:
+        """In a sentence."""
+        begin, end = (
+            f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z" for at in (self.from_ms, self.until_ms)
+        )
+        return (
+            f"nobody looked at the source's log from {begin} to {end}, for longer than its time to live of "
+            f"{self.ttl_seconds:.0f} s: what was closed then may be lost. A gap or missing numbers show most losses, "
+            "but not of a region's last edits, or of a region whose every edit was lost: trust only a comparison that "
+            "began afterwards"
+        )
+
+
+def note_exposure(ledger: RunLedger, exposure: Exposure) -> Standstill | None:
+    """Record a look at the source. If the one before was too long ago, records that for good, and returns it.
+
+    Before the start fence nothing can be lost.
+    """
+    before, found = ledger.notes.get(_NOTE), None
+    if before is not None and not exposure.pinned and ledger.log.fence("start"):
+        found = Standstill(before["at_ms"], exposure.at_ms, min(before["ttl_seconds"], exposure.ttl_seconds))
+        if found.until_ms - found.from_ms > found.ttl_seconds * 1000:
+            ledger.notes.keep(_STANDSTILL, asdict(found), str(found.from_ms))
+        else:
+            found = None
     ledger.notes.keep(_NOTE, asdict(exposure))
+    return found
+
+
+def standstills(ledger: RunLedger) -> list[Standstill]:
+    """The times in which nobody looked at the source's log for too long, oldest first; also of a run that has ended."""
+    found = [Standstill(**facts) for facts, _ in ledger.notes.named(_STANDSTILL).values()]
+    return sorted(found, key=lambda time: time.from_ms)
 
 
 def exposure_of(ledger: RunLedger) -> Exposure | None:

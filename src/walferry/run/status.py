@@ -9,7 +9,7 @@ from walferry import clock
 from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
-from walferry.run.exposure import Exposure, exposure_of
+from walferry.run.exposure import Exposure, exposure_of, standstills
 from walferry.run.lag import lag_of
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
@@ -57,6 +57,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
         "requests": requests_of(ledger),
         "log": None if kept is None else log_facts(kept),
+        "standstills": [asdict(time) | {"text": time.describe()} for time in standstills(ledger)],
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
     }

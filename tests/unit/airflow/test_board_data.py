@@ -363,3 +363,13 @@ def test_a_log_that_nobody_copies_and_numbers_that_are_missing_are_alarms(book: 
     )
     book.of(run).numbers.accept(NAMES[0], "skips the log", "me")
     assert len(run_page(book, book.run(run))["alarms"]) == 1
+
+
+def test_a_standstill_of_the_copying_stays_an_alarm(book: Ledger) -> None:
+    run = begun(book)
+    book.of(run).log.see_files([seen(0, 10, length=100)])
+    copies = Exposure("copies in /copies/move-1", 0, 0, False, None, None, 600, False, now_ms() - 700_000)
+    for looked in (copies, replace(copies, at_ms=now_ms())):
+        note_exposure(book.of(run), looked)
+    (alarm,) = run_page(book, book.run(run))["alarms"]
+    assert alarm["text"].startswith("Nobody looked at the source's log from ")

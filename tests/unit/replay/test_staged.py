@@ -14,17 +14,19 @@ import pytest
 
 from unit.formats.wal_builder import TRAILER, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry import clock
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
-from walferry.migration import cutover
+from walferry.migration import cutover, report
 from walferry.pipeline import abort
 from walferry.replay import pinned, protect, staged
 from walferry.replay.completeness import check_complete
 from walferry.replay.retention import Retention
 from walferry.run.exposure import exposure_of
 from walferry.run.run import Run
+from walferry.run.status import status
 from walferry.storage import Local
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals
@@ -338,6 +340,44 @@ def test_a_log_that_is_still_being_closed_is_not_lost_soon(run: Run) -> None:
     assert found is not None
     assert found.file == f"{GROUP}.11"
     assert found.seconds_to_loss(now_ms()) == pytest.approx(600, abs=5)
+
+
+def test_a_status_warns_when_nobody_ever_begins_to_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: began + 301_000)
+    facts = status(run.ledger)["log"]
+    assert facts["late"]
+    assert facts["time_to_loss_seconds"] == pytest.approx(299, abs=5)
+
+
+def test_a_standstill_of_the_copying_is_told_for_good(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged.tend(run)
+    looked = now_ms()
+    assert status(run.ledger)["standstills"] == []
+    monkeypatch.setattr(staged, "now_ms", lambda: looked + 700_000)
+    staged.tend(run)
+    monkeypatch.setattr(staged, "now_ms", lambda: looked + 730_000)
+    staged.tend(run)
+    run.ledger.end("aborted", "me")
+    facts = status(run.ledger)
+    assert facts["log"] is None
+    (standstill,) = facts["standstills"]
+    assert standstill["until_ms"] - standstill["from_ms"] == pytest.approx(700_000, abs=5_000)
+    assert standstill["text"].startswith("nobody looked at the source's log from ")
+    assert [line.action for line in run.ledger.audit_trail()].count("log not looked at") == 1
+    assert f"WARNING: {standstill['text']}" in report.render(report.summary(run.ledger))
+
+
+def test_before_the_start_fence_nothing_can_be_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = run.ledger.log.fence
+    looked = now_ms()
+    monkeypatch.setattr(staged, "now_ms", lambda: looked + 700_000)
+    monkeypatch.setattr(run.ledger.log, "fence", lambda _: [])
+    assert staged.tend(run) == 1.0
+    monkeypatch.setattr(run.ledger.log, "fence", fence)
+    monkeypatch.setattr(staged, "now_ms", lambda: looked + 1_200_000)
+    staged.tend(run)
+    assert status(run.ledger)["standstills"] == []
 
 
 def test_only_a_migration_may_stage(run: Run) -> None:

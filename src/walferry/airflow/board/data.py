@@ -216,6 +216,9 @@ def _alarms(
         )
     if head["log"] is not None and head["log"]["late"]:
         alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {head['log']['text']}"})
+    for standstill in facts["standstills"]:
+        text = standstill["text"]
+        alarms.append({"kind": "gap", "text": f"{text[0].upper()}{text[1:]}"})
     alarms += [{"kind": "failed", "text": text} for text in missing_numbers]
     if head["lag_seconds"] and head["lag_seconds"] > head["max_lag"]:
         text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
