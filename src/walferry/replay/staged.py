@@ -269,7 +269,10 @@ def _leave(run: Run) -> None:
     """A release or an abort may have removed the folder just before a copy was written."""
     if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
         stage = _stage(run)
-        stage.files.delete(stage.path, recursive=True)
+        try:
+            stage.files.delete(stage.path, recursive=True)
+        except Exception as error:  # it may never come back: who copies must end as the run has (`objects.release`)
+            log.warning("%s cannot be deleted: if it is still there, delete it yourself: %s", _url(run), error)
 
 
 def _url(run: Run) -> str:

@@ -269,6 +269,18 @@ def test_a_folder_that_cannot_be_deleted_does_not_keep_a_run_from_ending(
     assert [item.state for item in run.ledger.objects.all()] == ["made"], "another abort tries again"
 
 
+def test_who_copies_ends_with_the_run_though_the_folder_does_not_answer(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dead(*_: object, **__: object) -> bool:
+        raise TransientError("no NameNode answers")
+
+    run.ledger.end("aborted", "me")
+    monkeypatch.setattr(Local, "delete", dead)
+    assert staged.tend(run) is None
+    assert "if it is still there, delete it yourself: no NameNode answers" in caplog.text
+
+
 def test_what_cannot_be_copied_is_named_with_the_time_that_is_left(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without settings of the source, HBase's time to live of 600 s is assumed."""
     write(run, "oldWALs", 10, age=100)
