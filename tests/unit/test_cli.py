@@ -19,7 +19,7 @@ import pytest
 from unit.migration.filled_ledger import filled
 from walferry.cli import ask, main, runs
 from walferry.errors import GapError
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, NumberGap
 from walferry.run.heartbeat import NOTE, this_process
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "wal"
@@ -179,6 +179,34 @@ def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(t
     assert state() == "paused"
     assert walferry(tmp_path, "resume", "move", "--dry-run").stdout.startswith("would resume move-1 (paused now")
     assert state() == "paused"
+
+
+def test_missing_numbers_are_accepted_for_the_run_and_told_with_the_status(tmp_path: Path, ledger: Path) -> None:
+    asked = ("accept-numbers", "move", "--table", "shop:orders", "--reason", "skips the log")
+
+    def find(first: int, *, only_count: bool = False) -> None:
+        with Ledger.open(f"sqlite:///{ledger}", actor="tester") as book:
+            numbers = book.of("move-1").numbers
+            gap = NumberGap("shop:orders", "abc", first, first + 3, "file.1", "file.2", 1)
+            book.of("move-1").log.set_ranges([], None, numbers.change([], [gap], [], only_count=only_count))
+
+    find(1, only_count=True)
+    assert "WARNING: the log of shop:orders lacks 4 numbers at 1 place" in walferry(tmp_path, "status", "move").stdout
+    find(11)
+    assert "no source table 'other'" in refused(walferry(tmp_path, *asked[:3], "other", *asked[4:]), 2)
+    for more, told in (("--dry-run", "would be accepted"), ("", "are accepted")):
+        answer = walferry(tmp_path, *asked, *more.split()).stdout
+        assert answer.splitlines() == [
+            f"missing numbers of shop:orders {told} until move-1 ends; found so far without a decision: 1",
+            "  region abc of shop:orders has no entries 11 to 14 (4) between the WAL files file.1 and file.2",
+        ]
+    find(21)
+    facts = json.loads(walferry(tmp_path, *asked, "--json").stdout)
+    assert (facts["run"], facts["accepted"]) == ("move-1", [])
+    shown = walferry(tmp_path, "status", "move").stdout
+    assert "accepted for this run by" in shown
+    assert "skips the log; counted: 8 numbers at 2 places" in shown
+    assert "WARNING: the log of" not in shown
 
 
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "not paused"])

@@ -18,12 +18,13 @@ from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
-from walferry.replay import dirty, numbering
+from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.dirty_rows import note_dirty_rows
 from walferry.run.lag import caught_up, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
+from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
 from walferry.run.state import accept_command
 
@@ -69,7 +70,7 @@ def _faults(run: Run) -> list[str]:
     waiting = {hold.table for hold in run.ledger.quarantine.holds()}
     if waiting and not held:
         reasons.append(f"edits of {', '.join(sorted(waiting))} held for a released quarantine item are not applied yet")
-    reasons += numbering.faults(run.ledger)
+    reasons += faults(run.ledger)
     reasons += [f"table {table} no longer exists at the source" for table in missing_tables(run)]
     if not reasons:
         reasons += schema_differences(run)

@@ -87,18 +87,23 @@ def accept_numbers(
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Accept that numbers are missing in the log of a table, because its writers skip the log (SKIP_WAL).
+    """Accept that numbers are missing in the log of a table, for instance because its writers skip the log (SKIP_WAL).
 
-    This covers the places found until now. Any other cause means that a WAL was lost: abort and start over.
+    This covers what was found, and what will be found until the run ends: later places are only counted. If you do not
+    know the cause, a WAL may have been lost: abort and start over.
     """
     from walferry.replay import numbering
+    from walferry.run.missing_numbers import describe
 
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)
         gaps = numbering.accept(run, table, reason, owner(), dry_run=dry_run)
     if as_json:
         print_json({"run": run.run_id, "dry_run": dry_run, "accepted": [asdict(gap) for gap in gaps]})
-    for gap in [] if as_json else gaps[:SHOWN]:
-        print(f"{'would accept' if dry_run else 'accepted'}: {numbering.describe(gap)}")
-    if not as_json and len(gaps) > SHOWN:
+        return
+    told = "would be accepted" if dry_run else "are accepted"
+    print(f"missing numbers of {table} {told} until {run.run_id} ends; found so far without a decision: {len(gaps)}")
+    for gap in gaps[:SHOWN]:
+        print(f"  {describe(gap)}")
+    if len(gaps) > SHOWN:
         print(f"and {len(gaps) - SHOWN} more places; all of them with --json")

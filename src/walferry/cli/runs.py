@@ -123,6 +123,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"{'WARNING: ' if facts['log']['late'] else ''}{facts['log']['text']}")
         for standstill in facts["standstills"]:
             print(f"WARNING: {standstill['text']}")
+        for row in facts["counted_numbers"]:
+            print(f"{'' if row['accepted_by'] else 'WARNING: '}{row['text']}")
 
 
 def pause(

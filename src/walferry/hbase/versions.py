@@ -48,7 +48,7 @@ class Release:
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     skips_numbers: bool = False
-    """whether an increment or append takes two sequence numbers, the second without an entry in the log"""
+    """whether increments, appends and checks take sequence numbers without an entry in the log (`replay.numbering`)"""
     tried: bool = False
     """whether walferry's tests run on the very minor version that was asked for"""
     tried_as_target: bool = False

@@ -4,6 +4,7 @@
 """
 
 from walferry.ledger.ledger import Ledger, RunLedger, source_tables, target_tables, user_name
+from walferry.ledger.numbers import CountedNumbers
 from walferry.ledger.rows import (
     AcceptedDifference,
     AuditHead,
@@ -41,6 +42,7 @@ __all__ = [
     "BatchRecord",
     "ClusterObject",
     "ComparedTable",
+    "CountedNumbers",
     "Coverage",
     "Difference",
     "Gap",

@@ -39,6 +39,7 @@ TABLES = (
     "staged_files",
     "region_numbers",
     "number_gaps",
+    "counted_numbers",
     "wal_ranges",
     "quarantine",
     "held_regions",

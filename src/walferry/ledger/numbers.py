@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.ledger.batches import Change
-from walferry.ledger.rows import NumberGap, RegionNumber, to_columns
+from walferry.ledger.rows import NumberGap, RegionNumber, from_columns, to_columns
 from walferry.ledger.store import Store, chunks, fetch
+
+
+@dataclass(frozen=True)
+class CountedNumbers:
+    """Missing numbers of a table that shut no gate, and a person's decision about them that stands for the run."""
+
+    table: str = field(metadata={"column": "table_name"})
+    places: int
+    numbers: int
+    accepted_ms: int | None = None
+    accepted_by: str | None = None
+    reason: str | None = None
 
 
 class Numbers:
@@ -29,12 +44,20 @@ class Numbers:
                 found.update((row.region, row) for row in rows)
         return found
 
-    def change(self, last: Sequence[RegionNumber], gaps: Sequence[NumberGap], forgotten: Collection[str]) -> Change:
+    def change(
+        self,
+        last: Sequence[RegionNumber],
+        gaps: Sequence[NumberGap],
+        forgotten: Collection[str],
+        *,
+        only_count: bool = False,
+    ) -> Change:
         """Records how far regions go now and what is missing, in the transaction of the files that show it.
 
-        `forgotten`: tables whose numbers begin anew, because some of the log was left out.
+        `forgotten`: tables whose numbers begin anew, because some of the log was left out. `only_count`: what is
+        missing proves nothing; of tables about which a person has decided, it is only counted, too.
         """
-        table, holes = self._store.table("region_numbers"), self._store.table("number_gaps")
+        table = self._store.table("region_numbers")
 
         def record(connection: Connection) -> None:
             mine = table.c.run_id == self._run_id
@@ -44,15 +67,58 @@ class Numbers:
                 connection.execute(insert(table), [to_columns(one) | {"run_id": self._run_id} for one in last])
             if forgotten:
                 connection.execute(delete(table).where(mine, table.c.table_name.in_(sorted(forgotten))))
-            for gap in gaps:
-                same = (
-                    holes.c.run_id == self._run_id, holes.c.region == gap.region, holes.c.first_missing == gap.first
-                )  # fmt: skip
-                if connection.execute(select(holes.c.region).where(*same)).first() is None:
-                    connection.execute(insert(holes).values(to_columns(gap) | {"run_id": self._run_id}))
-                    self._store.note(connection, "numbers missing", self._run_id, to_columns(gap))
+            decided = {row.table for row in self._counted(connection) if row.accepted_by} if gaps else set()
+            self._count(connection, [gap for gap in gaps if only_count or gap.table in decided])
+            self._list(connection, [gap for gap in gaps if not only_count and gap.table not in decided])
 
         return record
+
+    def _list(self, connection: Connection, gaps: Sequence[NumberGap]) -> None:
+        holes = self._store.table("number_gaps")
+        for gap in gaps:
+            same = (holes.c.run_id == self._run_id, holes.c.region == gap.region, holes.c.first_missing == gap.first)
+            if connection.execute(select(holes.c.region).where(*same)).first() is None:
+                connection.execute(insert(holes).values(to_columns(gap) | {"run_id": self._run_id}))
+                self._store.note(connection, "numbers missing", self._run_id, to_columns(gap))
+
+    def _count(self, connection: Connection, gaps: Sequence[NumberGap]) -> None:
+        sums = self._store.table("counted_numbers")
+        places, numbers = Counter(gap.table for gap in gaps), Counter[str]()
+        for gap in gaps:
+            numbers[gap.table] += gap.last - gap.first + 1
+        for table, here in places.items():
+            more = {"places": sums.c.places + here, "numbers": sums.c.numbers + numbers[table]}
+            self._put(connection, CountedNumbers(table, here, numbers[table]), more)
+
+    def _put(self, connection: Connection, new: CountedNumbers, change: dict[str, Any]) -> None:
+        """Change a table's row; if it has none, put a new one."""
+        sums = self._store.table("counted_numbers")
+        same = (sums.c.run_id == self._run_id, sums.c.table_name == new.table)
+        if connection.execute(update(sums).where(*same).values(change)).rowcount == 0:
+            connection.execute(insert(sums).values(to_columns(new) | {"run_id": self._run_id}))
+
+    def counted(self) -> list[CountedNumbers]:
+        """What is only counted, and the decisions that stand for the run, by table."""
+        with self._store.database.read() as connection:
+            return self._counted(connection)
+
+    def _counted(self, connection: Connection) -> list[CountedNumbers]:
+        sums = self._store.table("counted_numbers")
+        return fetch(connection, CountedNumbers, sums, sums.c.run_id == self._run_id, order=(sums.c.table_name,))
+
+    def undecided(self) -> list[tuple[NumberGap, int]]:
+        """Of each table with missing numbers that nobody has accepted: the oldest place, and how many there are."""
+        holes = self._store.table("number_gaps")
+        mine = (holes.c.run_id == self._run_id, holes.c.accepted_ms.is_(None))
+        found = []
+        with self._store.database.read() as connection:
+            by_table = select(holes.c.table_name, func.count()).where(*mine).group_by(holes.c.table_name)
+            for table, places in connection.execute(by_table.order_by(holes.c.table_name)).all():
+                oldest = select(holes).where(*mine, holes.c.table_name == table)
+                oldest = oldest.order_by(holes.c.found_ms, holes.c.region, holes.c.first_missing).limit(1)
+                row = connection.execute(oldest).mappings().one()
+                found.append((from_columns(NumberGap, row), int(places)))  # type: ignore[arg-type]
+        return found
 
     def gaps(self, *, accepted: bool | None = None) -> list[NumberGap]:
         """The missing numbers, oldest first: all, or those that a person has accepted, or has not."""
@@ -64,11 +130,12 @@ class Numbers:
             return fetch(connection, NumberGap, holes, *wanted, order=(holes.c.found_ms, holes.c.region))
 
     def accept(self, table: str, reason: str, actor: str) -> None:
-        """Record a person's decision that nothing of a table was lost where numbers are missing until now."""
+        """Record a person's decision that nothing of a table was lost where its numbers are, or will be, missing."""
         holes = self._store.table("number_gaps")
         open_ones = (holes.c.run_id == self._run_id, holes.c.table_name == table, holes.c.accepted_ms.is_(None))
-        values = {"accepted_ms": now_ms(), "accepted_by": actor, "reason": reason}
+        values: dict[str, Any] = {"accepted_ms": now_ms(), "accepted_by": actor, "reason": reason}
         with self._store.database.write() as connection:
             self._store.unfinished(connection, self._run_id)
             connection.execute(update(holes).where(*open_ones).values(values))
+            self._put(connection, CountedNumbers(table, 0, 0, **values), values)
             self._store.note(connection, "missing numbers accepted", self._run_id, {"table": table}, reason, actor)

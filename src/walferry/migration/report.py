@@ -15,14 +15,14 @@ from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
-from walferry.replay.numbering import describe as describe_numbers
+from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.status import status
 
 SHOWN_ROWS = 20
 """of those that differ, in the text, the worst first"""
 OF_STATUS = (
     "run", "state", "colour", "cause", "next_step", "waits_for", "whom", "longest_lag_seconds", "write_stop_seconds",
-    "seconds_since_last_edit", "write_stop_over", "standstills",
+    "seconds_since_last_edit", "write_stop_over", "standstills", "counted_numbers",
 )  # fmt: skip
 """what the report has in common with `walferry status`"""
 
@@ -128,6 +128,7 @@ def render(facts: dict[str, Any]) -> str:
     ]
     lines += _numbers(facts["missing_numbers"])
     lines += [f"WARNING: {standstill['text']}" for standstill in facts["standstills"]]
+    lines += [f"{'' if r['accepted_by'] else 'WARNING: '}{r['text']}" for r in facts["counted_numbers"]]
     lines += [f"{table} is read-only at the source, and stays so" for table in facts["read_only"]]
     if facts["data_docs"]:
         lines.append(f"Data Docs: {facts['data_docs']}")

@@ -9,8 +9,11 @@ borders are looked at: a file cannot lose its middle. Numbers without an entry c
   idle region: HRegion.internalPrepareFlushCache). After an edit a region is not empty, after a marker it may be. How
   often it was flushed then is unknown: a number per minute is let pass, and EMPTY_FLUSHES more.
 - an opening, or a bulk load: one before its marker.
-- an increment or an append before 2.0: one after its entry.
 - edits that are not logged (SKIP_WAL): any number. A person must say so (`walferry accept-numbers`).
+- before 2.0, an increment, an append, or a check and what it guards: HRegion first takes a number to wait for earlier
+  writes (MultiVersionConcurrencyControl.await in branch-1). A check that fails, or an increment by 0, writes no entry,
+  and handlers that wait at once take their numbers before any of them writes. So any count of numbers may be free, and
+  nothing follows from it: what is missing there is counted, shown, and shuts no gate.
 
 Numbers that go back begin a new history, which `lineage` judges. Nothing is known before the first entry that a run
 sees of a region, nor after its last.
@@ -19,14 +22,16 @@ sees of a region, nor after its last.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from walferry.apply.numbers import NumberSpan, in_order
 from walferry.apply.outcomes import FileReport
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger import NumberGap, RegionNumber, RunLedger
+from walferry.ledger import NumberGap, RegionNumber, RunLedger, source_tables
 from walferry.ledger.batches import Change
+from walferry.run.missing_numbers import describe
 from walferry.run.run import Run
 from walferry.wal.files import parse_wal_name
 
@@ -44,24 +49,29 @@ def follow(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> 
     broken = {tally.table for report in reports if not report.complete for tally in report.tallies}
     spans = [s for report in reports if report.complete for s in report.numbers if s.table in set(tables) - broken]
     known = run.ledger.numbers.last({span.region for span in spans})
-    last, gaps = chain(known.values(), spans, skips=run.source.release.skips_numbers if spans else False)
+    last, gaps = chain(known.values(), spans)
+    skipped = bool(gaps) and run.source.release.skips_numbers
+    _tell(run.ledger, gaps, skipped)
+    return run.ledger.numbers.change(last, gaps, broken, only_count=skipped)
+
+
+def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
+    decided = {row.table for row in ledger.numbers.counted() if row.accepted_by} if gaps else set()
+    counted = Counter(gap.table for gap in gaps if skipped or gap.table in decided)
+    for table, places in counted.items():
+        log.info("numbers of %s are missing in the log at %s places more: counted", table, places)
     for gap in gaps:
-        log.error("%s", describe(gap))
-    return run.ledger.numbers.change(last, gaps, broken)
+        if gap.table not in counted:
+            log.error("%s", describe(gap))
 
 
-def chain(
-    known: Iterable[RegionNumber], spans: Iterable[NumberSpan], *, skips: bool
-) -> tuple[list[RegionNumber], list[NumberGap]]:
-    """The last entry of each region after these spans, and the numbers that are missing before them.
-
-    `skips`: whether an increment takes a second number (before 2.0).
-    """
+def chain(known: Iterable[RegionNumber], spans: Iterable[NumberSpan]) -> tuple[list[RegionNumber], list[NumberGap]]:
+    """The last entry of each region after these spans, and the numbers that are missing before them."""
     last = {number.region: number for number in known}
     gaps = []
     for span in in_order(spans):
         before = last.get(span.region)
-        if before is not None and span.first - before.number - 1 > _allowed(before, span, skips):
+        if before is not None and span.first - before.number - 1 > _allowed(before, span):
             first, end = before.number + 1, span.first - 1
             gaps.append(NumberGap(span.table, span.region, first, end, before.file, span.file, now_ms()))
         if before is None or span.last > before.number:
@@ -70,9 +80,9 @@ def chain(
     return [number for region, number in last.items() if region in seen], gaps
 
 
-def _allowed(before: RegionNumber, span: NumberSpan, skips: bool) -> int:
+def _allowed(before: RegionNumber, span: NumberSpan) -> int:
     """How many numbers may have no entry between two files of a region."""
-    most = int(skips) + int(not span.begins_with_edit)
+    most = int(not span.begins_with_edit)
     if not before.edit:
         begun = parse_wal_name(before.file)
         minutes = (span.begins_ms - begun.number) / 60_000 if begun else 0
@@ -80,37 +90,18 @@ def _allowed(before: RegionNumber, span: NumberSpan, skips: bool) -> int:
     return most
 
 
-def describe(gap: NumberGap) -> str:
-    """A gap in a sentence."""
-    count = gap.last - gap.first + 1
-    return (
-        f"region {gap.region} of {gap.table} has no entries {gap.first} to {gap.last} ({count}) between the WAL files "
-        f"{gap.file_before} and {gap.file_after}: a WAL that no list has was lost, or edits skipped the log (SKIP_WAL)"
-    )
-
-
-def faults(ledger: RunLedger) -> list[str]:
-    """What is missing and not accepted, for a gate: a sentence per table."""
-    found = ledger.numbers.gaps(accepted=False)
-    told = []
-    for table in sorted({gap.table for gap in found}):
-        mine = [gap for gap in found if gap.table == table]
-        more = f" ({len(mine)} such places)" if len(mine) > 1 else ""
-        how = f"`walferry accept-numbers {ledger.run_id} --table {table} --reason …`"
-        told.append(f"{describe(mine[0])}{more}. Abort and start over; if writers skip the log: {how}")
-    return told
-
-
 def accept(ledger: RunLedger, table: str, reason: str, actor: str, *, dry_run: bool = False) -> list[NumberGap]:
-    """Record that nothing was lost where numbers of a table are missing. Returns what the decision covers.
+    """Record, for the rest of the run, that nothing of a table is lost where its numbers are missing.
 
-    Raises UsageError when nothing waits for it, and for an empty reason.
+    Returns the places found until now that had no decision; later ones are only counted. Raises UsageError when the run
+    does not have the table, or has ended, and for an empty reason.
     """
     if not reason.strip():
         raise UsageError("give a reason why nothing was lost: it is recorded")
+    table, tables = table.removeprefix("default:"), source_tables(ledger.record.spec)
+    if table not in tables:
+        raise UsageError(f"run {ledger.run_id} has no source table {table!r}, only {', '.join(tables)}", table=table)
     found = [gap for gap in ledger.numbers.gaps(accepted=False) if gap.table == table]
-    if not found:
-        raise UsageError(f"no missing numbers of {table!r} wait for a decision in run {ledger.run_id}", table=table)
     if not dry_run:
         ledger.numbers.accept(table, reason, actor)
     return found

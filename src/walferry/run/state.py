@@ -17,6 +17,7 @@ from walferry.run.dirty_rows import dirty_rows_noted
 from walferry.run.heartbeat import SILENT_SECONDS, alive
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
+from walferry.run.missing_numbers import CAUSES, undecided, way_on
 from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.waits import waits_for
 from walferry.run.write_stop import write_stop_of
@@ -252,6 +253,8 @@ def _failed(
             f"do not let clients in; `walferry report {run.name}` shows what differs, and the runbook lists possible "
             f"causes; fix the cause, then {_again(run, newest.phase)}"
         )
+    elif shut and (missing := undecided(ledger)):
+        next_step = f"{way_on(run, missing)}; fix what else it names, then {_again(run, newest.phase)}"
     return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
 
 
@@ -351,6 +354,12 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
     if run.kind != "migration":
         name: StateName = "following" if caught_up(ledger) else "catching up"
         return _state(name, f"replay is running: {measured}", replay, run)
+    if missing := undecided(ledger):
+        cause = f"the gate is shut, replay goes on: {'; '.join(missing.values())}. {CAUSES}"
+        return State(
+            "gate shut", cause, way_on(run, missing), label(replay), replay.started_ms, "decision",
+            "an operator, in the shell",
+        )  # fmt: skip
     if "approve" in done:
         if run.spec.get("write_stop") == "readonly":
             return _state(

@@ -11,6 +11,7 @@ from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
 from walferry.run.exposure import Exposure, exposure_of, standstills
 from walferry.run.lag import lag_of
+from walferry.run.missing_numbers import counted
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
 from walferry.run.state import state_of
@@ -58,6 +59,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "requests": requests_of(ledger),
         "log": None if kept is None else log_facts(kept),
         "standstills": [asdict(time) | {"text": time.describe()} for time in standstills(ledger)],
+        "counted_numbers": counted(ledger),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
     }

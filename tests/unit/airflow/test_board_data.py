@@ -21,6 +21,7 @@ from walferry.clock import now_ms
 from walferry.ledger import Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
 from walferry.refusals import GapKind
 from walferry.run.exposure import Exposure, note_exposure
+from walferry.run.heartbeat import NOTE
 from walferry.run.phases import phases_of
 
 
@@ -361,8 +362,36 @@ def test_a_log_that_nobody_copies_and_numbers_that_are_missing_are_alarms(book: 
     assert missing["text"].startswith(
         f"region abc of {NAMES[0]} has no entries 11 to 14 (4) between the WAL files file.1"
     )
+    assert f"`walferry accept-numbers move --table {NAMES[0]} --reason …`" in missing["text"]
     book.of(run).numbers.accept(NAMES[0], "skips the log", "me")
-    assert len(run_page(book, book.run(run))["alarms"]) == 1
+    _, decided = run_page(book, book.run(run))["alarms"]
+    assert decided["kind"] == "note"
+    assert "are accepted for this run by me: skips the log" in decided["text"]
+
+
+def test_the_head_says_that_missing_numbers_shut_the_gate_and_no_alarm_repeats_it(book: Ledger) -> None:
+    run = begun(book)
+    ledger = book.of(run)
+    ledger.log.see_files([seen(0, 10, length=100)])
+    ledger.phases.start("replay")
+    ledger.notes.keep(NOTE, {}, "replay")
+    hole = NumberGap(NAMES[0], "abc", 11, 14, "file.1", "file.2", now_ms())
+    ledger.log.set_ranges([], None, ledger.numbers.change([], [hole], []))
+    facts = run_page(book, book.run(run))
+    assert (facts["run"]["state"], facts["run"]["waits_for"]) == ("gate shut", "decision")
+    assert "has no entries 11 to 14" in facts["run"]["cause"]
+    assert "`walferry accept-numbers move" in facts["run"]["next_step"]
+    assert facts["alarms"] == []
+
+
+def test_numbers_that_1_x_skips_are_a_note(book: Ledger) -> None:
+    run = begun(book)
+    book.of(run).log.see_files([seen(0, 10, length=100)])
+    hole = NumberGap(NAMES[0], "abc", 11, 14, "file.1", "file.2", now_ms())
+    book.of(run).log.set_ranges([], None, book.of(run).numbers.change([], [hole], [], only_count=True))
+    (note,) = run_page(book, book.run(run))["alarms"]
+    assert note["kind"] == "note"
+    assert "lacks 4 numbers at 1 place: numbers that no entry has" in note["text"]
 
 
 def test_a_standstill_of_the_copying_stays_an_alarm(book: Ledger) -> None:

@@ -153,3 +153,17 @@ def test_missing_numbers_are_told_with_the_decision_about_them(book: Ledger) -> 
     ledger.log.set_ranges([], None, ledger.numbers.change([], [hole], []))
     assert "between the WAL files file.1 and file.2" in render(summary(ledger))
     assert render(summary(ledger)).count("; not accepted") == 1
+    ledger.numbers.accept("shop:orders", "skips the log", "kim")
+    told = render(summary(ledger))
+    assert "; accepted by kim: skips the log" in told
+    assert "accepted for this run by kim: skips the log; counted: 0 numbers at 0 places" in told
+
+
+def test_numbers_that_1_x_skips_are_told_as_a_warning(book: Ledger) -> None:
+    ledger = book.of("move-1")
+    hole = NumberGap("shop:orders", "abc", 11, 14, "file.1", "file.2", 1)
+    ledger.log.set_ranges([], None, ledger.numbers.change([], [hole], [], only_count=True))
+    told = render(summary(ledger))
+    assert "WARNING: the log of shop:orders lacks 4 numbers at 1 place: numbers that no entry has, as incr" in told
+    assert "not accepted" not in told
+    assert "'places': 1" in str(summary(ledger)["counted_numbers"])

@@ -10,7 +10,17 @@ import pytest
 
 from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC, compared
 from walferry import clock
-from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
+from walferry.ledger import (
+    Difference,
+    Ledger,
+    NumberGap,
+    Position,
+    QuarantineItem,
+    RangeComparison,
+    Round,
+    RunLedger,
+    SeenFile,
+)
 from walferry.ledger.rows import RunKind
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run import heartbeat
@@ -248,6 +258,53 @@ def test_a_no_is_no_failure(run: RunLedger) -> None:
     follow(run, 1)
     fail(run, "approve", "NotApprovedError: kim answered no")
     assert state_of(run).name == "waiting for approval"
+
+
+def lose_numbers(run: RunLedger, *, only_count: bool = False) -> None:
+    gap = NumberGap(TABLE, "abc", 11, 14, "file.1", "file.2", 1)
+    run.log.set_ranges([], None, run.numbers.change([], [gap], [], only_count=only_count))
+
+
+MISSING = f"region abc of {TABLE} has no entries 11 to 14 (4) between the WAL files file.1 and file.2"
+
+
+@pytest.mark.parametrize("done", [(), ("approve",)], ids=["before the approval", "before the write stop"])
+def test_while_numbers_are_missing_the_gate_is_shut_and_nobody_is_asked(run: RunLedger, done: tuple[str, ...]) -> None:
+    follow(run, 1)
+    finish(run, *done)
+    asked = state_of(run).name
+    lose_numbers(run)
+    shut = state_of(run)
+    assert (shut.name, shut.waits_for, shut.whom) == ("gate shut", "decision", "an operator, in the shell")
+    assert shut.cause.startswith(f"the gate is shut, replay goes on: {MISSING}. Known causes: a WAL was deleted")
+    assert (
+        f"if no WAL was lost: `walferry accept-numbers move --table {TABLE} --reason …`; otherwise `walferry abort"
+        in (shut.next_step)
+    )
+    facts = status(run)
+    assert (facts["state"], facts["cause"], facts["next_step"]) == (shut.name, shut.cause, shut.next_step)
+    assert "State: gate shut; " in status_line(facts)
+    run.numbers.accept(TABLE, "skips the log", "kim")
+    assert state_of(run).name == asked
+
+
+def test_numbers_that_are_only_counted_shut_nothing_and_are_shown(run: RunLedger) -> None:
+    follow(run, 1)
+    assert status(run)["counted_numbers"] == []
+    lose_numbers(run, only_count=True)
+    assert state_of(run).name == "waiting for approval"
+    (row,) = status(run)["counted_numbers"]
+    assert (row["table"], row["places"], row["numbers"], row["accepted_by"]) == (TABLE, 1, 4, None)
+
+
+def test_a_last_check_that_failed_for_missing_numbers_says_how_to_go_on(run: RunLedger) -> None:
+    finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+    lose_numbers(run)
+    fail(run, "check_drain", f"GateShutError: the gate is shut: {MISSING}")
+    state = state_of(run)
+    assert state.name == "gate shut"
+    assert f"`walferry accept-numbers move --table {TABLE} --reason …`" in state.next_step
+    assert state.next_step.endswith("then `walferry resume move`")
 
 
 # ---- failures

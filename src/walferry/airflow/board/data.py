@@ -34,9 +34,9 @@ from walferry.migration.accept import describe as describe_difference
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
-from walferry.replay.numbering import faults
 from walferry.run.heartbeat import alive
 from walferry.run.lag import ages, max_lag
+from walferry.run.missing_numbers import faults
 from walferry.run.phases import phases_of, subjects
 from walferry.run.state import PhaseShown, phase_shown
 from walferry.run.status import status
@@ -132,7 +132,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             for key in ("log_bytes", "rounds", "data_docs", "ledger")
         },
         "alarms": _alarms(
-            head, lost, [item for item in items if item.state == "held"], facts, faults(ledger.of(run.run_id))
+            head, lost, [i for i in items if i.state == "held"], facts, faults(ledger.of(run.run_id), head["cause"])
         ),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
@@ -223,6 +223,7 @@ def _alarms(
     if head["lag_seconds"] and head["lag_seconds"] > head["max_lag"]:
         text = f"The lag is {head['lag_seconds']:.0f} s; a cutover needs at most {head['max_lag']} s"
         alarms.append({"kind": "note", "text": text})
+    alarms += [{"kind": "note", "text": row["text"]} for row in head["counted_numbers"]]
     alarms += [{"kind": "note", "text": f"{t} is read-only at the source, and stays so"} for t in facts["read_only"]]
     return alarms
 

@@ -1,0 +1,66 @@
+"""Numbers that no entry of the log has, as gates, state, report and board tell of them; found by `replay.numbering`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from walferry.ledger import CountedNumbers, NumberGap, RunLedger, RunRecord
+
+CAUSES = (
+    "Known causes: a WAL was deleted that no list names (see the NameNode's audit log); writers of the table skip the "
+    "log (SKIP_WAL, by the client or as the table's DURABILITY); flushes or snapshots of an idle region, more than one "
+    "a minute"
+)
+
+
+def describe(gap: NumberGap) -> str:
+    """A gap in a clause."""
+    count = gap.last - gap.first + 1
+    return (
+        f"region {gap.region} of {gap.table} has no entries {gap.first} to {gap.last} ({count}) between the WAL files "
+        f"{gap.file_before} and {gap.file_after}"
+    )
+
+
+def undecided(ledger: RunLedger) -> dict[str, str]:
+    """Where numbers are missing that shut the gate: a clause for each table."""
+    told = {}
+    for gap, places in ledger.numbers.undecided():
+        told[gap.table] = describe(gap) + (f", the first of {places} such places" if places > 1 else "")
+    return told
+
+
+def way_on(run: RunRecord, tables: Collection[str]) -> str:
+    """What a person can do about them."""
+    commands = " and ".join(f"`walferry accept-numbers {run.name} --table {table} --reason …`" for table in tables)
+    return (
+        f"find out which; if no WAL was lost: {commands}; otherwise `walferry abort {run.name} --reason …`, drop the "
+        "target tables and start over"
+    )
+
+
+def faults(ledger: RunLedger, told: str = "") -> list[str]:
+    """What shuts the gate: a text for each table, with the causes and the way on, without what was `told` already."""
+    found = {table: text for table, text in undecided(ledger).items() if text not in told}
+    return [f"{text}. {CAUSES}. Now {way_on(ledger.record, [table])}" for table, text in found.items()]
+
+
+def counted(ledger: RunLedger) -> list[dict[str, Any]]:
+    """What shuts no gate, by table, as plain values with a `text`; it is a hint when nobody has accepted it."""
+    return [asdict(row) | {"text": _counted(row)} for row in ledger.numbers.counted()]
+
+
+def _counted(row: CountedNumbers) -> str:
+    numbers = "1 number" if row.numbers == 1 else f"{row.numbers} numbers"
+    places = "1 place" if row.places == 1 else f"{row.places} places"
+    if row.accepted_by:
+        return (
+            f"numbers that are missing in the log of {row.table} are accepted for this run by {row.accepted_by}: "
+            f"{row.reason}; counted: {numbers} at {places}"
+        )
+    return (
+        f"the log of {row.table} lacks {numbers} at {places}: numbers that no entry has, as increments, appends and "
+        "failed checks leave in HBase 1.x. They prove nothing, but a WAL that was lost would look the same"
+    )
