@@ -27,11 +27,14 @@ class Base:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A damaged file: equal to its base before `same`."""
+    """A damaged file: equal to its base before `same`, and, but for flipped bytes before it, from `until` on."""
 
     what: str
     data: bytes
     same: int
+    until: int
+    shift: int | None = None
+    """by how much later the rest of the base comes when one length, and nothing else, was enlarged"""
 
 
 def beginning(base: Base, rng: random.Random) -> Base:
@@ -54,12 +57,13 @@ def mutant(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
             break
         at = rng.randrange(len(found.data))
         flipped = found.data[:at] + bytes([found.data[at] ^ rng.randrange(1, 256)]) + found.data[at + 1 :]
-        found = Mutant(f"{found.what}, flipped {at}", flipped, min(found.same, at))
+        found = Mutant(f"{found.what}, flipped {at}", flipped, min(found.same, at), max(found.until, at + 1))
     return found
 
 
 def put(base: Base, what: str, start: int, end: int, new: bytes) -> Mutant:
-    return Mutant(f"{what} at {start}..{end}: {new[:20].hex()}", base.data[:start] + new + base.data[end:], start)
+    data = base.data[:start] + new + base.data[end:]
+    return Mutant(f"{what} at {start}..{end}: {new[:20].hex()}", data, start, start + len(new))
 
 
 def parts(base: Base, *kinds: str) -> list[Part]:
@@ -72,7 +76,7 @@ def truncated(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
     cut = max(0, min(len(base.data), rng.choice(places)))
     if rng.random() < 0.2:
         cut = max(0, len(base.data) - rng.randrange(20))
-    return Mutant(f"cut at {cut}", base.data[:cut], cut)
+    return Mutant(f"cut at {cut}", base.data[:cut], cut, cut)
 
 
 def number(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
@@ -83,13 +87,16 @@ def number(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
         near = int.from_bytes(old, "big") + rng.choice((-1, 1, -8, 8, 256))
         value = near if rng.random() < 0.5 else rng.choice(NUMBERS)
         return put(base, part.kind, part.start, part.end, (value % (1 << 8 * len(old))).to_bytes(len(old), "big"))
-    value = old[0] & 0x7F
-    for i, byte in enumerate(old[1:], 1):
-        value |= (byte & 0x7F) << 7 * i
+    value = value_of(old)
     new = varint(value + rng.choice((-1, 1, -2, 2, 100, 127, 16384)) if rng.random() < 0.6 else rng.choice(NUMBERS))
     if rng.random() < 0.2:  # longer than it needs to be
         new = new[:-1] + bytes([new[-1] | 0x80]) + b"\x80" * rng.randrange(3) + b"\0"
     return put(base, part.kind, part.start, part.end, new)
+
+
+def value_of(number: bytes) -> int:
+    """That of a varint."""
+    return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(number))
 
 
 def index(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
@@ -152,7 +159,7 @@ def trailer(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
     if rng.random() < 0.3:
         at = rng.choice(base.taken.entries).start
         return put(base, "trailer", at, at, new)
-    return Mutant(f"trailer {new.hex()}", base.data[:end] + new, end)
+    return Mutant(f"trailer {new.hex()}", base.data[:end] + new, end, end + len(new))
 
 
 def spliced(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
@@ -163,7 +170,8 @@ def spliced(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
     tail = other.data[second : second + rng.choice((500, 4000, 1 << 20))]
     if len(tail) < 9 or rng.random() < 0.5:
         tail += EMPTY_TRAILER
-    return Mutant(f"{first} bytes, then {len(tail)} of {other.name} from {second}", base.data[:first] + tail, first)
+    data = base.data[:first] + tail
+    return Mutant(f"{first} bytes, then {len(tail)} of {other.name} from {second}", data, first, len(data))
 
 
 def moved(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
@@ -189,5 +197,62 @@ def overwritten(base: Base, others: Sequence[Base], rng: random.Random) -> Mutan
     return put(base, f"{part.kind} overwritten", part.start, end, new)
 
 
+def enlarged(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
+    """A length that takes in what comes after it, in a file without trailer."""
+    base = Base(base.name, base.data[: base.taken.end], base.taken)
+    later = [one for one in base.taken.entries if one.cells][-3:]
+    places = [part for part in base.taken.parts if part.end <= later[-1].start] if later else []
+    numbers = [part for part in places if part.kind == "varint" and part.start >= base.taken.first]
+    lengths = [  # of a plain cell and of its value
+        (one, other)
+        for one, middle, other in zip(places, places[1:], places[2:], strict=False)
+        if {one.kind, middle.kind, other.kind} == {"int32"} and one.end + 4 == other.start
+    ]
+    more = rng.choice((300, 10_000, 1 << 20))
+    if lengths and rng.random() < 0.7:
+        one, other = rng.choice(lengths)
+        new = bytearray(base.data[one.start : other.end])
+        for at in (0, 8):
+            new[at : at + 4] = (int.from_bytes(new[at : at + 4], "big") + more).to_bytes(4, "big")
+        found = put(base, "enlarged", one.start, other.end, bytes(new))
+    elif numbers:
+        part = rng.choice(numbers)
+        found = put(base, "enlarged", part.start, part.end, varint(value_of(base.data[part.start : part.end]) + more))
+    else:
+        return number(base, others, rng)
+    return replace(found, shift=len(found.data) - len(base.data))
+
+
+def appended(base: Base, others: Sequence[Base], rng: random.Random) -> Mutant:
+    """More bytes in a compressed value, or in its first chunk, whose lengths say so."""
+    pairs = [
+        (size, value)
+        for size, value in zip(base.taken.parts, base.taken.parts[1:], strict=False)
+        if (size.kind, value.kind, size.end) == ("varint", "bytes", value.start)
+        and value_of(base.data[size.start : size.end]) == value.end - value.start
+    ]
+    if not pairs:
+        return number(base, others, rng)
+    size, part = rng.choice(pairs)
+    value = base.data[part.start : part.end]
+    extra = rng.choice((b"\0", b"junk", b"\x50\x2a\x4d\x18\x03\0\0\0abc", value, value[8:], rng.randbytes(20)))
+    extra += rng.choice((b"", value[-4:]))
+    if rng.random() < 0.6 and int.from_bytes(value[4:8], "big") == len(value) - 8:
+        value = value[:4] + (len(value) - 8 + len(extra)).to_bytes(4, "big") + value[8:]
+    return put(base, "appended", size.start, part.end, varint(len(value + extra)) + value + extra)
+
+
 Kind = Callable[[Base, Sequence[Base], random.Random], Mutant]
-KINDS: Sequence[Kind] = (truncated, number, number, index, header, trailer, spliced, moved, overwritten)
+KINDS: Sequence[Kind] = (
+    truncated,
+    number,
+    number,
+    index,
+    header,
+    trailer,
+    spliced,
+    moved,
+    overwritten,
+    enlarged,
+    appended,
+)

@@ -52,6 +52,8 @@ class Taken:
     """where entries begin"""
     stop: str = ""
     """why none follows: "end", "short" or "bad" """
+    stopped: int = 0
+    """position of what did not fit"""
     trailer: bool = False
     """whether the last 8 bytes are the end of one, true or not"""
     uses_codec: bool = False
@@ -423,7 +425,7 @@ def take_until(limit: int, data: bytes, key: bytes, recovered: bool) -> Taken:
         opened = check_cell  # when all of an entry are there
         read_cell = CompressedCells(families, header.has_tag_compression, value).read
     cursor = Cursor(data, taken.first, max(limit, taken.first), taken.parts)
-    with _stopping(taken):
+    with _stopping(taken, cursor):
         while cursor.at < cursor.limit:
             start = cursor.at
             size = cursor.varint()
@@ -446,7 +448,7 @@ def take_until(limit: int, data: bytes, key: bytes, recovered: bool) -> Taken:
 
 
 @contextmanager
-def _stopping(taken: Taken) -> Iterator[None]:
+def _stopping(taken: Taken, cursor: Cursor) -> Iterator[None]:
     taken.stop = "end"
     try:
         yield
@@ -454,3 +456,4 @@ def _stopping(taken: Taken) -> Iterator[None]:
         taken.stop = "short"
     except BadError:
         taken.stop = "bad"
+    taken.stopped = cursor.at

@@ -120,7 +120,26 @@ def copy(out: bytearray, offset: int, size: int) -> None:
         out.append(out[-offset])
 
 
+def is_one_frame(data: bytes) -> bool:
+    """Whether a ZSTD frame ends where its bytes do (RFC 8878, 3.1.1)."""
+    if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+        return False
+    flags = data[4]
+    single = flags >> 5 & 1
+    at = 6 - single + (0, 1, 2, 4)[flags & 3] + (single, 2, 4, 8)[flags >> 6]
+    last = 0
+    while not last:
+        if at + 3 > len(data):
+            return False
+        head = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = head & 1, head >> 1 & 3, head >> 3
+        at += 3 + (1 if kind == 1 else size)
+    return at + (4 if flags & 4 else 0) == len(data)
+
+
 def zstd(data: bytes, most: int) -> bytes:
+    if not is_one_frame(data):
+        raise BadError
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
             plain = stream.read(most + 1)

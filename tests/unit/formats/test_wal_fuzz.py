@@ -17,7 +17,11 @@ CASES = 300
 @pytest.fixture(autouse=True, scope="module")
 def small_arrays() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for place, name in ((wal_decoders, "ENTRIES_PER_BATCH"), (stat, "_REMEMBERED")):
+        for place, name in (
+            (wal_decoders, "ENTRIES_PER_BATCH"),
+            (wal_decoders, "VALUES_AT_ONCE"),
+            (stat, "_REMEMBERED"),
+        ):
             patch.setattr(place, name, getattr(place, name))  # to be restored
         patch.setenv(KEY_HEX, "")
         patch.delenv(KEY_STORE, raising=False)
