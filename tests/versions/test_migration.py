@@ -49,12 +49,12 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
             with running(tmp_path, "start", "move.yaml", "--yes") as process:
                 wait_until(lambda: phase_of(tmp_path, name) == "copy", process)
             assert process.returncode == -signal.SIGKILL
+            load.await_changes()  # past the fence, in what the rest of the run replays
             with running(tmp_path, "resume", name, "--yes") as process:
                 process.wait(timeout=900)
                 assert process.returncode == 0, (tmp_path / "err").read_text()
         assert load.errors == []
         assert load.moves > 2
-        assert load.changes == []
         assert load.edits > 100
 
         assert here.describe(table).read_only
@@ -89,6 +89,13 @@ class Load:
             thread.join()
         self.ended = time.monotonic()
 
+    def await_changes(self) -> None:
+        """Wait until a region was split and two were merged."""
+        deadline = time.monotonic() + 120
+        while self.changes and not self.errors:
+            assert time.monotonic() < deadline, self.changes
+            time.sleep(0.2)
+
     def _edit(self) -> None:
         chance = random.Random(7)
         with HBaseClient(self._source.address) as client:
@@ -121,7 +128,9 @@ class Load:
                 try:
                     self._change(client)
                 except WalferryError as error:
-                    self.errors.append(str(error))
+                    # The tables' regions reopen READONLY then, and a master of 1.x drops a move of such a one.
+                    if not self._stop.is_set():
+                        self.errors.append(str(error))
                     return
 
     def _change(self, client: HBaseClient) -> None:
@@ -129,10 +138,14 @@ class Load:
         regions = client.regions(self._table)
         if self.changes and self.moves % 3 == 2:
             # What comes from a split or merge cannot be merged or split again before a compaction.
-            if self.changes.pop() == "merge":
-                client.merge_regions(regions[:2])
-            else:
-                client.split_region(regions[-1], b"q")
+            try:
+                if self.changes[-1] == "merge":
+                    client.merge_regions(regions[:2])
+                else:
+                    client.split_region(regions[-1], b"q")
+            except WalferryError:
+                return  # the run takes its snapshot, or a region is in transition: again the next time
+            self.changes.pop()
         region = client.regions(self._table)[self.moves % 2]
         client.move_region(region, next(server for server in client.servers() if server != region.server))
         self.moves += 1

@@ -26,7 +26,7 @@ from integration.migration.moves import (
     visible,
 )
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
-from versions.test_migration import under_load
+from versions.test_migration import TTL_MS, under_load
 from walferry.checks.gates import before_cutover
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Settings
@@ -88,7 +88,7 @@ def test_logs_that_the_cleaner_has_deleted_are_applied_from_their_copies(
     name = keys["name"]
     (tmp_path / "move.yaml").write_text(yaml.safe_dump(keys))
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
-        here.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, [b"m"])
+        here.create_table(table, {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}, [b"h", b"m"])
         here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
         fill(here, table)
         plan = json.loads(walferry(tmp_path, "plan", "move.yaml", "--json").stdout)
@@ -123,6 +123,7 @@ def test_logs_that_the_cleaner_has_deleted_are_applied_from_their_copies(
         assert load.errors == []
         assert lost
 
+        time.sleep(max(0.0, load.ended + TTL_MS / 1000 + 1 - time.monotonic()))
         seen = visible(target, table)
         assert len(seen) > 30
         assert seen == visible(source, table)

@@ -40,6 +40,9 @@ from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
 
+MOVE_AGAIN_S = 15.0
+"""after which a move is asked for again: a master of 1.x drops one of a region that is just in transition"""
+
 SNAPSHOT_ATTEMPTS = 10
 
 
@@ -128,10 +131,19 @@ def move_region(client: Calls, region: Region, server: Server | None = None) -> 
             pb.ServerName(host_name=server.host, port=server.port, start_code=server.start_code)
         )
     client.master_call("MoveRegion", request, pb.MoveRegionResponse)
+    asked = time.monotonic()
 
     def moved() -> bool:
+        nonlocal asked
         now = {r.encoded: r for r in client.regions(region.table)}.get(region.encoded)
-        return now is not None and now.server is not None and server in (None, now.server)
+        if now is None or now.server is None:
+            return False
+        if server in (None, now.server):
+            return True
+        if time.monotonic() - asked > MOVE_AGAIN_S:
+            client.master_call("MoveRegion", request, pb.MoveRegionResponse)
+            asked = time.monotonic()
+        return False
 
     wait(moved, f"the move of region {region.encoded} of {region.table}", DEADLINE_S)
 
