@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from booting import laid_out
@@ -29,6 +30,9 @@ ALONE = {
 }
 """files that boot servers of their own, or need none: the worker that is free first takes them"""
 PORT_RANGES = 4
+
+settings.register_profile("walferry", deadline=None)  # no test judges how long a loaded machine takes
+settings.load_profile("walferry")
 
 
 def pytest_configure() -> None:

@@ -50,7 +50,7 @@ def batch_of(entries: list[tuple[int, str, int]]) -> tuple[EntryBatch, dict[tupl
     return batch, cells
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(ENTRIES)
 def test_requests_keep_order_lose_nothing_and_stay_within_the_limits(entries: list[tuple[int, str, int]]) -> None:
     batch, expected = batch_of(entries)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.errors import DamagedInputError
@@ -39,7 +39,6 @@ def test_a_cell_is_laid_out_as_hbase_lays_it_out() -> None:
     assert tagged == "00000027" + bare + "000b0009080000000005265c00"
 
 
-@settings(deadline=None)
 @given(CELLS, st.binary(max_size=5))
 def test_indexed_cells_are_those_that_were_encoded(cells: list[tuple[Any, ...]], before: bytes) -> None:
     run = b"".join(encode_cell(*cell) for cell in cells)

@@ -109,7 +109,7 @@ PUTS_AND_MARKERS = st.builds(
 RULES = st.builds(FamilyRules, st.integers(1, 4), st.integers(0, 3), st.sampled_from([None, 0, 4, 1000]))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.lists(PUTS_AND_MARKERS, max_size=30), RULES, RULES, RULES)
 def test_every_cell_meets_the_fate_that_the_rules_say(
     cells: list[C], f: FamilyRules, ff: FamilyRules, g: FamilyRules
@@ -161,7 +161,6 @@ def keep_all(cells: CellIndex) -> np.ndarray:
     return np.ones(len(cells), np.bool_)
 
 
-@settings(deadline=None)
 @given(st.lists(PUTS_AND_MARKERS, max_size=20), st.data())
 def test_a_digest_is_the_sum_of_murmur3_hashes_of_the_kept_cells(cells: list[C], data: st.DataObject) -> None:
     ordered = in_hbase_order(cells)

@@ -51,7 +51,7 @@ def compressor(kind: str) -> Compressor:
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(value=st.binary(min_size=1, max_size=400) | st.builds(bytes, st.integers(1, 5000)))
 def test_a_value_comes_back(kind: str, value: bytes) -> None:
     data = COMPRESS[kind](value)

@@ -128,7 +128,7 @@ def test_a_compressed_file_reads_as_the_plain_one_in_chunks_and_batches_of_any_s
     assert found.ending is Ending.WHOLE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1 << 20),
     capacities=st.tuples(st.integers(1, 6), st.integers(1, 4)),

@@ -90,7 +90,7 @@ def test_a_file_cut_anywhere_is_unfinished_and_is_read_on_from_there() -> None:
         assert (wal.ending, wal.end) == (Ending.WHOLE, STARTS[-1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(at=st.integers(STARTS[0], len(DATA) - 1), flip=st.integers(1, 255), batch_bytes=st.sampled_from([300, 1 << 20]))
 def test_a_flipped_byte_never_touches_the_entries_before_it(at: int, flip: int, batch_bytes: int) -> None:
     damaged = bytearray(DATA)

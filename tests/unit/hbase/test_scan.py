@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.errors import DamagedInputError
@@ -17,13 +17,11 @@ def cell(row: bytes) -> bytes:
     return encode_cell(row, b"f", b"q", 1, 4, b"v" * (len(row) % 7), [(8, b"12345678")] if len(row) % 2 else ())
 
 
-@settings(deadline=None)  # the first call compiles
 @given(ROWS)
 def test_the_last_row_of_a_block_is_found(rows: list[bytes]) -> None:
     assert _last_row(b"".join(map(cell, rows))) == rows[-1]
 
 
-@settings(deadline=None)  # the first call compiles
 @given(ROWS, st.data())
 def test_the_border_behind_n_cells_is_their_length(rows: list[bytes], data: st.DataObject) -> None:
     count = data.draw(st.integers(0, len(rows)))
@@ -31,7 +29,6 @@ def test_the_border_behind_n_cells_is_their_length(rows: list[bytes], data: st.D
     assert _cell_border(block, count) == len(b"".join(map(cell, rows[:count])))
 
 
-@settings(deadline=None)  # the first call compiles
 @given(ROWS, st.data())
 def test_a_block_that_ends_inside_a_cell_is_damaged(rows: list[bytes], data: st.DataObject) -> None:
     block = b"".join(map(cell, rows))

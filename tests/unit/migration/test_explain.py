@@ -410,7 +410,7 @@ MARKERS = st.builds(marker, TIMES, st.sampled_from([kind for kind in CellType if
 CELLS = MARKERS | st.builds(put, TIMES, st.sampled_from([b"v", b"newer"]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from([LOST_MARKER, LOST_PUT, OVERWRITTEN]),
     st.sets(CELLS), st.sets(CELLS), st.sets(MARKERS), st.integers(1, 3),
@@ -425,7 +425,7 @@ def test_nothing_weak_ever_improves_a_row_that_lost_an_edit(
     assert why([LOST_PUT], [], {LOST_PUT: 8}, pending, versions, left_out) == UNEXPLAINED
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sets(CELLS), st.sets(CELLS), st.dictionaries(CELLS, st.integers(1, 9)), st.sets(CELLS), st.sets(CELLS),
     st.randoms(use_true_random=False),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -92,7 +92,6 @@ cells = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(entries=st.lists(st.tuples(cells, st.sampled_from([b"t1", b"t2"]), st.sampled_from([b"a" * 32, b"b" * 32])),
                         max_size=12))  # fmt: skip
 def test_whatever_a_file_holds_is_counted(
