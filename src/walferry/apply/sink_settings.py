@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from walferry.apply.writer_protocol import Limits
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.settings import number, some_settings
 from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.hbase.writer_kind import WriterKind
 
 CHUNK = "hbase.rpc.rows.warning.threshold"
 TIMEOUT = "replication.sink.client.ops.timeout"
 REPLICATION = "hbase.replication"
-MOST_ASKED = 5
-"""servers; those of a cluster usually have the same configuration"""
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,13 @@ class SinkSettings:
 
 def sink_settings(target: HBaseClient) -> SinkSettings | None:
     """The settings of the target's region servers; None when none of them provides them."""
-    answers = [found for server in target.servers()[:MOST_ASKED] if (found := target.settings(server)) is not None]
+    answers = some_settings(target)
     if not answers:
         return None
     default = SinkSettings()
     return SinkSettings(
-        min(_number(found.get(CHUNK), default.mutations) for found in answers),
-        max(_number(found.get(TIMEOUT), round(default.timeout_seconds * 1000)) for found in answers) / 1000,
+        min(number(found, CHUNK, default.mutations) for found in answers),
+        max(number(found, TIMEOUT, round(default.timeout_seconds * 1000)) for found in answers) / 1000,
         not target.release.replication_may_be_off or all(found.get(REPLICATION) != "false" for found in answers),
     )
 
@@ -54,11 +53,3 @@ def limits_of(kind: WriterKind, sink: SinkSettings | None) -> Limits:
         mutations=max(1, min(usual.mutations, sink.mutations)),
         settle_seconds=max(usual.settle_seconds, sink.timeout_seconds),
     )
-
-
-def _number(text: str | None, default: int) -> int:
-    """A setting that may be missing, or not a number (HBase would not start with that)."""
-    try:
-        return default if text is None else int(text)
-    except ValueError:
-        return default

@@ -123,9 +123,7 @@ def set_read_only(client: Calls, name: str, read_only: bool) -> None:
 
 def move_region(client: Calls, region: Region, server: Server | None = None) -> None:
     """Move a region to a server, or to one of HBase's choice; returns when it is open there."""
-    request = pb.MoveRegionRequest(
-        region=pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded.encode())
-    )
+    request = pb.MoveRegionRequest(region=region.encoded_specifier)
     if server is not None:
         request.dest_server_name.CopyFrom(
             pb.ServerName(host_name=server.host, port=server.port, start_code=server.start_code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -135,12 +135,18 @@ class TableDescriptor:
 
     def with_attribute(self, name: str, value: str) -> TableDescriptor:
         """The same table with one attribute set."""
-        schema = pb.TableSchema()
-        schema.CopyFrom(self.schema)
-        kept = [pair for pair in schema.attributes if pair.first.decode() != name]
-        del schema.attributes[:]
-        schema.attributes.extend([*kept, pb.BytesBytesPair(first=name.encode(), second=value.encode())])
+        schema = without_attributes(self.schema, {name})
+        schema.attributes.add(first=name.encode(), second=value.encode())
         return TableDescriptor(schema)
+
+
+def without_attributes(schema: pb.TableSchema, names: Collection[str]) -> pb.TableSchema:
+    """A copy of a table's schema without these attributes of the table."""
+    copy = pb.TableSchema()
+    copy.CopyFrom(schema)
+    del copy.attributes[:]
+    copy.attributes.extend(pair for pair in schema.attributes if pair.first.decode() not in names)
+    return copy
 
 
 def new_table(name: str, families: Mapping[str, Mapping[str, str]]) -> TableDescriptor:
@@ -187,5 +193,10 @@ class Region:
 
     @property
     def specifier(self) -> pb.RegionSpecifier:
-        """How requests name it."""
+        """How requests to its server name it."""
         return pb.RegionSpecifier(type=pb.RegionSpecifier.REGION_NAME, value=self.name)
+
+    @property
+    def encoded_specifier(self) -> pb.RegionSpecifier:
+        """How requests to the master name it."""
+        return pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=self.encoded.encode())

@@ -13,12 +13,12 @@ import re
 from walferry.errors import WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
-from walferry.hbase.descriptors import TableDescriptor, table_name
+from walferry.hbase.descriptors import TableDescriptor, table_name, without_attributes
 from walferry.hbase.errors import RemoteError, RemoteTransientError, TableExistsError
 from walferry.hbase.procedures import await_procedure, with_nonce
 
 EXISTING = "hbase:meta"
-_NOT_ASKED = (b"READONLY", b"hbase.table.sanity.checks")
+_NOT_ASKED = ("READONLY", "hbase.table.sanity.checks")
 """attributes of a table that hbase:meta may not have, or that keep the master from looking"""
 _CLASS = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 _ADVICE = re.compile(r" Set hbase\.table\.sanity.*")
@@ -26,12 +26,8 @@ _ADVICE = re.compile(r" Set hbase\.table\.sanity.*")
 
 def schema_fault(client: Calls, descriptor: TableDescriptor) -> str | None:
     """Why the master would refuse to create a table like this, in its own words; None if it would create it."""
-    schema = pb.TableSchema()
-    schema.CopyFrom(descriptor.schema)
+    schema = without_attributes(descriptor.schema, _NOT_ASKED)
     schema.table_name.CopyFrom(table_name(EXISTING))
-    others = [pair for pair in schema.attributes if pair.first not in _NOT_ASKED]
-    del schema.attributes[:]
-    schema.attributes.extend(others)
     request = with_nonce(pb.CreateTableRequest(table_schema=schema))
     try:
         answer = client.master_call("CreateTable", request, pb.CreateTableResponse, attempts=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import requests
 
 from walferry.errors import TransientError
@@ -10,6 +13,16 @@ from walferry.hbase.calls import Calls
 from walferry.hbase.zookeeper import Server
 
 TIMEOUT_S = 5.0
+MOST_ASKED = 5
+"""servers; those of a cluster, and its master, usually have the same configuration"""
+
+
+class Configured(Protocol):
+    """A cluster whose servers can be asked: `HBaseClient`"""
+
+    def servers(self) -> list[Server]: ...
+
+    def settings(self, server: Server, /) -> dict[str, str] | None: ...
 
 
 def settings(client: Calls, server: Server) -> dict[str, str] | None:
@@ -30,6 +43,19 @@ def settings(client: Calls, server: Server) -> dict[str, str] | None:
         return None if properties is None else {item["key"]: item["value"] for item in properties}
     except (requests.RequestException, TransientError, ValueError, KeyError, TypeError):
         return None
+
+
+def some_settings(cluster: Configured) -> list[dict[str, str]]:
+    """The settings of a few of a cluster's region servers; empty if none of them can be read."""
+    return [found for server in cluster.servers()[:MOST_ASKED] if (found := cluster.settings(server)) is not None]
+
+
+def number(settings: Mapping[str, str], name: str, default: int) -> int:
+    """A setting that may be missing, or not a number (HBase would not start with that)."""
+    try:
+        return int(settings.get(name, default))
+    except ValueError:
+        return default
 
 
 def _web_port(client: Calls, server: Server) -> int | None:

@@ -26,8 +26,5 @@ def split(client: Calls, region: Region, split_row: bytes) -> None:
 
 def merge(client: Calls, regions: Sequence[Region]) -> None:
     """Merge adjacent regions."""
-    encoded = pb.RegionSpecifier.ENCODED_REGION_NAME
-    request = pb.MergeTableRegionsRequest(
-        region=[pb.RegionSpecifier(type=encoded, value=region.encoded.encode()) for region in regions]
-    )
+    request = pb.MergeTableRegionsRequest(region=[region.encoded_specifier for region in regions])
     procedure(client, "MergeTableRegions", request, pb.MergeTableRegionsResponse, regions[0].table)

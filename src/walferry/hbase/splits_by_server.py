@@ -27,10 +27,7 @@ def split(client: Calls, region: Region, split_row: bytes) -> None:
 def merge(client: Calls, regions: Sequence[Region]) -> None:
     """Merge two adjacent regions."""
     # MasterRpcServices.dispatchMergingRegions takes whatever it gets for encoded names.
-    first, second = (
-        pb.RegionSpecifier(type=pb.RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded.encode())
-        for region in regions
-    )
+    first, second = (region.encoded_specifier for region in regions)
     request = pb.DispatchMergingRegionsRequest(region_a=first, region_b=second)
     client.master_call("DispatchMergingRegions", request, pb.DispatchMergingRegionsResponse)
     _await_regions(client, regions[0].table, {(regions[0].start, regions[-1].end)}, "merge")

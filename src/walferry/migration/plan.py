@@ -22,12 +22,13 @@ from walferry.errors import (
 )
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.settings import some_settings
 from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.schema import Fit, fit
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
-from walferry.replay.retention import KEEP_HOURS, MOST_ASKED, TTL, retention_of
+from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
 from walferry.replay.staged import try_writing
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
@@ -195,8 +196,7 @@ def _peer(source: HBaseClient) -> Iterator[Finding]:
 
 
 def _replication_is_off(source: HBaseClient) -> bool:
-    answers = (source.settings(server) for server in source.servers()[:MOST_ASKED])
-    return any((found or {}).get(REPLICATION) == "false" for found in answers)
+    return any(found.get(REPLICATION) == "false" for found in some_settings(source))
 
 
 def _stage(url: str, source: HBaseClient, wals: Sequence[WalFile]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.descriptors import TableDescriptor, without_attributes
 from walferry.hbase.versions import knows
 
 TUNING = ("SPLIT_POLICY", "FLUSH_POLICY", "MAX_FILESIZE", "MEMSTORE_FLUSHSIZE")
@@ -51,11 +51,7 @@ def as_cloned(schema: pb.TableSchema, left_out: Collection[str] = ()) -> pb.Tabl
 
     Without VERSIONS it is 1, but HBase 1.x then fails to read the schema (seen on 1.7.2: "Cannot parse null string").
     """
-    cloned = pb.TableSchema()
-    cloned.CopyFrom(schema)
-    kept = [pair for pair in schema.attributes if pair.first.decode() not in left_out]
-    del cloned.attributes[:]
-    cloned.attributes.extend(kept)
+    cloned = without_attributes(schema, left_out)
     for family in cloned.column_families:
         if all(pair.first != b"VERSIONS" for pair in family.attributes):
             family.attributes.add(first=b"VERSIONS", second=b"1")

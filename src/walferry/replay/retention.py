@@ -11,37 +11,37 @@ from dataclasses import dataclass
 
 from walferry.clock import now_ms
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.settings import number, some_settings
 from walferry.run.run import Run
 
 KEEP_HOURS = float(os.environ.get("WALFERRY_KEEP_HOURS", 24))
 """how long a run keeps WALs that it has applied: for windows to be replayed again, and to explain differences"""
 TTL = "hbase.master.logcleaner.ttl"
 INTERVAL = "hbase.master.cleaner.interval"
+DEFAULT_MS = 600_000
+"""HBase's, of both"""
 ASK_SECONDS = 600.0
 _NOTE = "retention of the source's log"
-MOST_ASKED = 3
-"""servers; those of a cluster usually have the same configuration, also as their master"""
 
 
 @dataclass(frozen=True)
 class Retention:
     """The defaults are HBase's."""
 
-    ttl_seconds: float = 600.0
-    interval_seconds: float = 600.0
+    ttl_seconds: float = DEFAULT_MS / 1000
+    interval_seconds: float = DEFAULT_MS / 1000
     assumed: bool = False
     """whether they are only HBase's defaults, because no server tells its settings"""
 
 
 def retention_of(source: HBaseClient) -> Retention:
     """The settings by the region servers' web pages (/conf), the shortest of those that are asked."""
-    answers = [found for server in source.servers()[:MOST_ASKED] if (found := source.settings(server)) is not None]
+    answers = some_settings(source)
     if not answers:
         return Retention(assumed=True)
-    default = Retention()
     return Retention(
-        min(_seconds(found.get(TTL), default.ttl_seconds) for found in answers),
-        min(_seconds(found.get(INTERVAL), default.interval_seconds) for found in answers),
+        min(number(found, TTL, DEFAULT_MS) for found in answers) / 1000,
+        min(number(found, INTERVAL, DEFAULT_MS) for found in answers) / 1000,
     )
 
 
@@ -54,11 +54,3 @@ def retention_now(run: Run) -> Retention:
     facts = {"ttl": found.ttl_seconds, "interval": found.interval_seconds, "assumed": found.assumed}
     run.ledger.notes.keep(_NOTE, facts | {"at_ms": now_ms()})
     return found
-
-
-def _seconds(text: str | None, default: float) -> float:
-    """A setting in ms that may be missing, or not a number (HBase would not start with that)."""
-    try:
-        return default if text is None else int(text) / 1000
-    except ValueError:
-        return default

@@ -6,9 +6,10 @@ from typing import cast
 
 import pytest
 
-from walferry.apply.sink_settings import CHUNK, MOST_ASKED, REPLICATION, TIMEOUT, SinkSettings, limits_of, sink_settings
+from walferry.apply.sink_settings import CHUNK, REPLICATION, TIMEOUT, SinkSettings, limits_of, sink_settings
 from walferry.apply.writer_protocol import Limits
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.settings import MOST_ASKED
 from walferry.hbase.versions import release_of
 from walferry.hbase.writer_kind import WriterKind
 
