@@ -34,7 +34,7 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
     A heartbeat that cannot be recorded is skipped: it must not stop the work.
     """
     ended = threading.Event()
-    facts = {"by": actor} | this_process()
+    facts = {"by": actor, "since_ms": clock.now_ms()} | this_process()
     rates = Rates()
 
     def beat() -> None:
@@ -68,6 +68,11 @@ def alive(ledger: RunLedger) -> set[str]:
     kill -9 it counts as dead at once.
     """
     return set(_signs(ledger))
+
+
+def command_since(ledger: RunLedger) -> int | None:
+    """When the command began that works on the run now; None if there is none."""
+    return _signs(ledger).get("", {}).get("since_ms")
 
 
 def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:

@@ -14,7 +14,7 @@ from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
 from walferry.run.dirty_rows import dirty_rows_noted
-from walferry.run.heartbeat import SILENT_SECONDS, alive
+from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import CAUSES, undecided, way_on
@@ -194,24 +194,28 @@ def state_of(ledger: RunLedger) -> State:
     signs = alive(ledger)
     live = [p for p in phases if p.state == "running" and label(p) in signs]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
+    resumed_ms = command_since(ledger) or 0  # what ended before is about to be repeated
+    failed = [p for p in phases if p.state == "failed" and (p.finished_ms or 0) >= resumed_ms]
     return (
-        _gap(ledger, run, phases)
-        or _failed(ledger, run, phases, live)
+        _gap(ledger, run, phases, failed)
+        or _failed(ledger, run, failed, live)
         or _paused(run, live)
-        or (None if live else _interrupted(run, lost))
+        or (None if live else _interrupted(run, [p for p in lost if p.started_ms >= resumed_ms]))
         or _held(ledger, run, live)
-        or (_waiting(ledger, _at_work(ledger, run, phases, live)) if live else _idle(run, phases, "" in signs))
+        or _waiting(ledger, _at_work(ledger, run, phases, live) if live else _idle(run, phases, lost, "" in signs))
     )
 
 
 # ------------------------------------------------------------------ states that need a person
 
 
-def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
+def _gap(
+    ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], failed: Sequence[PhaseRecord]
+) -> State | None:
     missing = [file.name for file in unapplied(ledger) if file.state == "missing"]
-    failed = [p for p in phases if p.state == "failed" and p.error.startswith("GapError")]
-    if failed:
-        return _state("gap", failed[-1].error, failed[-1], run, error=failed[-1].error)
+    met = [p for p in failed if p.error.startswith("GapError")]
+    if met:
+        return _state("gap", met[-1].error, met[-1], run, error=met[-1].error)
     if missing:
         more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
         cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
@@ -220,7 +224,7 @@ def _gap(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> St
 
 
 def _failed(
-    ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], live: Sequence[PhaseRecord]
+    ledger: RunLedger, run: RunRecord, all_failed: Sequence[PhaseRecord], live: Sequence[PhaseRecord]
 ) -> State | None:
     """The newest failure that is not being worked on already.
 
@@ -233,10 +237,7 @@ def _failed(
         beside = {"replay"} if failed.phase in ("approve", "write_stop") else set()
         return any(order[p.phase] < order[failed.phase] for p in live if p.phase not in beside)
 
-    open_ones = [
-        p for p in phases
-        if p.state == "failed" and p.phase in order and not _said_no(p) and not worked_past(p)
-    ]  # fmt: skip
+    open_ones = [p for p in all_failed if p.phase in order and not _said_no(p) and not worked_past(p)]
     if not open_ones:
         return None
     newest = max(open_ones, key=lambda p: (p.finished_ms or 0, order[p.phase]))
@@ -388,8 +389,8 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
     return State(name, cause, step, label(phase), phase.started_ms, answer, f"an operator, {where}")
 
 
-def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) -> State:
-    """No phase is running and none has failed."""
+def _idle(run: RunRecord, phases: Sequence[PhaseRecord], lost: Sequence[PhaseRecord], command_lives: bool) -> State:
+    """No phase is running, and none has failed or lost its process (`lost`) since the command began."""
     if not phases:
         age = clock.now_ms() - run.created_ms
         cause = STATES["not started"].cause + ("" if age < BETWEEN_SECONDS * 1000 else f" for {age / 60_000:.0f} min")
@@ -397,6 +398,9 @@ def _idle(run: RunRecord, phases: Sequence[PhaseRecord], command_lives: bool) ->
     last = max(phases, key=lambda p: p.finished_ms or 0)
     if run.kind == "drain":
         return _state("following", "all sealed edits are applied; hbase_wal_watch starts the next drain", last, run)
+    if command_lives and lost:
+        cause = f"{label(lost[-1])} was interrupted; the command that works on the run now is about to repeat it"
+        return _state("working", cause, lost[-1], run)
     if command_lives:
         return _state("working", f"{label(last)} is {last.state}; the next phase is about to begin", last, run)
     quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000

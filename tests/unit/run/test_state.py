@@ -393,6 +393,30 @@ def test_a_shell_between_two_phases_is_at_work(run: RunLedger) -> None:
     assert state_of(run).name == "working"
 
 
+@pytest.mark.parametrize("ended", ["killed", "failed", "gap"])
+def test_a_command_that_was_resumed_is_at_work_until_it_repeats_the_phase(
+    run: RunLedger, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(run, "plan")
+    run.phases.start("protect")
+    if ended != "killed":
+        run.phases.fail("protect", "GapError: a WAL" if ended == "gap" else "TransientError: no answer")
+    before = state_of(run)
+    now = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 1000)
+    with beating(run, "", "kim"):
+        state = state_of(run)
+    assert before.next_step.endswith("`walferry resume move`") or before.name == "gap"
+    assert (state.name, state.next_step) == ("working", "wait")
+    assert "protect" in state.cause
+
+
+def test_what_fails_while_the_command_goes_on_is_told(run: RunLedger) -> None:
+    with beating(run, "", "kim"):
+        fail(run, "plan", "UsageError: no such table")
+        assert state_of(run).name == "failed"
+
+
 def test_a_shell_that_vanished_between_two_phases_is_interrupted(
     run: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
