@@ -233,13 +233,13 @@ def test_resume_continues_a_run_here_unless_its_process_is_alive(
 
 def test_what_an_abort_would_remove_is_told_as_json_too(tmp_path: Path, ledger: Path) -> None:
     answer = walferry(tmp_path, "abort", "move", "--reason", "r", "--dry-run", "--json")
-    told = {"run": "move-1", "dry_run": True, "removed": ["source peer walferry_move_1"], "left": []}
+    told = {"run": "move-1", "dry_run": True, "removed": ["peer walferry_move_1 at the source"], "left": []}
     assert json.loads(answer.stdout) == told
 
 
 def test_a_dry_run_of_abort_names_what_it_would_remove(tmp_path: Path, ledger: Path) -> None:
     answer = walferry(tmp_path, "abort", "move", "--reason", "r", "--dry-run")
-    assert answer.stdout == "would abort move-1 and remove: source peer walferry_move_1\n"
+    assert answer.stdout == "would abort move-1 and remove: peer walferry_move_1 at the source\n"
 
 
 def test_the_report_is_printed_and_written_beside_the_audit_head(tmp_path: Path, ledger: Path) -> None:

@@ -192,12 +192,13 @@ def abort(
 ) -> None:
     """End a run and remove its peer and snapshots. Target tables stay as they are."""
     from walferry.pipeline import abort as abort_run
+    from walferry.replay.objects import named
     from walferry.run.run import Run
 
     with existing(ledger) as book:
         record = book.find(name)
         left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
-        facts = {"removed": [f"{o.cluster} {o.kind} {o.name}" for o in left], "left": []}
+        facts = {"removed": [named(item) for item in left], "left": []}
         if not dry_run:
             with Run(book, record.run_id) as run:
                 facts = abort_run(run, reason)

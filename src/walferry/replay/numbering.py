@@ -59,7 +59,8 @@ def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
     decided = {row.table for row in ledger.numbers.counted() if row.accepted_by} if gaps else set()
     counted = Counter(gap.table for gap in gaps if skipped or gap.table in decided)
     for table, places in counted.items():
-        log.info("numbers of %s are missing in the log at %s places more: counted", table, places)
+        more = "1 more place" if places == 1 else f"{places} more places"
+        log.info("numbers of %s are missing in the log at %s: counted", table, more)
     for gap in gaps:
         if gap.table not in counted:
             log.error("%s", describe(gap))

@@ -70,7 +70,7 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
             continue
         if item.kind == "read-only table" and not aborted:
             continue
-        name = f"{item.cluster} {item.kind} {item.name}"
+        name = named(item)
         try:
             there = _remove(run, item)
         except Exception as error:  # must not keep the others
@@ -83,13 +83,13 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         if not there and item.state == "planned" and underway:
             left.append(name)
             log.warning(
-                "%s %s is about to be created at the %s: the process that works on %s then removes it; if it is killed "
-                "first, abort again", item.kind, item.name, item.cluster, ", ".join(underway),
+                "%s is about to be created: the process that works on %s then removes it; if it is killed first, abort "
+                "again", name, ", ".join(underway),
             )  # fmt: skip
             continue
         run.ledger.objects.removed(item.cluster, item.kind, item.name)
         removed.append(name)
-        log.info("removed %s %s at the %s", item.kind, item.name, item.cluster)
+        log.info("removed %s", name)
     try:  # Last, since it may wait for a lease.
         restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
     except Exception as error:
@@ -99,6 +99,11 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         log.error("run %s leaves behind %s: repeat this to remove it", run.run_id, ", ".join(left + others))
         raise errors[0]
     return {"removed": removed + restored, "left": left + others}
+
+
+def named(item: ClusterObject) -> str:
+    """What an object is called; a folder is wherever its URL says."""
+    return f"{item.kind} {item.name}" + ("" if item.kind == "folder" else f" at the {item.cluster}")
 
 
 def _remove(run: Run, item: ClusterObject) -> bool:

@@ -55,7 +55,7 @@ class Exposure:
         kept = f"the log is kept by {self.kept_by}: {files}, {self.kept_bytes / 1e6:.1f} MB"
         seconds = self.seconds_to_loss(now_ms)
         if seconds is None:
-            return f"{kept}, past the time to live of {self.ttl_seconds:.0f} s"
+            return f"{kept} older than the time to live of {self.ttl_seconds:.0f} s"
         assumed = ", assumed" if self.ttl_assumed else ""
         first = self.file or "what is closed from now on"
         return f"{kept}; {first} may be lost in {seconds:.0f} s (time to live {self.ttl_seconds:.0f} s{assumed})"

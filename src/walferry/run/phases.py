@@ -54,7 +54,7 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("end_fence", "roll all WALs once more: replay ends here", ("replay", "write_stop")),
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
         Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
-        Phase("check_drain", "the last gate: no gap, no late edit, nothing unexplained", ("drain", "compare")),
+        Phase("check_drain", "the last gate: any gap, late edit or unexplained difference?", ("drain", "compare")),
         Phase(
             "release",
             "remove the peer or the copies, and the snapshots",

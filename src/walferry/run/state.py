@@ -391,8 +391,11 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
 
 def _idle(run: RunRecord, phases: Sequence[PhaseRecord], lost: Sequence[PhaseRecord], command_lives: bool) -> State:
     """No phase is running, and none has failed or lost its process (`lost`) since the command began."""
+    age = clock.now_ms() - run.created_ms
+    if not phases and not command_lives and not _in_airflow(run) and age > BETWEEN_SECONDS * 1000:
+        cause = "its command ended before the first phase began"
+        return _state("interrupted", cause, None, run, _again(run, ""))
     if not phases:
-        age = clock.now_ms() - run.created_ms
         cause = STATES["not started"].cause + ("" if age < BETWEEN_SECONDS * 1000 else f" for {age / 60_000:.0f} min")
         return _state("not started", cause, None, run)
     last = max(phases, key=lambda p: p.finished_ms or 0)

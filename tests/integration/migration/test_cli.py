@@ -199,7 +199,7 @@ def test_an_aborted_run_leaves_nothing_but_its_target_table(source: Cluster, tar
 
             aborted = walferry(tmp_path, "abort", spec.name, "--reason", "second thoughts")
             assert aborted.returncode == 0, aborted.stderr
-            assert aborted.stdout.startswith(f"{record.run_id} aborted; removed: source peer ")
+            assert aborted.stdout.startswith(f"{record.run_id} aborted; removed: peer ")
             assert left_behind(run.source, record.run_id) == left_behind(run.target, record.run_id) == []
             assert not run.source.zk.exists("/walferry")
             assert run.target.table_exists(table)

@@ -109,9 +109,9 @@ def test_a_process_elsewhere_is_waited_for_until_it_is_silent(run: Run, monkeypa
     run.ledger.phases.start("protect")
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.notes.keep(NOTE, {"pid": 1 << 22, "machine": "elsewhere"}, "protect")
-    assert release(run, aborted=True) == {"removed": [], "left": [f"source peer {run.peer}"]}
+    assert release(run, aborted=True) == {"removed": [], "left": [f"peer {run.peer} at the source"]}
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0)
-    assert release(run, aborted=True) == {"removed": [f"source peer {run.peer}"], "left": []}
+    assert release(run, aborted=True) == {"removed": [f"peer {run.peer} at the source"], "left": []}
 
 
 def test_what_was_planned_and_never_made_is_removed_once_nobody_can_make_it_any_more(run: Run, source: Source) -> None:
@@ -143,7 +143,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(
         with pytest.raises(TransientError, match="stays"):
             abort(run, "enough")
     assert deleted == ["snap", "durability"]
-    assert f"run {run.run_id} leaves behind source peer {run.peer}: repeat this" in caplog.text
+    assert f"run {run.run_id} leaves behind peer {run.peer} at the source: repeat this" in caplog.text
     assert {item.kind: item.state for item in run.ledger.objects.all()} == {"peer": "made", "snapshot": "removed"}
     abort(run, "enough")
     assert source.there == set()

@@ -262,7 +262,7 @@ def test_a_folder_that_cannot_be_deleted_does_not_keep_a_run_from_ending(
 
     monkeypatch.setattr("walferry.replay.objects.open_folder", dead)
     monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: (["durability"], []))
-    told = {"removed": ["durability"], "left": [f"source folder {run.staged_folder}"]}
+    told = {"removed": ["durability"], "left": [f"folder {run.staged_folder}"]}
     assert abort(run, "enough") == told
     assert users == [(run.staged_folder, "me")]
     assert "delete it yourself, since nobody needs it any more: no NameNode answers" in caplog.text

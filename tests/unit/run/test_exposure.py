@@ -46,7 +46,7 @@ def test_the_time_to_loss(exposure: Exposure, after_s: int, seconds: float | Non
 
 def test_it_is_told_in_a_sentence() -> None:
     assert PEER.describe(AT) == (
-        "the log is kept by peer walferry_move_1: 1 file, 0.0 MB, past the time to live of 600 s"
+        "the log is kept by peer walferry_move_1: 1 file, 0.0 MB older than the time to live of 600 s"
     )
     assert COPIES.describe(AT + 1000) == (
         "the log is kept by copies in file:///copies/move-1: 2 files, 3.4 MB; what is closed from now on may be lost "

@@ -411,6 +411,19 @@ def test_a_command_that_was_resumed_is_at_work_until_it_repeats_the_phase(
     assert "protect" in state.cause
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_command_that_ended_before_its_first_phase_is_interrupted(
+    run: RunLedger, lives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert state_of(run).name == "not started"
+    monkeypatch.setattr("walferry.run.state.BETWEEN_SECONDS", -1)
+    if lives:
+        run.notes.keep(NOTE, {}, "")
+    state = state_of(run)
+    assert (state.name == "not started") == lives
+    assert ("`walferry resume move`" in state.next_step) != lives
+
+
 def test_what_fails_while_the_command_goes_on_is_told(run: RunLedger) -> None:
     with beating(run, "", "kim"):
         fail(run, "plan", "UsageError: no such table")
