@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.pbkdf2 import PBKDF2HMAC
 from cryptography.hazmat.primitives.padding import PKCS7
+
+Opened = TypeVar("Opened")
 
 JCEKS_MAGIC = b"\xce\xce\xce\xce"
 
@@ -27,27 +31,39 @@ class WrongPasswordError(Exception):
     """The password does not open the key store."""
 
 
-def secret_keys(store: bytes, password: str) -> dict[str, bytes]:
+def secret_keys(store: bytes, *passwords: str) -> dict[str, bytes]:
     """The secret keys in a key store by alias; aliases are lower case, as Java compares them.
 
+    One password opens the store with all of its keys. Of several, any may open a key: JCEKS has one for each key
+    besides the store's own, which need not be among them. Keys that none of them opens are left out.
     Raises WrongPasswordError, or ValueError for what is no such key store or uses another encryption.
     """
     try:
         if store.startswith(JCEKS_MAGIC):
-            return _of_jceks(store, password)
+            return _of_jceks(store, passwords)
         if store.startswith(b"\x30"):
-            return _of_pkcs12(store, password)
+            return _opened(passwords, partial(_of_pkcs12, store))
     except (IndexError, KeyError, TypeError, StopIteration, struct.error) as error:
         raise ValueError(f"it is damaged ({type(error).__name__})") from None
     raise ValueError("it is neither a JCEKS nor a PKCS12 key store")
 
 
+def _opened(passwords: Sequence[str], by: Callable[[str], Opened]) -> Opened:
+    """What the first password opens that is not wrong."""
+    for password in passwords:
+        try:
+            return by(password)
+        except WrongPasswordError:
+            continue
+    raise WrongPasswordError
+
+
 # ------------------------------------------------------------------ JCEKS
 
 
-def _of_jceks(store: bytes, password: str) -> dict[str, bytes]:
-    digest = hashlib.sha1(password.encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20], usedforsecurity=False)
-    if digest.digest() != store[-20:]:
+def _of_jceks(store: bytes, passwords: Sequence[str]) -> dict[str, bytes]:
+    passwords = sorted(passwords, key=lambda password: not _is_of_store(store, password))  # it usually opens all keys
+    if len(passwords) == 1 and not _is_of_store(store, passwords[0]):
         raise WrongPasswordError
     version, count = struct.unpack_from(">ii", store, 4)
     if version != 2:
@@ -63,8 +79,16 @@ def _of_jceks(store: bytes, password: str) -> dict[str, bytes]:
         stream = _Serialized(store, at + 6 + length + 8)
         sealed = stream.read()
         at = stream.at
-        found[alias.lower()] = _unsealed(sealed, password)
+        with suppress(WrongPasswordError):
+            found[alias.lower()] = _opened(passwords, partial(_unsealed, sealed))
+    if count and not found:
+        raise WrongPasswordError
     return found
+
+
+def _is_of_store(store: bytes, password: str) -> bool:
+    salted = password.encode("utf-16-be") + b"Mighty Aphrodite"
+    return hashlib.sha1(salted + store[:-20], usedforsecurity=False).digest() == store[-20:]
 
 
 def _unsealed(sealed: dict[str, Any], password: str) -> bytes:
@@ -77,7 +101,10 @@ def _unsealed(sealed: dict[str, Any], password: str) -> bytes:
             half = hashlib.md5(half + password.encode(), usedforsecurity=False).digest()
         material += half
     cipher = Cipher(TripleDES(material[:24]), modes.CBC(material[24:]))
-    key = _Serialized(_unpadded(cipher, sealed["encryptedContent"]), 0).read()
+    plain = _unpadded(cipher, sealed["encryptedContent"])
+    if plain[:2] != b"\xac\xed":
+        raise WrongPasswordError
+    key = _Serialized(plain, 0).read()
     encoded: bytes = key.get("key") or key["encoded"]  # SecretKeySpec or KeyRep
     return encoded
 

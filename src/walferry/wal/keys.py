@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from walferry.errors import WalKeyError
 from walferry.formats.key_stores import WrongPasswordError, secret_keys
@@ -60,13 +60,14 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
     uri = urlsplit(store)
     if uri.scheme not in ("jceks", "pkcs12"):
         raise WalKeyError(f"{KEY_STORE} must begin with jceks:// or pkcs12://")
-    options = {name.lower(): values[0] for name, values in parse_qs(uri.query).items()}
+    # HBase unescapes the query once as part of a URI and once more as a form's.
+    options = {name.lower(): values[0] for name, values in parse_qs(unquote(uri.query)).items()}
     try:
         if "passwordfile" in options:
             passwords = _passwords(Path(options["passwordfile"]).read_text())
         else:
             passwords = [options.get("password", "")]
-        keys = _opened(Path(uri.path).read_bytes(), passwords)
+        keys = secret_keys(Path(unquote(uri.path)).read_bytes(), *passwords)
     except OSError as error:
         raise WalKeyError(
             f"{error.filename}: {error.strerror}; {KEY_STORE} must name files that this process can read"
@@ -82,8 +83,9 @@ def _of_store(store: str, names: str) -> Mapping[str, bytes]:
     chosen = {name: keys[name] for name in wanted if name in keys} if wanted else keys
     if not chosen:
         raise WalKeyError(
-            f"the key store {uri.path} has no key {names or 'at all'}; it has {', '.join(sorted(keys)) or 'none'}: "
-            f"set {KEY_NAME} to the source's hbase.crypto.master.key.name or hbase.crypto.wal.key.name"
+            f"the key store {uri.path} has no key {names or 'at all'} that the passwords open, but "
+            f"{', '.join(sorted(keys)) or 'no other either'}: set {KEY_NAME} to the source's "
+            "hbase.crypto.master.key.name or hbase.crypto.wal.key.name"
         )
     return chosen
 
@@ -93,13 +95,3 @@ def _passwords(text: str) -> list[str]:
     lines = [line.strip() for line in text.splitlines()]
     values = [line.partition("=")[2].strip() for line in lines if "=" in line and not line.startswith(("#", "!"))]
     return list(dict.fromkeys([*values, text.strip()]))
-
-
-def _opened(store: bytes, passwords: list[str]) -> dict[str, bytes]:
-    """The keys that these passwords open; a store has one for all of its keys, as keytool makes it."""
-    for password in passwords[:-1]:
-        try:
-            return secret_keys(store, password)
-        except WrongPasswordError:
-            continue
-    return secret_keys(store, passwords[-1])

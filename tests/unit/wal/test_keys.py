@@ -11,6 +11,7 @@ from unit.formats.encrypted_builder import MASTER_KEY, encrypted_entry, encrypte
 from unit.formats.wal_builder import TRAILER
 from walferry.errors import WalKeyError
 from walferry.formats.cells import encode_cell
+from walferry.wal import keys
 from walferry.wal.cat import cat
 from walferry.wal.keys import KEY_HEX, KEY_NAME, KEY_STORE, master_keys
 
@@ -38,6 +39,29 @@ def test_a_key_store_is_given_as_hbase_has_it(kind: str, monkeypatch: pytest.Mon
     assert list(master_keys()) == ["hbase"]
 
 
+def test_keys_of_a_store_may_have_passwords_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As HBase has it: with a password file, it opens each key by its alias's line, and never checks the store."""
+    passwords = tmp_path / "passwords"
+    monkeypatch.setenv(KEY_STORE, f"jceks://{FIXTURES}/keys-each.jceks?passwordFile={passwords}")
+    for lines, opened in (("hbase=of-hbase\nwal=of-wal", ["hbase", "wal"]), ("wal = of-wal", ["wal"])):
+        passwords.write_text(lines)
+        keys._of_store.cache_clear()
+        assert list(master_keys()) == opened
+    monkeypatch.setenv(KEY_NAME, "hbase")
+    with pytest.raises(WalKeyError, match="no key hbase that the passwords open, but wal:"):
+        master_keys()
+    passwords.write_text("wal=of-hbase-or-so")
+    keys._of_store.cache_clear()
+    with pytest.raises(WalKeyError, match="password does not open"):
+        master_keys()
+
+
+def test_what_is_escaped_in_the_parameters_is_read_as_hbase_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HBase unescapes the query twice, the path once."""
+    monkeypatch.setenv(KEY_STORE, f"jceks://{FIXTURES}/key%73.jceks?password=fi%2578t%75re")
+    assert list(master_keys()) == ["hbase"]
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -48,7 +72,7 @@ def test_a_key_store_is_given_as_hbase_has_it(kind: str, monkeypatch: pytest.Mon
         ({KEY_STORE: f"{STORE}?passwordFile=/no/such"}, "/no/such: No such file"),
         ({KEY_STORE: f"{STORE}?password=secret-of-mine"}, "password does not open"),
         ({KEY_STORE: f"jceks://{FIXTURES / 'closed.wal'}"}, "neither a JCEKS nor"),
-        ({KEY_STORE: f"{STORE}?password=fixture", KEY_NAME: "prod"}, "no key prod; it has hbase"),
+        ({KEY_STORE: f"{STORE}?password=fixture", KEY_NAME: "prod"}, "no key prod that the passwords open, but hbase:"),
     ],
 )  # fmt: skip
 def test_a_key_that_cannot_be_had_is_one_line_that_says_what_to_do(
