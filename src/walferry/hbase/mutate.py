@@ -22,6 +22,7 @@ MAX_ACTIONS = 5_000
 MAX_REQUEST_BYTES = 4 << 20
 _log = logging.getLogger(__name__)
 _TTL = "_ttl"  # Mutation's attribute; the server turns it into a tag of type 8
+_LATEST = (1 << 63) - 1  # HConstants.LATEST_TIMESTAMP: the server sets its own
 _NOT_IDEMPOTENT = (pb.MutationProto.INCREMENT, pb.MutationProto.APPEND)
 
 
@@ -212,7 +213,8 @@ def _change(
     row: bytes, family: bytes, qualifier: bytes, value: bytes, kind: pb.MutationProto.MutationType
 ) -> pb.MutationProto:
     mutation = _mutation(row, kind)
-    values = [_value(qualifier, value, None)]
+    # Without one, 1.x takes 0 for a new cell's timestamp.
+    values = [_value(qualifier, value, _LATEST)]
     mutation.column_value.append(pb.MutationProto.ColumnValue(family=family, qualifier_value=values))
     return mutation
 

@@ -188,7 +188,7 @@ def state_of(ledger: RunLedger) -> State:
     run = ledger.record
     phases = ledger.phases.all()
     if run.state != "running":
-        return _ended(run, phases)
+        return _ended(ledger, run, phases)
     if run.kind == "watch":
         return _state("following", "the source's WAL files are recorded as they change", None, run)
     signs = alive(ledger)
@@ -435,9 +435,13 @@ def _what(run: RunRecord, phase: PhaseRecord) -> str:
 # ------------------------------------------------------------------ parts
 
 
-def _ended(run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
+def _ended(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
     name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
     step = "start a new run" if name == "failed" else STATES[name].next_step
+    compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
+    if differing := sum(made.differing_rows for made in compared):
+        rows = "1 row differs" if differing == 1 else f"{differing} rows differ"
+        step = f"read `walferry report {run.name}` before you let clients in: {rows}, with the causes that it lists"
     newest = phases[-1] if phases else None
     error = newest.error if newest and newest.state == "failed" and name == "failed" else ""
     return State(

@@ -164,6 +164,16 @@ def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides
     assert state_of(run).name == "comparing"
 
 
+def test_a_run_that_is_done_names_rows_that_differ_for_a_known_cause(run: RunLedger) -> None:
+    finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+    attempts = {"purpose": "phase", "phase_attempt": 1, "drain_attempt": 1}
+    run.comparisons.record(compared(TABLE, 2, **attempts), [], [])
+    run.end("done", "kim", "cut over; nothing unexplained")
+    state = state_of(run)
+    assert (state.name, state.colour) == ("done", "green")
+    assert state.next_step.startswith("read `walferry report move` before you let clients in: 2 rows differ")
+
+
 STANDBY: set[StateName] = {"following"}
 """states of a run that nobody cuts over"""
 
