@@ -12,6 +12,15 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def duration(seconds: float) -> str:
+    """A time as a person reads it: 59 s, 51 min 40 s, 23 h 59 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
+
+
 def steady_s() -> float:
     """Seconds since a fixed moment. On Linux, unlike `time.monotonic`, they go on while the machine sleeps."""
     return time.clock_gettime(_SINCE_BOOT)

@@ -27,6 +27,7 @@ from walferry.airflow.spark_submit import SparkHook
 from walferry.errors import TransientError, UsageError, WalferryError, is_transient
 from walferry.ledger.rows import RunKind
 from walferry.process import opened, quiet_libraries, reports_folder
+from walferry.run.heartbeat import note_submitted
 from walferry.run.run import Run
 from walferry.run.start import start_run
 
@@ -143,10 +144,12 @@ class WalferrySparkOperator(BaseOperator):
         """Submit the app for a table (or the whole run) and wait until it ends; nothing is submitted for a phase that
         is done, or that may not start."""
         with step(self.run) as run:
+            label = f"{self.phase} {table}".strip()
             if not run.is_due(self.phase, table):
-                log.info("%s: already done", f"{self.phase} {table}".strip())
+                log.info("%s: already done", label)
                 return
             attempts = _attempts(run, self.phase, table)
+            note_submitted(run.ledger, label)
         self._hook = SparkHook(self.conn_id)
         with final_errors():
             command = self.command(self._hook, table)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from walferry.clock import duration
 from walferry.ledger import RunLedger
 
 _NOTE = "what keeps the log"
@@ -55,10 +56,11 @@ class Exposure:
         kept = f"the log is kept by {self.kept_by}: {files}, {self.kept_bytes / 1e6:.1f} MB"
         seconds = self.seconds_to_loss(now_ms)
         if seconds is None:
-            return f"{kept} older than the time to live of {self.ttl_seconds:.0f} s"
+            return f"{kept} older than the time to live of {duration(self.ttl_seconds)}"
         assumed = ", assumed" if self.ttl_assumed else ""
         first = self.file or "what is closed from now on"
-        return f"{kept}; {first} may be lost in {seconds:.0f} s (time to live {self.ttl_seconds:.0f} s{assumed})"
+        lost = f"{first} may be lost in {duration(seconds)}"
+        return f"{kept}; {lost} (time to live {duration(self.ttl_seconds)}{assumed})"
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class Standstill:
         )
         return (
             f"nobody looked at the source's log from {begin} to {end}, for longer than its time to live of "
-            f"{self.ttl_seconds:.0f} s: what was closed then may be lost. A gap or missing numbers show most losses, "
-            "but not of a region's last edits, or of a region whose every edit was lost: trust only a comparison that "
-            "began afterwards"
+            f"{duration(self.ttl_seconds)}: what was closed then may be lost. A gap or missing numbers show most "
+            "losses, but not of a region's last edits, or of a region whose every edit was lost: trust only a "
+            "comparison that began afterwards"
         )
 
 

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 NOTE = "at work"
 BEAT_SECONDS = 3.0
+SUBMITTED = "submitted"
+LONGEST_START_SECONDS = 600.0
+"""an app that has not begun its phase after this long is not about to"""
 SILENT_SECONDS = 15.0
 """a process without a heartbeat for this long counts as dead"""
 
@@ -73,6 +76,20 @@ def alive(ledger: RunLedger) -> set[str]:
 def command_since(ledger: RunLedger) -> int | None:
     """When the command began that works on the run now; None if there is none."""
     return _signs(ledger).get("", {}).get("since_ms")
+
+
+def note_submitted(ledger: RunLedger, label: str) -> None:
+    """Record that this process submits a Spark app for a phase; Spark takes a while to start."""
+    ledger.notes.keep(SUBMITTED, {"since_ms": clock.now_ms()} | this_process(), label)
+
+
+def submitted(ledger: RunLedger) -> dict[str, int]:
+    """For which phases (labels) a process that lives has submitted an app, and when; also those that have begun."""
+    oldest = clock.now_ms() - LONGEST_START_SECONDS * 1000
+    return {
+        label: facts["since_ms"] for label, (facts, at_ms) in ledger.notes.named(SUBMITTED).items()
+        if at_ms > oldest and not gone(facts)
+    }  # fmt: skip
 
 
 def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:

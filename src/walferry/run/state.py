@@ -14,7 +14,7 @@ from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
 from walferry.run.dirty_rows import dirty_rows_noted
-from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since
+from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import CAUSES, undecided, way_on
@@ -195,14 +195,18 @@ def state_of(ledger: RunLedger) -> State:
     live = [p for p in phases if p.state == "running" and label(p) in signs]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
     resumed_ms = command_since(ledger) or 0  # what ended before is about to be repeated
-    failed = [p for p in phases if p.state == "failed" and (p.finished_ms or 0) >= resumed_ms]
+    starting = _starting(ledger, phases)
+    again = {name: max(resumed_ms, starting.get(name, 0)) for name in {label(p) for p in phases}}
+    failed = [p for p in phases if p.state == "failed" and (p.finished_ms or 0) >= again[label(p)]]
     return (
         _gap(ledger, run, phases, failed)
         or _failed(ledger, run, failed, live)
         or _paused(run, live)
-        or (None if live else _interrupted(run, [p for p in lost if p.started_ms >= resumed_ms]))
+        or (None if live else _interrupted(run, [p for p in lost if p.started_ms >= again[label(p)]]))
         or _held(ledger, run, live)
-        or _waiting(ledger, _at_work(ledger, run, phases, live) if live else _idle(run, phases, lost, "" in signs))
+        or _waiting(
+            ledger, _at_work(ledger, run, phases, live) if live else _idle(run, phases, lost, starting, "" in signs)
+        )
     )
 
 
@@ -389,7 +393,19 @@ def _asked(name: StateName, answer: Waits, measured: str, phase: PhaseRecord, ru
     return State(name, cause, step, label(phase), phase.started_ms, answer, f"an operator, {where}")
 
 
-def _idle(run: RunRecord, phases: Sequence[PhaseRecord], lost: Sequence[PhaseRecord], command_lives: bool) -> State:
+def _starting(ledger: RunLedger, phases: Sequence[PhaseRecord]) -> dict[str, int]:
+    """The phases for which a Spark app was submitted that has not begun yet, and when it was."""
+    begun = {label(p): p.started_ms for p in phases}
+    return {name: at_ms for name, at_ms in submitted(ledger).items() if begun.get(name, 0) < at_ms}
+
+
+def _idle(
+    run: RunRecord,
+    phases: Sequence[PhaseRecord],
+    lost: Sequence[PhaseRecord],
+    starting: Mapping[str, int],
+    command_lives: bool,
+) -> State:
     """No phase is running, and none has failed or lost its process (`lost`) since the command began."""
     age = clock.now_ms() - run.created_ms
     if not phases and not command_lives and not _in_airflow(run) and age > BETWEEN_SECONDS * 1000:
@@ -401,6 +417,10 @@ def _idle(run: RunRecord, phases: Sequence[PhaseRecord], lost: Sequence[PhaseRec
     last = max(phases, key=lambda p: p.finished_ms or 0)
     if run.kind == "drain":
         return _state("following", "all sealed edits are applied; hbase_wal_watch starts the next drain", last, run)
+    if starting:
+        name, since_ms = min(starting.items(), key=lambda start: start[1])
+        cause = f"Spark is starting for {name}, for {(clock.now_ms() - since_ms) / 1000:.0f} s so far"
+        return _state("working", cause, last, run)
     if command_lives and lost:
         cause = f"{label(lost[-1])} was interrupted; the command that works on the run now is about to repeat it"
         return _state("working", cause, lost[-1], run)

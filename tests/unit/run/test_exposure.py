@@ -46,14 +46,14 @@ def test_the_time_to_loss(exposure: Exposure, after_s: int, seconds: float | Non
 
 def test_it_is_told_in_a_sentence() -> None:
     assert PEER.describe(AT) == (
-        "the log is kept by peer walferry_move_1: 1 file, 0.0 MB older than the time to live of 600 s"
+        "the log is kept by peer walferry_move_1: 1 file, 0.0 MB older than the time to live of 10 min 00 s"
     )
     assert COPIES.describe(AT + 1000) == (
         "the log is kept by copies in file:///copies/move-1: 2 files, 3.4 MB; what is closed from now on may be lost "
-        "in 599 s (time to live 600 s)"
+        "in 9 min 59 s (time to live 10 min 00 s)"
     )
     first = replace(COPIES, file="rs.7", lost_ms=AT + 5000, ttl_assumed=True)
-    assert first.describe(AT).endswith("; rs.7 may be lost in 5 s (time to live 600 s, assumed)")
+    assert first.describe(AT).endswith("; rs.7 may be lost in 5 s (time to live 10 min 00 s, assumed)")
 
 
 def test_the_status_of_a_run_has_it_until_nothing_is_read_any_more(

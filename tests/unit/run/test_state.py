@@ -24,7 +24,7 @@ from walferry.ledger import (
 from walferry.ledger.rows import RunKind
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run import heartbeat
-from walferry.run.heartbeat import NOTE, beating
+from walferry.run.heartbeat import NOTE, beating, note_submitted
 from walferry.run.lag import lag_of
 from walferry.run.phases import phases_of
 from walferry.run.state import STATES, State, StateName, state_of
@@ -432,6 +432,35 @@ def test_a_command_that_ended_before_its_first_phase_is_interrupted(
     state = state_of(run)
     assert (state.name == "not started") == lives
     assert ("`walferry resume move`" in state.next_step) != lives
+
+
+@pytest.mark.parametrize("before", ["nothing", "failed", "killed"])
+def test_while_spark_starts_for_a_phase_the_run_is_at_work(
+    run: RunLedger, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(run, "plan", "protect", "fence", "snapshot")
+    if before != "nothing":
+        run.phases.start("copy", TABLE)
+    if before == "failed":
+        run.phases.fail("copy", "TransientError: no answer", TABLE)
+    now = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 1000)
+    note_submitted(run, f"copy {TABLE}")
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 41_000)
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("working", "wait")
+    assert state.cause == f"Spark is starting for copy {TABLE}, for 40 s so far"
+    monkeypatch.setattr(heartbeat, "gone", lambda process: True)
+    assert state_of(run).name == {"nothing": "between phases", "failed": "failed", "killed": "interrupted"}[before]
+
+
+def test_a_phase_that_has_begun_is_not_starting(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish(run, "plan", "protect", "fence", "snapshot")
+    note_submitted(run, f"copy {TABLE}")
+    now = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 1000)
+    finish(run, "copy")
+    assert "Spark is starting" not in state_of(run).cause
 
 
 def test_what_fails_while_the_command_goes_on_is_told(run: RunLedger) -> None:

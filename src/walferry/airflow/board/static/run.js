@@ -22,6 +22,7 @@ function tiles(facts) {
   const { run: r } = facts;
   const lost = facts.gaps.files;
   const held = facts.quarantine.held;
+  const exposed = r.log !== null && r.log.time_to_loss_seconds !== null;
   const list = [
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ["Done", `${r.percent.toFixed(0)} %`],
@@ -30,12 +31,14 @@ function tiles(facts) {
     ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and what ${r.open_logs} open ${r.open_logs > 1 ? "logs hold" : "log holds"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
-    ["Log kept", r.log === null ? "N/A" : bytes(r.log.kept_bytes), r.log !== null && r.log.late ? "bad" : "", r.log === null ? "" : r.log.text],
+    ["Log kept", r.log === null ? "N/A" : bytes(r.log.kept_bytes), "", r.log === null || exposed ? "" : r.log.text],
+    ...(exposed ? [["Time to loss", duration(r.log.time_to_loss_seconds), r.log.late ? "bad" : "", r.log.text]] : []),
     ["Time taken", duration(r.elapsed_seconds)],
     r.eta_seconds !== null ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
     ["Writes stopped for", r.write_stop_seconds === null ? "not yet" : duration(r.write_stop_seconds), "", writeStop(r)],
   ];
   const box = byId("tiles");
+  while (box.children.length > list.length) box.lastChild.remove();
   list.forEach(([name, value, kind, why], at) => {
     let tile = box.children[at];
     if (!tile) {
