@@ -71,8 +71,7 @@ def wal_stat(
     try:
         found = stat(paths, progress)
     except FileNotFoundError as error:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise UsageError(f"{error.filename}: {error.strerror}") from error
     if as_json:
         print_json(found.as_json())
     else:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from walferry.errors import DamagedInputError, WalferryError
+from walferry.errors import DamagedInputError, UsageError, WalferryError
 from walferry.formats.cells import decode_tags
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, index_entry_cells
 from walferry.formats.wal import MAGIC, EntryBatch, WalReader
@@ -93,8 +93,11 @@ def _each(
             print(f"error: {error}", file=err)
             worst = max(worst, error.exit_code)
         except OSError as error:
-            print(f"error: {path}: {error.strerror or error}", file=err)
-            worst = max(worst, 1)
+            is_folder = isinstance(error, IsADirectoryError)
+            reason = "it is a folder: name files of it, or use `walferry wal stat`" if is_folder else error.strerror
+            print(f"error: {path}: {reason or error}", file=err)
+            named_wrong = is_folder or isinstance(error, FileNotFoundError)
+            worst = max(worst, UsageError.exit_code if named_wrong else WalferryError.exit_code)
     return worst
 
 

@@ -17,6 +17,7 @@ import pytest
 from unit.formats.compressed_builder import Compressor
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply.outcomes import refuse
+from walferry.errors import UsageError
 from walferry.formats.cells import encode_cell
 from walferry.formats.entries import WAL_CELL_SCHEMA
 from walferry.formats.wal import WalReader
@@ -94,12 +95,19 @@ def test_the_worst_of_several_files_decides_the_exit_code(tmp_path: Path) -> Non
     assert (code, len(cells), len(errors)) == (4, 377, 2)
 
 
-@pytest.mark.parametrize("path", ["/no/such/file.wal", str(FIXTURES), "ftp://host/file"])
-def test_what_cannot_be_opened_is_one_line(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/no/such/file.wal", "no such file"),
+        (str(FIXTURES), "it is a folder: name files of it"),
+        ("ftp://host/file", ""),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(path: str, reason: str) -> None:
     code, cells, errors = run(path)
-    assert code in (1, 2)
-    assert (cells, len(errors)) == ([], 1)
+    assert (code, cells, len(errors)) == (UsageError.exit_code, [], 1)
     assert path in errors[0]
+    assert reason in errors[0].lower()
 
 
 def test_a_reader_that_goes_away_early_ends_it_quietly(tmp_path: Path) -> None:

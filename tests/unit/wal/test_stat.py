@@ -213,4 +213,5 @@ def test_the_command_prints_a_table_and_says_what_was_not_whole() -> None:
 
 def test_a_path_that_does_not_exist_is_one_line() -> None:
     done = command("nothing")
-    assert (done.exit_code, done.stdout, done.stderr) == (1, "", "error: nothing: no such file or folder\n")
+    assert (done.stdout, str(done.exception)) == ("", "nothing: no such file or folder")
+    assert isinstance(done.exception, UsageError)
