@@ -7,7 +7,6 @@ and explained from both sides and from the log (`row_sides`, `wal_lookup`, `expl
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,6 +89,14 @@ class TableComparison:
         """Whether the tables do not count as equal."""
         return bool(self.unexplained or self.undecided or self.uncompared)
 
+    def describe(self) -> str:
+        """The result as a line."""
+        rows = "1 row differs" if self.differing_rows == 1 else f"{self.differing_rows} rows differ"
+        kinds = f", {self.unexplained} without an explanation, {self.undecided} without a decision"
+        left = f"; {self.uncompared} cells were not compared" if self.uncompared else ""
+        found = f"{rows}{kinds}" if self.differing_rows else "equal"
+        return f"{self.table}: {found}, {len(self.ranges)} regions{left}"
+
     def facts(self) -> dict[str, Any]:
         """The result as plain values, for display and for the ledger."""
         return {
@@ -121,7 +128,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, applied)
-    log.info("%s", json.dumps(result.facts()))
+    log.info("%s", result.describe())
     return result
 
 

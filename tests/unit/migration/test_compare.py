@@ -14,7 +14,8 @@ from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
-from walferry.ledger import ComparedTable
+from walferry.ledger import ComparedTable, Difference
+from walferry.ledger.rows import DifferenceKind
 from walferry.migration import compare
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
@@ -104,3 +105,17 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     assert read == [2_000, 2_000, 1_000]
     assert asked == [(4_999, Bounds.of_each(5_000))]
     assert [(item.row, item.kind) for item in found[:2]] == [(rows[0], IN_FLIGHT), (rows[1], NOT_IN_LOG)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "more", "told"),
+    [
+        ([], 0, "t: equal, 0 regions"),
+        ([IN_FLIGHT], 0, "t: 1 row differs, 0 without an explanation, 0 without a decision, 0 regions"),
+        ([NOT_IN_LOG, IN_FLIGHT], 3, "t: 5 rows differ, 3 without an explanation, 1 without a decision, 0 regions"),
+    ],
+)
+def test_a_comparison_is_told_in_a_line(kinds: list[DifferenceKind], more: int, told: str) -> None:
+    made = ComparedTable("t", 1, "verify", 0, 0, "", 1, 2, len(kinds) + more)
+    found = [Difference("t", bytes([number]), kind, "") for number, kind in enumerate(kinds)]
+    assert compare.TableComparison(made, [], found, set()).describe() == told
