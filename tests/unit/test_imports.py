@@ -61,8 +61,8 @@ WHAT = {
     "clock": "the clocks: one for recorded times, one for deadlines",
     "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
-    "formats": "bytes to Arrow and back: WAL entries, cells, markers, tags, resolution and digest of cells, protobuf "
-    "messages, numba kernels. No I/O, no clock",
+    "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
+    "protobuf messages, numba kernels. No I/O, no clock",
     "storage": "one small file-system interface; WebHDFS and local",
     "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
     "Written by drivers and tasks, never by Spark workers",
