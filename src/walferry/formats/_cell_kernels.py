@@ -155,16 +155,14 @@ def count_cells(buffer, start, end):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
-    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after it."""
-    total = int32_at(buffer, at)
+def locate_key_and_value(buffer, at, fields, i):  # type: ignore[no-untyped-def]
+    """Write all but the tags of a checked cell, with klen at `at` + 4, to column `i`; return where its value ends."""
     key_length = int32_at(buffer, at + 4)
     value_length = int32_at(buffer, at + 8)
     row_length = int16_at(buffer, at + 12)
     family_length = np.int64(buffer[at + 14 + row_length])
     family = at + 15 + row_length
     value = at + 12 + key_length
-    end = at + 4 + total
     fields[POSITION, i] = at
     fields[ROW_START, i] = at + 14
     fields[ROW_LENGTH, i] = row_length
@@ -176,7 +174,14 @@ def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
     fields[TYPE, i] = buffer[value - 1]
     fields[VALUE_START, i] = value
     fields[VALUE_LENGTH, i] = value_length
-    tags = value + value_length + 2
+    return value + value_length
+
+
+@kernel()
+def locate_cell(buffer, at, fields, i):  # type: ignore[no-untyped-def]
+    """Write the fields of a checked cell to column `i` of int64[CELL_FIELDS, n]; return the position after it."""
+    end = at + 4 + int32_at(buffer, at)
+    tags = locate_key_and_value(buffer, at, fields, i) + 2
     fields[TAGS_START, i] = min(tags, end)
     fields[TAGS_LENGTH, i] = max(end - tags, 0)
     return end

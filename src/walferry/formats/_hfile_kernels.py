@@ -21,23 +21,13 @@ from walferry.formats._cell_kernels import (
     BAD_CELL_TIMESTAMP,
     BAD_CELL_TYPE,
     CELL_FIELDS,
-    FAMILY_LENGTH,
-    FAMILY_START,
     OK,
-    POSITION,
-    QUALIFIER_LENGTH,
-    QUALIFIER_START,
-    ROW_LENGTH,
-    ROW_START,
     TAGS_LENGTH,
     TAGS_START,
-    TIMESTAMP,
-    TYPE,
-    VALUE_LENGTH,
-    VALUE_START,
     int16_at,
     int32_at,
     int64_at,
+    locate_key_and_value,
 )
 from walferry.formats._dictionary_kernels import NEWEST, OLDEST, SIZE, name_at, take
 from walferry.formats._njit import copy_bytes, kernel
@@ -149,24 +139,7 @@ def locate_cells(buffer, spans, count, has_tags, has_sequence):  # type: ignore[
     for span in range(len(spans)):
         at = spans[span, 0]
         while at < spans[span, 1]:
-            key_length = int32_at(buffer, at)
-            value_length = int32_at(buffer, at + 4)
-            row_length = int16_at(buffer, at + 8)
-            family = at + 11 + row_length
-            family_length = np.int64(buffer[family - 1])
-            value = at + 8 + key_length
-            end = value + value_length
-            fields[POSITION, i] = at - 4
-            fields[ROW_START, i] = at + 10
-            fields[ROW_LENGTH, i] = row_length
-            fields[FAMILY_START, i] = family
-            fields[FAMILY_LENGTH, i] = family_length
-            fields[QUALIFIER_START, i] = family + family_length
-            fields[QUALIFIER_LENGTH, i] = key_length - 12 - row_length - family_length
-            fields[TIMESTAMP, i] = int64_at(buffer, value - 9)
-            fields[TYPE, i] = buffer[value - 1]
-            fields[VALUE_START, i] = value
-            fields[VALUE_LENGTH, i] = value_length
+            end = locate_key_and_value(buffer, at - 4, fields, i)
             tags_length = np.int64(0)
             if has_tags:
                 tags_length = (np.int64(buffer[end]) << 8) + np.int64(buffer[end + 1])
