@@ -6,6 +6,7 @@ Modules of `cli` import the other rooms within the verbs: `--help` and usage err
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ import typer
 from walferry.process import REPORTS_VARIABLE
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from walferry.ledger import Ledger
     from walferry.run.spec import ResolvedSpec
 
@@ -41,6 +44,13 @@ def resolved(spec: Path) -> ResolvedSpec:
     given = load_spec(spec)
     refuse_window(given, str(spec))
     return resolve(given, environment_connection)
+
+
+def console() -> Console:
+    """Where tables are printed. Without a terminal nothing says how wide a line may be: it is not cut to 80 then."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 240)
 
 
 def print_json(value: Any) -> None:

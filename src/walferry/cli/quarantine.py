@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from walferry.cli.options import (
@@ -15,6 +13,7 @@ from walferry.cli.options import (
     DryRun,
     LedgerUrl,
     RunName,
+    console,
     existing,
     print_json,
 )
@@ -41,8 +40,7 @@ def quarantine_list(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = 
     table = Table("id", "state", "table", "region", "file", "start", "reason")
     for item in items:
         table.add_row(*(str(item[key]) for key in ("id", "state", "table", "region", "file", "start", "reason")))
-    # Without a terminal nothing says how wide a line may be: it is not cut to 80 then.
-    Console(width=None if sys.stdout.isatty() else 240).print(table if items else "the quarantine is empty")
+    console().print(table if items else "the quarantine is empty")
 
 
 def quarantine_show(name: RunName, item: int, ledger: LedgerUrl = None) -> None:

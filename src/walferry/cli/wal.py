@@ -60,13 +60,13 @@ def wal_stat(
     from rich.console import Console
     from rich.progress import track
 
-    from walferry.cli.options import print_json
+    from walferry.cli.options import console, print_json
     from walferry.wal.stat import stat
 
-    console = Console(stderr=True)
+    err = Console(stderr=True)
 
     def progress(files: Sequence[str]) -> Iterable[str]:
-        return track(files, "reading WALs", console=console, disable=not console.is_terminal, transient=True)
+        return track(files, "reading WALs", console=err, disable=not err.is_terminal, transient=True)
 
     try:
         found = stat(paths, progress)
@@ -75,8 +75,7 @@ def wal_stat(
     if as_json:
         print_json(found.as_json())
     else:
-        # Without a terminal nothing says how wide a line may be: it is not cut to 80 then.
-        out = Console(width=None if sys.stdout.isatty() else 240)
+        out = console()
         out.print(_table(found.regions if regions else found.tables, of_regions=regions))
         print(LEGEND)
         print(f"{len(found.files)} files, {sum(file.bytes for file in found.files) / 1e6:.1f} MB")
