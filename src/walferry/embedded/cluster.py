@@ -183,6 +183,11 @@ class Cluster:
         """Class path of HBase's own programs on this cluster: configuration folder and jars."""
         return f"{self._conf}:{jars.classpath(self.version)}"
 
+    @property
+    def mapreduce_classpath(self) -> str:
+        """The same for HBase's MapReduce jobs."""
+        return f"{self._conf}:{jars.mapreduce_classpath()}"
+
     def start_hdfs(self) -> None:
         """Start the name node and the data node; does not wait for them."""
         self._write_configuration()

@@ -98,6 +98,15 @@ VERSIONS = {
     NEWEST: COORDINATES,
 }
 """the versions of HBase that can be booted, with the jars of each"""
+MAPREDUCE = (
+    "org.apache.hbase:hbase-mapreduce:2.6.1-hadoop3",
+    # What it names that the jar of NEWEST has under other names.
+    "org.apache.zookeeper:zookeeper:3.8.4",
+    "io.dropwizard.metrics:metrics-core:3.2.6",
+    "com.google.protobuf:protobuf-java:2.5.0",
+    "io.opentelemetry:opentelemetry-semconv:1.15.0-alpha",
+)
+"""beside those of NEWEST, for HBase's MapReduce jobs (WALPlayer, HashTable, …), which run within their own process"""
 OLDEST_JAVA = 17
 
 
@@ -131,16 +140,29 @@ def coordinates(version: str) -> tuple[str, ...]:
 
 def classpath(version: str = NEWEST) -> str:
     """Class path of the jars, fetched first if the cache folder lacks them. Raises WalferryError when that fails."""
-    return os.pathsep.join(str(jar) for jar in sorted(fetch(version).glob("*.jar")))
+    return _classpath(fetch(version))
+
+
+def mapreduce_classpath() -> str:
+    """Class path of HBase's MapReduce jobs, of NEWEST; fetched like `classpath`."""
+    return f"{classpath()}{os.pathsep}{_classpath(_fetch(MAPREDUCE))}"
 
 
 def fetch(version: str = NEWEST) -> Path:
-    """Fetch a version's jars unless the cache has them; return their folder.
+    """Fetch a version's jars unless the cache has them; return their folder."""
+    return _fetch(coordinates(version))
+
+
+def _classpath(folder: Path) -> str:
+    return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
+def _fetch(wanted: Sequence[str]) -> Path:
+    """Fetch jars unless the cache has them; return their folder.
 
     The complete folder appears by a rename, so a broken download leaves nothing behind and two checkouts may fetch at
     the same time.
     """
-    wanted = coordinates(version)
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:12]
     folder = cache_folder() / f"jars-{digest}"
     if folder.is_dir():

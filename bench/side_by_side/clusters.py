@@ -1,0 +1,62 @@
+"""The two clusters that both contenders work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.hbase.client import HBaseClient
+from walferry.spark.clients import shared_files
+from walferry.storage import FileSystem
+
+SOURCE_SERVERS = 2
+HEAP = "2g"
+"""of ZooKeeper, master and first region server in one; the rivals' programs have the same"""
+_KEEP = {"hbase.master.logcleaner.ttl": str(24 * 3600 * 1000)}
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Source and target, running, with a client for each."""
+
+    folder: Path
+    source: Cluster
+    target: Cluster
+    source_client: HBaseClient
+    target_client: HBaseClient
+
+    @property
+    def servers(self) -> list[int]:
+        """Pids of all servers."""
+        return [*self.source.pids.values(), *self.target.pids.values()]
+
+    @property
+    def source_files(self) -> FileSystem:
+        """The source's HDFS."""
+        return shared_files(self.source.address)
+
+    @property
+    def source_hdfs(self) -> str:
+        """The source's HDFS as Hadoop's URL, without a path."""
+        return self.source.rootdir.removesuffix("/hbase")
+
+    @property
+    def target_hdfs(self) -> str:
+        """The target's, likewise."""
+        return self.target.rootdir.removesuffix("/hbase")
+
+
+@contextmanager
+def booted(folder: Path) -> Iterator[Clusters]:
+    """Two fresh clusters in `folder`, stopped at the end."""
+    source = Cluster(folder / "source", Ports.free(SOURCE_SERVERS), False, _KEEP, hbase_heap=HEAP)
+    target = Cluster(folder / "target", Ports.free(), False, hbase_heap=HEAP)
+    boot(source, target)
+    try:
+        with HBaseClient(source.address) as source_client, HBaseClient(target.address) as target_client:
+            yield Clusters(folder, source, target, source_client, target_client)
+    finally:
+        shut_down(source, target)
