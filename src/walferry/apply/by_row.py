@@ -291,7 +291,7 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
     try:
         for entries in task.route.open(file):
             settled = None if task.window is None or not task.settled else ~task.window.holds(entries.write_time)
-            yield from row_cells(entries, file.name, _chosen(task, file.name, entries), settled)
+            yield from row_cells(entries, file.name, chosen_entries(task, file.name, entries), settled)
             del entries  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
         if end is None or error.facts["offset"] < end:
@@ -306,7 +306,8 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
     return pa.record_batch([pa.array([values[field.name]], field.type) for field in schema], schema=schema)
 
 
-def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
+def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
+    """Positions in a batch of the entries that the task reads: to apply them, or because the target has them."""
     wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
     chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
     chosen &= ~batch.of_regions(task.held)
@@ -331,7 +332,7 @@ def _chosen(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 def _in_window(task: RowTask, file: str, batch: EntryBatch) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the chosen entries that are in the task's window, and of those that the target already has."""
     assert task.window is not None
-    chosen = _chosen(task, file, batch)
+    chosen = chosen_entries(task, file, batch)
     inside = task.window.holds(batch.write_time[chosen])
     return chosen[inside], chosen[~inside]
 

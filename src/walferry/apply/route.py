@@ -9,7 +9,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_files
 from walferry.wal.files import WalFile
-from walferry.wal.open import Wal, open_wal
+from walferry.wal.open import BATCH_BYTES, Wal, open_wal
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,6 @@ class Route:
     limits: Limits = field(default_factory=Limits)
     writer_kind: WriterKind = WriterKind.RPC
 
-    def open(self, file: WalFile) -> Wal:
+    def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:
         """A file of the source, to be read to its true end."""
-        return open_wal(shared_files(self.source), self.root, file)
+        return open_wal(shared_files(self.source), self.root, file, batch_bytes=batch_bytes)

@@ -10,8 +10,22 @@ import numpy as np
 import zstandard
 
 from walferry.errors import DamagedInputError
-from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, gather, index_cells
+from walferry.formats.cells import (
+    Bytes,
+    CellType,
+    as_run,
+    cell_lengths,
+    cell_starts,
+    cells_to_arrow,
+    encode_cell,
+    find_cells,
+    gather,
+    index_cells,
+)
 from walferry.formats.entries import entry_cells
+from walferry.formats.hfile import of_bytes
+from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.order import count_below, families_of, outranked, stepped_over, store_order, winners
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.formats.value_codecs import CODECS
@@ -58,6 +72,20 @@ def _decompress() -> None:
         CODECS[codec].decompress_all(np.frombuffer(bytearray(data), np.uint8), values, np.empty(1, np.uint8))
 
 
+def _hfile(run: Bytes) -> None:
+    """The cells of a run as an HFile, and as edits that are sorted."""
+    positions, numbers = cell_starts(run), np.ones(1, np.int64)
+    families_of(run, positions, [b"f"])
+    store_order(run, positions, numbers)
+    outranked(run, positions, numbers)
+    stepped_over(run, positions[winners(run, positions)])
+    count_below(run, positions, b"r")
+    cell_lengths(run, positions)
+    data = b"".join(hfile_chunks([(run, positions)], StoreFormat(), 1, Written()))
+    for stored in of_bytes(data, "warm-up").batches():
+        as_run(stored.cells)
+
+
 def main() -> None:
     """Run one small log and one cell through every kernel."""
     cell = encode_cell(b"r", b"f", b"q", 1, CellType.PUT, b"v", [(8, b"\0" * 8)])
@@ -74,6 +102,8 @@ def main() -> None:
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
     _decompress()
     cells = index_cells(np.frombuffer(cell, np.uint8))
+    find_cells(cells.buffer, np.zeros(1, np.int64), np.ones(1, np.int32))
+    _hfile(cells.buffer)
     cells_to_arrow(cells)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
     digest(cells, fates == Fate.VISIBLE)

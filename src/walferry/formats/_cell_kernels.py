@@ -248,3 +248,53 @@ def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
     for i in range(n):
         copy_bytes(data, offsets[i], buffer, starts[i], lengths[i])
     return offsets, data
+
+
+@kernel()
+def measure_cells(buffer, positions, lengths):  # type: ignore[no-untyped-def]
+    """Fill int64[n] with the length of each cell, its int32 length included."""
+    for i in range(len(positions)):
+        lengths[i] = 4 + int32_at(buffer, positions[i])
+
+
+@njit(cache=True, nogil=True)
+def start_cells(buffer):  # type: ignore[no-untyped-def]
+    """Where each cell of a checked run begins."""
+    count = 0
+    at = 0
+    while at < len(buffer):
+        at += 4 + int32_at(buffer, at)
+        count += 1
+    starts = np.empty(count, np.int64)
+    at = 0
+    for i in range(count):
+        starts[i] = at
+        at += 4 + int32_at(buffer, at)
+    return starts
+
+
+@njit(cache=True, nogil=True)
+def lay_run(buffer, positions, tags_start, tags_length):  # type: ignore[no-untyped-def]
+    """Cells, with klen at their positions + 4, as a run: (its bytes, where each cell begins in it)."""
+    n = len(positions)
+    starts = np.empty(n, np.int64)
+    size = 0
+    for i in range(n):
+        starts[i] = size
+        size += 12 + int32_at(buffer, positions[i] + 4) + int32_at(buffer, positions[i] + 8)
+        if tags_length[i] > 0:
+            size += 2 + tags_length[i]
+    run = np.empty(size, np.uint8)
+    for i in range(n):
+        at = starts[i]
+        plain = 8 + int32_at(buffer, positions[i] + 4) + int32_at(buffer, positions[i] + 8)
+        total = plain + (2 + tags_length[i] if tags_length[i] > 0 else 0)
+        for b in range(4):
+            run[at + b] = np.uint8((total >> (24 - 8 * b)) & 0xFF)
+        copy_bytes(run, at + 4, buffer, positions[i] + 4, plain)
+        if tags_length[i] > 0:
+            at += 4 + plain
+            run[at] = np.uint8(tags_length[i] >> 8)
+            run[at + 1] = np.uint8(tags_length[i] & 0xFF)
+            copy_bytes(run, at + 2, buffer, tags_start[i], tags_length[i])
+    return run, starts

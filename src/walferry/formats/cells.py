@@ -116,6 +116,19 @@ def find_cells(buffer: Bytes, starts: Int64s, counts: Int32s) -> tuple[Int64s, I
     return start, length, run, index
 
 
+def cell_starts(buffer: Bytes) -> Int64s:
+    """Where each cell of a run begins that was checked before."""
+    starts: Int64s = kernels.start_cells(buffer)
+    return starts
+
+
+def cell_lengths(buffer: Bytes, positions: Int64s) -> Int64s:
+    """Bytes of the cells at these positions, checked before, each with its int32 length."""
+    lengths = np.empty(len(positions), np.int64)
+    kernels.measure_cells(buffer, positions, lengths)
+    return lengths
+
+
 def cut_cells(borders: Positions, begin: int, end: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
     """Cut the cells from number `begin` to before `end` into parts: first number, number after the last.
 
@@ -161,6 +174,12 @@ def decode_tags(raw: bytes) -> list[tuple[int, bytes]]:
         tags.append((raw[at + 2], raw[at + 3 : at + 2 + length]))
         at += 2 + length
     return tags
+
+
+def as_run(cells: CellIndex) -> tuple[Bytes, Int64s]:
+    """The cells as a run, and where each begins in it: also those of an HFile, whose layout is another."""
+    run, starts = kernels.lay_run(cells.buffer, cells.position, cells.tags_start, cells.tags_length)
+    return run, starts
 
 
 def gather(buffer: Bytes, starts: Int64s, ends: Int64s) -> Bytes:

@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, mutate, replicate, scan, schemas, settings, splits, table_states
+from walferry.hbase import admin, bulk_load, mutate, replicate, scan, schemas, settings, splits, table_states
 from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
@@ -74,6 +74,7 @@ class HBaseClient:
     scan_raw = scan.scan_raw
     scan = scan.scan
     replicate = replicate.replicate
+    bulk_load = bulk_load.bulk_load
     settings = settings.settings
 
     def __init__(

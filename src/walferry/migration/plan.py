@@ -124,6 +124,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         wals = list_wals(source_files, wal_root)
         findings += [*_version(source, "source"), *_version(target, "target")]
         findings += _peer(source) if spec.stage is None else _stage(spec.stage, source, wals)
+        if spec.apply == "bulk":
+            findings.append(Finding("refuse", "apply", "bulk is for windows of the log; a migration takes auto or rpc"))
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         else:

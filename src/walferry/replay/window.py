@@ -37,6 +37,7 @@ from walferry.replay.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
+from walferry.replay.window_bulk import apply_in_bulk, bulk_faults, in_bulk
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.replay.window_pieces import apply_in_pieces
 from walferry.run.run import Run
@@ -222,7 +223,8 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
             window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
-        done = apply_in_pieces(
+        apply = apply_in_bulk if in_bulk(run, sum(file.length for file in plan.files)) else apply_in_pieces
+        done = apply(
             run, spark, task, len(plan.files), {(item.quarantine_id, item.resolution) for item in released},
             partial(
                 _require_one_history,
@@ -251,6 +253,8 @@ def require_targets(run: Run) -> None:
     faults = target_faults(run)
     if run.source.cluster_id() == run.target.cluster_id():
         faults += [f"{p.source} would be replayed into itself" for p in run.tables if p.source == p.target]
+    if run.spec.apply == "bulk" and not faults:
+        faults += [f"{fault}; use apply: rpc" for fault in bulk_faults(run)]
     if faults:
         raise UsageError("; ".join(faults))
 

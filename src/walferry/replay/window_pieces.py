@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class _Found(BaseModel):
-    """What the files hold, and what follows from it."""
+class Found(BaseModel):
+    """What a window's files hold, and what follows from it."""
 
     model_config = _JSON
 
@@ -54,11 +54,13 @@ class _Found(BaseModel):
     standing: frozenset[str]
     """regions whose edits in the window go by group"""
     cells: int
-    """of the window, in those regions"""
+    """of the window, in those regions; in bulk all of them"""
     refusals: tuple[Refusal, ...]
     ranges: tuple[WalRange, ...]
     """of the window's files, as applied"""
     bytes: int
+    outranked: int = 0
+    """cells that were left out as the files were read, because the target has later ones"""
 
 
 class _RowsDone(BaseModel):
@@ -118,8 +120,8 @@ def apply_in_pieces(
     more, if the leases were lost meanwhile; GapError when a file has vanished.
     """
     fence = fence_of(run, task.route)
-    planned_from = _digest(task, released)
-    found = _kept(run, planned_from, fence)
+    planned_from = digest_of(task, released)
+    found = kept_plan(run, planned_from, fence)
     if found is None:
         indexes = index_files(spark, task.route, task.files, task)
         require_one_history(indexes)
@@ -147,23 +149,24 @@ def apply_in_pieces(
 # ------------------------------------------------------------------ plan
 
 
-def _digest(task: RowTask, released: Collection[tuple[int, str | None]]) -> str:
+def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:
+    """What a plan follows from besides the files, in short."""
     settled = [
         (file, table, [(part.span.start_ms, part.span.end_ms, sorted(part.held)) for part in parts])
         for (file, table), parts in sorted(task.settled.items())
     ]
     names = [file.name for file in task.files]
-    told = json.dumps([names, settled, sorted(task.absent_at_target), sorted(released)])
+    told = json.dumps([names, settled, sorted(task.absent_at_target), sorted(released), *more])
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def _kept(run: Run, planned_from: str, fence: Change) -> _Found | None:
+def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
     """What an earlier attempt has found, if it can be continued; otherwise its batch is removed."""
     batch = run.ledger.batches.now()
     if batch is None:
         return None
-    found = _Found.model_validate_json(batch.plan)
-    emptied = [name for name, before in found.targets.items() if not before & _regions(run, name)]
+    found = Found.model_validate_json(batch.plan)
+    emptied = [name for name, before in found.targets.items() if not before & target_regions(run, name)]
     why = f"{emptied[0]} was emptied or created anew" if emptied else _disturbed(run, found.leases)
     if why is None and found.planned_from != planned_from:
         why = "what the target has from other runs, or what was decided about quarantine, has changed"
@@ -174,7 +177,7 @@ def _kept(run: Run, planned_from: str, fence: Change) -> _Found | None:
     return None
 
 
-def _regions(run: Run, target: str) -> set[str]:
+def target_regions(run: Run, target: str) -> set[str]:
     """Encoded names: a table that is truncated or created again has other ones, a split leaves most of them."""
     return {region.encoded for region in run.target.regions(target)}
 
@@ -190,7 +193,25 @@ def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
     return None
 
 
-def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, planned_from: str) -> _Found:
+def found_in(
+    run: Run, task: RowTask, reports: Sequence[FileReport], planned_from: str, standing: frozenset[str], cells: int
+) -> Found:
+    """What the window's files hold, by their reports."""
+    cluster = run.target.cluster_id()
+    names = [resource(cluster, target) for target in task.route.tables.values()]
+    return Found(
+        planned_from=planned_from,
+        leases={name: run.ledger.leases.newest(name) for name in names},
+        targets={name: frozenset(target_regions(run, name)) for name in task.route.tables.values()},
+        standing=standing,
+        cells=cells,
+        refusals=tuple(r for report in reports for r in report.refusals if concerns(r, task)),
+        ranges=tuple(range_of(report, tally, "applied") for report in reports for tally in report.tallies),
+        bytes=sum(report.length for report in reports),
+    )
+
+
+def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, planned_from: str) -> Found:
     edits: dict[tuple[str, str], InWindow] = {}
     for index in indexes:
         for key, more in index.in_window.items():
@@ -200,18 +221,8 @@ def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, plan
     candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
     still = _open_since(run, candidates)
     reports = [index.report for index in indexes[:own]]
-    cluster = run.target.cluster_id()
-    names = [resource(cluster, target) for target in task.route.tables.values()]
-    return _Found(
-        planned_from=planned_from,
-        leases={name: run.ledger.leases.newest(name) for name in names},
-        targets={name: frozenset(_regions(run, name)) for name in task.route.tables.values()},
-        standing=frozenset(region for _, region in still),
-        cells=sum(mine[key].cells for key in still),
-        refusals=tuple(r for report in reports for r in report.refusals if _concerns(r, task)),
-        ranges=tuple(range_of(report, tally, "applied") for report in reports for tally in report.tallies),
-        bytes=sum(report.length for report in reports),
-    )
+    standing = frozenset(region for _, region in still)
+    return found_in(run, task, reports, planned_from, standing, sum(mine[key].cells for key in still))
 
 
 def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
@@ -231,7 +242,7 @@ def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tupl
     return found
 
 
-def _concerns(refusal: Refusal, task: RowTask) -> bool:
+def concerns(refusal: Refusal, task: RowTask) -> bool:
     """Whether a refusal is about the window and was not released."""
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
@@ -239,7 +250,7 @@ def _concerns(refusal: Refusal, task: RowTask) -> bool:
     return task.window.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
 
 
-def _cut(task: RowTask, found: _Found, indexes: Sequence[FileIndex]) -> list[Piece]:
+def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piece]:
     """The pieces by row, then those by group."""
     limit, tables = task.route.limits.piece_bytes, frozenset(task.route.tables)
     by_row = [e for index in indexes for e in index.inside if e.region not in found.standing]
@@ -254,7 +265,7 @@ def _cut(task: RowTask, found: _Found, indexes: Sequence[FileIndex]) -> list[Pie
 # ------------------------------------------------------------------ pieces
 
 
-def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_RowsDone]:
+def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: Found, fence: Change) -> list[_RowsDone]:
     pieces = run.ledger.batches.pieces("rows")
     outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
     left = frozenset(piece.number for piece in pieces if piece.state != "done")
@@ -278,7 +289,7 @@ def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: _Found, fen
     return outcomes
 
 
-def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: _Found, fence: Change) -> list[_GroupDone]:
+def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
     pieces = run.ledger.batches.pieces("group")
     files = {file.name: file for file in task.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}

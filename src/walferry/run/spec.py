@@ -176,7 +176,11 @@ class Spec(BaseModel):
         title="Tables",
         description='As ns:table, or {"source": "ns:a", "target": "ns:b"} for another name at the target.',
     )
-    apply: Literal["auto"] | WriterKind = Field(default="auto", title="Writer that applies edits")
+    apply: Literal["auto", "bulk"] | WriterKind = Field(
+        default="auto",
+        title="Way in which edits are applied",
+        description="auto: by rpc, or in bulk where a window is large. bulk: as HFiles. thrift: without tags.",
+    )
     protect: Literal["peer", "stage"] = Field(
         default="peer",
         title="What keeps the source's WALs",
@@ -223,10 +227,9 @@ class Spec(BaseModel):
     @field_validator("apply", mode="before")
     @classmethod
     def _known_writer(cls, asked: Any) -> Any:
-        known = ["auto", *(kind.value for kind in WriterKind)]
+        known = ["auto", "bulk", *(kind.value for kind in WriterKind)]
         if asked not in known:
-            what = "bulk is not built yet; use" if asked == "bulk" else "it can be"
-            raise ValueError(f"{what} {', '.join(known[:-1])} or {known[-1]}")
+            raise ValueError(f"it can be {', '.join(known[:-1])} or {known[-1]}")
         return asked
 
     @model_validator(mode="after")
@@ -270,7 +273,7 @@ class ResolvedSpec(Spec):
 
     @property
     def writer_kind(self) -> WriterKind:
-        """By which protocol edits reach the target."""
+        """By which protocol edits reach the target that do not go in bulk."""
         return self.apply if isinstance(self.apply, WriterKind) else WriterKind.RPC
 
     def as_recorded(self) -> dict[str, Any]:

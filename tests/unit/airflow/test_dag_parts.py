@@ -55,7 +55,7 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
         ("tables", ["a", "shop:orders", {"source": "b", "target": "c"}], ["a b"]),
         ("tables", [{"source": "a", "target": "b"}], [{"source": "a"}]),
         ("tables", ["a"], []),
-        ("apply", "thrift", "bulk"),
+        ("apply", "bulk", "copy"),
         ("protect", "peer", "hope"),
         ("stage", None, 5),
         ("write_stop", "readonly", "never"),

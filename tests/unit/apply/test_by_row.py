@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Settled, WriteTimes, _chosen, pieces_of, row_cells
+from walferry.apply.by_row import RowTask, Settled, WriteTimes, chosen_entries, pieces_of, row_cells
 from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -30,7 +30,7 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
             PIPE, (), window=WriteTimes(10, 20), settled={("file", "t1"): (Settled(WriteTimes(20, 30)),)},
             absent_at_target=frozenset(("file", offset) for offset in absent),
         )  # fmt: skip
-        return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
+        return [int(batch.write_time[i]) for i in chosen_entries(task, "file", batch)]
 
     assert chosen() == [15, 25, 26]
     assert chosen(offsets[2]) == [15, 26]
@@ -43,7 +43,7 @@ def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_tar
 
     def chosen(file: str, held: frozenset[str] = frozenset()) -> list[int]:
         task = RowTask(PIPE, (), window=WriteTimes(10, 20), settled={(file, "t1"): (Settled(WriteTimes(0, 99), held),)})
-        return [int(batch.write_time[i]) for i in _chosen(task, "file", batch)]
+        return [int(batch.write_time[i]) for i in chosen_entries(task, "file", batch)]
 
     assert chosen("file") == [15, 25]
     assert chosen("another file") == [15]

@@ -15,7 +15,7 @@ from unit.apply.guards import Guard
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
-from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, _chosen, _in_window
+from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, _in_window, chosen_entries
 from walferry.apply.index import NONE, FileIndex, InWindow, index_file
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally, Withheld
 from walferry.apply.route import Route
@@ -230,7 +230,7 @@ def test_a_region_that_goes_by_group_still_outranks_what_goes_by_row() -> None:
     content = header() + b"".join(entry([cell], n, write_time=at) for n, at in ((5, 9), (6, 15))) + TRAILER
     (batch,) = WalReader([content], "a.1")
     task = replace(TASK, settled={("a.1", T): (Settled(WriteTimes(0, 25)),)}, by_group=frozenset({REGION.decode()}))
-    assert batch.write_time[_chosen(task, "a.1", batch)].tolist() == [9]
+    assert batch.write_time[chosen_entries(task, "a.1", batch)].tolist() == [9]
 
 
 def test_edits_that_are_left_without_a_reason_are_an_error(run: Run, executors: MAKE) -> None:

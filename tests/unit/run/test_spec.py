@@ -77,7 +77,7 @@ def test_what_the_example_calls_a_default_is_one() -> None:
         ),
         ({"tables": ["hbase:meta"]}, "move.yaml: tables: system tables are not migrated: hbase:meta"),
         ({"tables": [7]}, "move.yaml: tables.0: give a mapping of keys"),
-        ({"apply": "bulk"}, "move.yaml: apply: bulk is not built yet; use auto, rpc or thrift"),
+        ({"apply": "copy"}, "move.yaml: apply: it can be auto, bulk, rpc or thrift"),
         ({"protect": "stage"}, "move.yaml: spec: protect: stage needs a folder (stage: webhdfs://host:port/path)"),
         ({"stage": "/copies"}, "move.yaml: spec: stage: only `protect: stage` copies WALs to a folder"),
         (

@@ -1,0 +1,231 @@
+"""Writes sorted cells to HFiles on the target's file system, and has its regions take them.
+
+A file belongs to one region and family, and to edits of one origin. It lies in a folder of this attempt, below that of
+its piece. A request moves all files of a region, or none. After one whose outcome is unknown the files are renamed:
+those that are gone were taken, and what still lies there can no longer be taken by that request.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
+from uuid import UUID, uuid4
+
+from walferry.apply.permit import Permit
+from walferry.apply.route import Route
+from walferry.clock import now_ms, steady_s
+from walferry.errors import TransientError, WalferryError
+from walferry.formats.cells import Bytes, Int64s, as_run
+from walferry.formats.hfile import HFile
+from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.order import count_below
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import RemoteError
+from walferry.spark.clients import shared_client
+from walferry.storage import FileSystem, WebHdfs
+
+log = logging.getLogger(__name__)
+
+Cells = Iterator[tuple[Bytes, Int64s]]
+"""sorted cells: a buffer, and where each begins in it"""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An HFile that is to be loaded."""
+
+    region: str
+    """encoded name of the region it was written for"""
+    family: bytes
+    clusters: bytes
+    format: StoreFormat
+    path: str
+    first_row: bytes
+    last_row: bytes
+    cells: int
+    bytes: int
+
+
+@dataclass
+class Loader:
+    """Stages and loads the files of one piece. `folder`: the piece's, on the target's file system."""
+
+    route: Route
+    table: str
+    """as at the source"""
+    folder: str
+    _files: FileSystem = field(init=False)
+    _attempt: str = field(init=False, default_factory=lambda: uuid4().hex)
+    _count: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        target = self.route.target
+        assert target.webhdfs is not None
+        self._client = shared_client(target)
+        self._files = WebHdfs(target.webhdfs, target.user, meter=target.meter())
+        self._own = {UUID(self._client.cluster_id())}
+        self._target = self.route.tables[self.table]
+        # Of attempts before this one, whose requests can no longer find their files.
+        self._files.delete(self.folder, recursive=True)
+
+    def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[Staged]:
+        """Write the cells of one family and origin, a file for each region that has some."""
+        regions = self._client.regions(self._target)
+        staged = []
+        for region, mine in _by_region(regions, cells):
+            path = self._path()
+            written = Written()
+            self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
+            staged.append(
+                Staged(
+                    region.encoded, family, clusters, format, path, written.first_row, written.last_row, written.cells,
+                    written.size,
+                )
+            )  # fmt: skip
+        return staged
+
+    def load(self, staged: Sequence[Staged]) -> None:
+        """Have the regions take all files, wherever they are by now; returns once they have.
+
+        Raises TransientError when attempts run out, and RemoteError for what no attempt can change.
+        """
+        left = list(staged)
+        limits = self.route.limits
+        for attempt in range(1, limits.attempts + 1):
+            left = self._load_once(left, last=attempt == limits.attempts)
+            if not left:
+                self._files.delete(self.folder, recursive=True)
+                return
+            time.sleep(min(2.0**attempt / 4, 8.0))
+        raise TransientError(
+            f"{len(left)} HFiles, the first {left[0].path}, were not taken by {self._target} in {limits.attempts} "
+            "attempts; do its regions move or split all the time?", table=self._target,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ one attempt
+
+    def _load_once(self, staged: Sequence[Staged], *, last: bool) -> list[Staged]:
+        """Try each file once; returns those that are left."""
+        left: list[Staged] = []
+        placed = [part for file in staged for part in self._placed(file)]
+        placed.sort(key=attrgetter("region", "clusters"))
+        regions = {region.encoded: region for region in self._client.regions(self._target)}
+        for (encoded, clusters), group in groupby(placed, key=attrgetter("region", "clusters")):
+            files = list(group)
+            region = regions.get(encoded)
+            try:
+                taken = region is not None and self._request(region, clusters, files)
+            except TransientError as error:
+                if last:
+                    raise
+                log.warning("region %s of %s: %s", encoded, self._target, error)
+                left += self._not_taken(files) if error.facts.get("sent", True) else files
+                continue
+            if not taken:
+                left += files
+        return left
+
+    def _request(self, region: Region, clusters: bytes, files: Sequence[Staged]) -> bool:
+        rows = {self._target: (min(file.first_row for file in files), max(file.last_row for file in files))}
+        permit = Permit(self.route.guard, {self._target}, self.route.limits.request_seconds)
+        begun = steady_s()
+        permit.ask()
+        try:
+            loaded = self._client.bulk_load(
+                region, [(file.family, file.path) for file in files], self._cluster_ids(clusters),
+                timeout_s=self.route.limits.request_seconds, since=begun, may_send=permit.ask,
+            )  # fmt: skip
+        except WalferryError as error:
+            if error.facts.get("sent", True):
+                permit.check(lambda: rows)
+            if isinstance(error, RemoteError) and "WrongRegionException" in str(error):
+                return False
+            raise
+        permit.check(lambda: rows)
+        if loaded:
+            ignored = [file.path for file in files if self._files.status(file.path) is not None]
+            if ignored:
+                raise WalferryError(
+                    f"region {region.encoded} of {self._target} answered that it had loaded {ignored[0]}, but left it "
+                    "where it was; apply the edits by rpc, and please report this",
+                    table=self._target, region=region.encoded, file=ignored[0],
+                )  # fmt: skip
+        return loaded
+
+    def _not_taken(self, files: Sequence[Staged]) -> list[Staged]:
+        """After a request with an unknown outcome: the files that it has not taken, and no longer can."""
+        time.sleep(self.route.limits.settle_seconds)
+        left = []
+        for file in files:
+            path = self._path()
+            self._files.mkdirs(path.rpartition("/")[0])
+            try:
+                self._files.rename(file.path, path)
+            except FileNotFoundError:
+                continue
+            left.append(replace(file, path=path))
+        if left and len(left) < len(files):
+            # The request was just taking them: the rest of it fails, or what is left is loaded again.
+            log.warning("%s took %d of %d HFiles of a request", self._target, len(files) - len(left), len(files))
+        return left
+
+    def _placed(self, file: Staged) -> list[Staged]:
+        """The file, if a region holds all of its rows; otherwise what it holds, written anew for each region."""
+        regions = self._client.regions(self._target)
+        holding = [region for region in regions if region.holds(file.first_row)]
+        if holding and holding[0].holds(file.last_row):
+            return [replace(file, region=holding[0].encoded)]
+        log.info("%s was split meanwhile; %s is written anew", self._target, file.path)
+        status = self._files.status(file.path)
+        assert status is not None
+
+        def read_at(offset: int, length: int) -> bytes:
+            return b"".join(self._files.read(file.path, offset, length))
+
+        cells = (as_run(batch.cells) for batch in HFile(read_at, status.length, file.path).batches())
+        parts = self.stage(file.family, file.clusters, file.format, cells)
+        self._files.delete(file.path)
+        return parts
+
+    def _path(self) -> str:
+        self._count += 1
+        return f"{self.folder}/{self._attempt}/{self._count}"
+
+    def _cluster_ids(self, clusters: bytes) -> list[str]:
+        """Where the edits have been, without the target: a server that is named itself loads nothing."""
+        key = pb.WALKey()
+        key.MergeFromString(clusters)
+        least, most = self.route.source_id
+        numbers = [(most << 64) | least, *((i.most_sig_bits << 64) | i.least_sig_bits for i in key.cluster_ids)]
+        return sorted(str(found) for found in {UUID(int=number) for number in numbers} - self._own)
+
+
+def _by_region(regions: Sequence[Region], cells: Cells) -> Iterator[tuple[Region, Cells]]:
+    """Each region that has some of the sorted cells, with its cells; to be read one after the other."""
+    rest: list[tuple[Bytes, Int64s]] = []
+
+    def following() -> tuple[Bytes, Int64s] | None:
+        return rest.pop() if rest else next(cells, None)
+
+    def until(stop: bytes) -> Cells:
+        while (found := following()) is not None:
+            buffer, positions = found
+            below = count_below(buffer, positions, stop) if stop else len(positions)
+            if below:
+                yield buffer, positions[:below]
+            if below < len(positions):
+                rest.append((buffer, positions[below:]))
+                return
+
+    for region in sorted(regions, key=attrgetter("start")):
+        found = following()
+        if found is None:
+            return
+        rest.append(found)
+        if not region.end or count_below(*found, region.end):
+            yield region, until(region.end)

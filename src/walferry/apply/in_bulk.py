@@ -1,0 +1,487 @@
+"""Replay in bulk: cells of all groups sorted into HFiles, which the target's regions take as they are.
+
+The target writes no log and sorts nothing, so this is the way for much log at once. One Spark job reads the files, each
+once: its cells, sorted some megabytes at a time, are cut into pieces, which are ranges of rows, and shuffled as blocks
+of many cells. What the files hold is told by a partition of its own, before any piece is applied. A piece merges its
+blocks into one file for each region and family, and loads those (`bulk_loader`).
+
+Of cells with equal keys only the last one of the log is written. What a later edit that the target already has replaces
+or deletes is left out, as `by_row` does (R3).
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from walferry.apply.bulk_loader import Loader, Staged
+from walferry.apply.by_row import RowTask, chosen_entries
+from walferry.apply.index import FileIndex
+from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, refuse, unreadable_markers
+from walferry.apply.region_events import RegionEvent, region_events
+from walferry.errors import DamagedInputError, WalferryError
+from walferry.formats.cells import Bytes, Int64s, cell_lengths, cell_starts, find_cells, gather, index_cells
+from walferry.formats.hfile_writer import StoreFormat
+from walferry.formats.order import (
+    MOST_LISTS,
+    NUMBER_BITS,
+    count_below,
+    families_of,
+    outranked,
+    stepped_over,
+    store_order,
+    winners,
+)
+from walferry.formats.wal import EntryBatch
+from walferry.spark.byte_counts import count_bytes
+from walferry.spark.fan_out import job
+from walferry.spark.load import handing_over
+from walferry.wal.files import WalFile
+
+RUN_BYTES = 64 << 20
+"""of cells that are sorted together as they are read"""
+BLOCK_BYTES = 256 << 10
+"""of sorted cells that are shuffled as one"""
+MERGE_BYTES = 16 << 20
+"""of blocks that are sorted together, at least"""
+SAMPLED_FILES = 16
+_DDL = "piece int, family binary, clusters binary, first binary, cells binary, numbers binary"
+_SCHEMA = pa.schema(
+    [
+        ("piece", pa.int32()),
+        ("family", pa.binary()),
+        ("clusters", pa.binary()),
+        ("first", pa.binary()),  # row
+        ("cells", pa.binary()),  # each int32 length + KeyValue, in the order of a store
+        ("numbers", pa.binary()),  # int64, see `formats.order.outranked`
+    ]
+)
+
+
+@dataclass(frozen=True)
+class BulkTask:
+    """Cells to load, and how the target's families are written."""
+
+    rows: RowTask
+    """which cells; its `borders` begin with the first row of each table"""
+    formats: Mapping[str, Mapping[bytes, StoreFormat]]
+    """of the families of each source table, as the target's has them"""
+    keeps_deleted: frozenset[tuple[str, bytes]]
+    """source table and family of those that show deleted cells to who asks for them (KEEP_DELETED_CELLS)"""
+    folder: str
+    """on the target's file system, for files that are not loaded yet"""
+
+
+@dataclass(frozen=True)
+class BulkApplied:
+    """What was done with the cells of one piece."""
+
+    cells: int
+    """that were loaded, one of each key"""
+    outranked: int
+    """cells of the window that were left out because the target has later ones"""
+    files: int
+    bytes: int
+    """of the loaded files"""
+
+
+@dataclass(frozen=True)
+class InFile:
+    """What one file holds, and what of it was left out as it was read."""
+
+    index: FileIndex
+    cells: int
+    """to be applied"""
+    outranked: int
+
+
+def sample_rows(task: RowTask) -> list[tuple[str, bytes]]:
+    """Table and row of some of the cells, in order: those at the beginning of some of the files."""
+    files = task.files[:: max(1, len(task.files) // SAMPLED_FILES)]
+    found: list[tuple[str, bytes]] = []
+    for file in files:
+        try:
+            batch = next(iter(task.route.open(file, batch_bytes=1 << 20)), None)
+        except WalferryError:
+            continue  # reading it whole will tell
+        if batch is None:
+            continue
+        picked = chosen_entries(task, file.name, batch)
+        for entry in picked[:: max(1, len(picked) // 500)].tolist():
+            cells = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
+            found.append((batch.tables[batch.table[entry]].decode(), cells.row(0)))
+    return sorted(found)
+
+
+# ------------------------------------------------------------------ both stages
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Cells of all files, placed into pieces as soon as the first of these is asked for."""
+
+    read: Callable[[], list[InFile]]
+    """reads the files; tells what they hold, in their order"""
+    apply: Callable[[int, str], BulkApplied]
+    """loads one piece, named as in the log; several may run at once"""
+
+
+def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
+    """Cut the chosen cells of all files into pieces, which are ranges of rows: one shuffle."""
+    rows = task.rows
+    pieces = len(rows.borders)
+    numbers = spark.range(0, len(rows.files), 1, max(1, len(rows.files)))
+    cells = numbers.mapInArrow(handing_over(spark, lambda batches: _read(task, batches)), _DDL)
+    placed = cells.repartitionById(pieces + 1, "piece").sortWithinPartitions("family", "first")
+    done = placed.mapInArrow(handing_over(spark, lambda batches: _apply(task, batches)), "outcome binary").rdd
+
+    def outcomes(piece: int, what: str) -> list[Any]:
+        with job(spark, what):
+            found = spark.sparkContext.runJob(done, list, [piece])
+        return [pickle.loads(row["outcome"]) for row in found]
+
+    def read() -> list[InFile]:
+        told: list[tuple[int, InFile | WalferryError]] = outcomes(pieces, "read WALs")
+        told.sort(key=itemgetter(0))
+        for _, found in told:
+            if isinstance(found, WalferryError):
+                raise found
+        return [found for _, found in told if isinstance(found, InFile)]
+
+    def apply(piece: int, what: str) -> BulkApplied:
+        (outcome,) = outcomes(piece, what)
+        if isinstance(outcome, WalferryError):
+            raise outcome
+        applied: BulkApplied = outcome
+        return applied
+
+    return Placed(read, apply)
+
+
+# ------------------------------------------------------------------ reading
+
+
+def _read(task: BulkTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    last = len(task.rows.borders)
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            told: InFile | WalferryError
+            try:
+                told = yield from _read_file(task, task.rows.files[number])
+            except WalferryError as error:  # Spark would turn it into a traceback
+                told = error
+            content = [last, b"", b"", b"", pickle.dumps((number, told)), b""]
+            yield pa.record_batch(
+                [pa.array([value], of.type) for value, of in zip(content, _SCHEMA, strict=True)], schema=_SCHEMA
+            )
+
+
+def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None, InFile]:
+    """The blocks of one file; returns its InFile."""
+    rows = task.rows
+    tally = Tally(rows.route.tables)
+    events: list[RegionEvent] = []
+    refusals: list[Refusal] = []
+    run = _Run(task, file.name)
+    wal = rows.route.open(file)
+    complete = True
+    end = rows.cut_off.get(file.name)
+    try:
+        for batch in wal:
+            selected = tally.add(batch)
+            events += region_events(batch, file.name, selected)
+            refusals += unreadable_markers(batch, file.name, rows.route.tables)
+            refusals += run.add(batch, chosen_entries(rows, file.name, batch))
+            if run.bytes >= RUN_BYTES:
+                yield from run.blocks()
+            if len(batch):
+                count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
+            del batch  # its bytes are not kept while the next ones are read
+    except DamagedInputError as error:
+        refusals.append(damage(error))
+        complete = False
+        if end is None or error.facts["offset"] < end:
+            run = _Run(task, file.name)  # nothing of a damaged file is applied
+    yield from run.blocks()
+    length = wal.length if complete else file.length
+    report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
+    return InFile(FileIndex(report), run.cells, run.outranked)
+
+
+class _Run:
+    """Cells of one file, to be sorted together."""
+
+    def __init__(self, task: BulkTask, file: str) -> None:
+        self._task = task
+        self._file = file
+        self._parts: dict[tuple[str, bytes], list[tuple[Bytes, Int64s, Int64s]]] = {}
+        """by source table and raw list of clusters: cells, where each begins, and their numbers"""
+        self.bytes = 0
+        self.cells = self.outranked = 0
+        """of all runs of the file"""
+
+    def add(self, batch: EntryBatch, picked: np.ndarray) -> list[Refusal]:
+        """Take the cells of entries of a batch; those of families that the target lacks are refused."""
+        refusals: list[Refusal] = []
+        window = self._task.rows.window
+        origin = np.stack([batch.table[picked], batch.clusters[picked]])
+        for table, clusters in np.unique(origin, axis=1).T.tolist():
+            mine = picked[(origin[0] == table) & (origin[1] == clusters)]
+            name = batch.tables[table].decode()
+            start, length, entry, _ = find_cells(batch.buffer, batch.cells_start[mine], batch.cell_count[mine])
+            family = families_of(batch.buffer, start, list(self._task.formats[name]))
+            for number in np.unique(entry[family < 0]).tolist():
+                cell = index_cells(batch.buffer, int(batch.cells_start[mine[number]]), int(batch.end[mine[number]]))
+                strange = {
+                    cell.buffer[at : at + size].tobytes()
+                    for at, size in zip(cell.family_start.tolist(), cell.family_length.tolist(), strict=True)
+                } - set(self._task.formats[name])
+                reason = f"target table {self._task.rows.route.tables[name]} has no family {sorted(strange)[0]!r}"
+                refusals.append(refuse(self._file, batch, int(mine[number]), reason))
+            numbers = batch.sequence_number[mine][entry] << NUMBER_BITS
+            if window is not None:
+                numbers |= ~window.holds(batch.write_time[mine][entry])
+            cells = gather(batch.buffer, start, start + length)
+            at = np.cumsum(length) - length
+            self._parts.setdefault((name, batch.cluster_lists[clusters]), []).append((cells, at, numbers))
+            self.bytes += len(cells)
+            self.cells += int((numbers & 1 == 0).sum())
+        return refusals
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """All cells so far, sorted and cut into blocks by piece and family; the run is empty afterwards."""
+        parts, self._parts, self.bytes = self._parts, {}, 0
+        for (table, clusters), found in parts.items():
+            buffer, positions, numbers = _sorted(found)
+            found.clear()
+            left_out = outranked(buffer, positions, numbers)
+            self.outranked += int(left_out.sum())
+            keep = winners(buffer, positions) & ~left_out
+            yield from self._cut(table, clusters, buffer, positions[keep], numbers[keep])
+
+    def _cut(
+        self, table: str, clusters: bytes, buffer: Bytes, positions: Int64s, numbers: Int64s
+    ) -> Iterator[pa.RecordBatch]:
+        """Sorted cells of one table as blocks of its pieces."""
+        families = list(self._task.formats[table])
+        family = families_of(buffer, positions, families)
+        mine = [number for number, (of, _) in enumerate(self._task.rows.borders) if of == table]
+        starts = [count_below(buffer, positions, self._task.rows.borders[number][1]) for number in mine]
+        wanted = self._task.rows.pieces
+        for number, begin, end in zip(mine, starts, [*starts[1:], len(positions)], strict=True):
+            if wanted is not None and number not in wanted:
+                continue
+            for code in np.unique(family[begin:end][family[begin:end] >= 0]).tolist():
+                chosen = begin + np.flatnonzero(family[begin:end] == code)
+                yield from _blocks(number, families[code], clusters, buffer, positions[chosen], numbers[chosen])
+
+
+def _sorted(parts: Sequence[tuple[Bytes, Int64s, Int64s]]) -> tuple[Bytes, Int64s, Int64s]:
+    """All cells in the order of a store: buffer, where each begins, and their numbers."""
+    shifts = np.cumsum([0, *(len(buffer) for buffer, _, _ in parts)])
+    buffer = np.concatenate([buffer for buffer, _, _ in parts])
+    positions = np.concatenate([at + shift for (_, at, _), shift in zip(parts, shifts[:-1], strict=True)])
+    numbers = np.concatenate([numbers for _, _, numbers in parts])
+    order = store_order(buffer, positions, numbers)
+    return buffer, positions[order], numbers[order]
+
+
+def _blocks(
+    piece: int, family: bytes, clusters: bytes, buffer: Bytes, positions: Int64s, numbers: Int64s
+) -> Iterator[pa.RecordBatch]:
+    """Sorted cells of one family, cut into blocks."""
+    data, starts = _taken(buffer, positions)
+    block = starts[:-1] // BLOCK_BYTES
+    first = np.flatnonzero(np.diff(block, prepend=-1))
+    cuts = np.append(first, len(positions))
+
+    def column(content: np.ndarray, borders: np.ndarray) -> pa.Array:
+        buffers = [None, pa.py_buffer(borders.astype(np.int32)), pa.py_buffer(content)]
+        return pa.Array.from_buffers(pa.binary(), len(first), buffers)
+
+    def same(value: object, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), len(first))
+
+    rows = [_row(data, int(starts[at])) for at in first.tolist()]
+    batch = pa.record_batch(
+        [
+            same(piece, pa.int32()), same(family, pa.binary()), same(clusters, pa.binary()),
+            pa.array(rows, pa.binary()), column(data, starts[cuts]),
+            column(numbers, cuts * 8),
+        ],
+        schema=_SCHEMA,
+    )  # fmt: skip
+    at_once = max(1, (4 << 20) // BLOCK_BYTES)
+    for begin in range(0, batch.num_rows, at_once):
+        yield batch.slice(begin, at_once)
+
+
+def _taken(buffer: Bytes, positions: Int64s) -> tuple[Bytes, Int64s]:
+    """The cells at these positions one after the other, and where each begins, and the last ends."""
+    lengths = cell_lengths(buffer, positions)
+    return gather(buffer, positions, positions + lengths), np.append(0, np.cumsum(lengths))
+
+
+def _row(buffer: Bytes, position: int) -> bytes:
+    size = int.from_bytes(buffer[position + 12 : position + 14].tobytes(), "big")
+    return buffer[position + 14 : position + 14 + size].tobytes()
+
+
+# ------------------------------------------------------------------ loading
+
+
+def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The outcome of one piece, or what was told of the files."""
+    context = TaskContext.get()
+    assert context is not None
+    piece = context.partitionId()
+    if piece == len(task.rows.borders):
+        for batch in batches:
+            yield pa.record_batch([batch["cells"]], ["outcome"])
+        return
+    outcome: BulkApplied | WalferryError
+    try:
+        outcome = _load_piece(task, piece, batches)
+    except WalferryError as error:
+        outcome = error
+    yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
+
+
+def _load_piece(task: BulkTask, piece: int, batches: Iterator[pa.RecordBatch]) -> BulkApplied:
+    table = task.rows.borders[piece][0]
+    context = TaskContext.get()
+    assert context is not None
+    attempt = f"{context.stageId()}-{piece}"
+    guard = task.rows.route.guard.of_attempt(attempt, context.attemptNumber())
+    loader = Loader(replace(task.rows.route, guard=guard), table, f"{task.folder}/{piece}")
+    outranked_cells = 0
+    staged: list[Staged] = []
+    for family, blocks in groupby(_blocks_of(batches, piece), key=itemgetter(0)):
+        with _Merge(blocks, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
+            for clusters, cells in merge.by_clusters():
+                staged += loader.stage(family, clusters, task.formats[table][family], cells)
+            outranked_cells += merge.outranked
+    loader.load(staged)
+    return BulkApplied(
+        sum(file.cells for file in staged), outranked_cells, len(staged), sum(file.bytes for file in staged)
+    )
+
+
+_Block = tuple[bytes, bytes, bytes, Bytes, Int64s]
+"""family, raw list of clusters, first row, cells, their numbers"""
+
+
+def _blocks_of(batches: Iterator[pa.RecordBatch], piece: int) -> Iterator[_Block]:
+    for batch in batches:
+        for row in range(batch.num_rows):
+            if batch["piece"][row].as_py() != piece:
+                raise WalferryError(
+                    f"Spark moved blocks of other pieces into partition {piece}; nothing of it is loaded. Look for "
+                    "settings of Spark SQL that change how data is distributed",
+                    partition=piece,
+                )
+            cells, numbers = (np.frombuffer(batch[name][row].as_buffer(), np.uint8) for name in ("cells", "numbers"))
+            yield (
+                batch["family"][row].as_py(), batch["clusters"][row].as_py(), batch["first"][row].as_py(), cells,
+                numbers.view(np.int64),
+            )  # fmt: skip
+
+
+class _Merge:
+    """Merges the blocks of a family, which come by their first rows: what is below the last one's is complete."""
+
+    def __init__(self, blocks: Iterator[_Block], *, keeps_deleted: bool) -> None:
+        self._blocks = blocks
+        self._keeps_deleted = keeps_deleted
+        self._lists: list[bytes] = []
+        """of clusters, by number"""
+        self._others: dict[int, _Spool] = {}
+        self.outranked = 0
+
+    def __enter__(self) -> _Merge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for spool in self._others.values():
+            spool.close()
+
+    def by_clusters(self) -> Iterator[tuple[bytes, Iterator[tuple[Bytes, Int64s]]]]:
+        """Each list of clusters that edits came from, with their cells in order; to be read one after the other.
+
+        One pass: what came from others than the first one waits on disk.
+        """
+        first = next(self._blocks, None)
+        if first is None:
+            return
+        yield first[1], self._merged(chain([first], self._blocks))
+        for number, spool in self._others.items():
+            yield self._lists[number], spool.cells()
+
+    def _number(self, clusters: bytes) -> int:
+        if clusters not in self._lists:
+            self._lists.append(clusters)
+            if len(self._lists) > MOST_LISTS:
+                raise WalferryError(f"the edits came from more than {MOST_LISTS} lists of clusters: apply them by rpc")
+        return self._lists.index(clusters)
+
+    def _merged(self, blocks: Iterable[_Block]) -> Iterator[tuple[Bytes, Int64s]]:
+        waiting: list[tuple[Bytes, Int64s, Int64s]] = []
+        size, limit = 0, MERGE_BYTES
+        for _, clusters, first, cells, numbers in blocks:
+            if size >= limit:
+                buffer, positions, ranks = _sorted(waiting)
+                below = count_below(buffer, positions, first)
+                yield from self._kept(buffer, positions[:below], ranks[:below])
+                rest, starts = _taken(buffer, positions[below:])
+                waiting = [(rest, starts[:-1], ranks[below:])]
+                size, limit = len(rest), max(MERGE_BYTES, 2 * len(rest))
+            waiting.append((cells, cell_starts(cells), numbers | self._number(clusters) << 1))
+            size += len(cells)
+        yield from self._kept(*_sorted(waiting))
+
+    def _kept(self, buffer: Bytes, positions: Int64s, numbers: Int64s) -> Iterator[tuple[Bytes, Int64s]]:
+        """Of whole rows what is to be loaded of the first list; the rest of it is put aside."""
+        left_out = outranked(buffer, positions, numbers)
+        self.outranked += int(left_out.sum())
+        keep = winners(buffer, positions) & ~left_out & (numbers & 1 == 0)
+        positions, lists = positions[keep], numbers[keep] >> 1 & MOST_LISTS - 1
+        if not self._keeps_deleted and len(positions):
+            covered = stepped_over(buffer, positions)
+            positions, lists = positions[~covered], lists[~covered]
+        for number in np.unique(lists).tolist():
+            mine = positions[lists == number]
+            if number == 0:
+                yield buffer, mine
+            else:
+                self._others.setdefault(number, _Spool()).add(_taken(buffer, mine)[0])
+
+
+class _Spool:
+    """Sorted cells that wait in a file of this machine."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by its owner)
+        self._lengths: list[int] = []
+
+    def add(self, cells: Bytes) -> None:
+        self._file.write(cells.data)
+        self._lengths.append(len(cells))
+
+    def cells(self) -> Iterator[tuple[Bytes, Int64s]]:
+        self._file.seek(0)
+        for length in self._lengths:
+            cells = np.frombuffer(self._file.read(length), np.uint8)
+            yield cells, cell_starts(cells)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,313 @@
+"""Numba kernels that put KeyValues into the order of a store (CellComparatorImpl): row, family, qualifier, newest
+timestamp first, greatest type first, and of equal ones the highest number first.
+
+Cells are named by the position of their int32 length (`_cell_kernels`) in one uint8 buffer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from walferry.formats._cell_kernels import int16_at, int32_at, int64_at
+from walferry.formats._njit import kernel
+
+_PUT, _DELETE, _DELETE_FAMILY_VERSION, _DELETE_COLUMN, _DELETE_FAMILY = 4, 8, 10, 12, 14
+_SHORT_RUN = 24
+"""cells up to which inserting is faster than merging"""
+
+
+@kernel()
+def _compare_bytes(one, at, size, other, other_at, other_size):  # type: ignore[no-untyped-def]
+    least = min(size, other_size)
+    for i in range(least):
+        a = one[at + i]
+        b = other[other_at + i]
+        if a != b:
+            return -1 if a < b else 1
+    if size == other_size:
+        return 0
+    return -1 if size < other_size else 1
+
+
+@kernel()
+def compare_keys(one, at, other, other_at):  # type: ignore[no-untyped-def]
+    """-1, 0 or 1: whether the cell at `at` comes before the other one, has the same key, or comes after it."""
+    row = int16_at(one, at + 12)
+    other_row = int16_at(other, other_at + 12)
+    found = _compare_bytes(one, at + 14, row, other, other_at + 14, other_row)
+    if found != 0:
+        return found
+    family_at = at + 14 + row
+    other_family_at = other_at + 14 + other_row
+    family = np.int64(one[family_at])
+    other_family = np.int64(other[other_family_at])
+    found = _compare_bytes(one, family_at + 1, family, other, other_family_at + 1, other_family)
+    if found != 0:
+        return found
+    end = at + 12 + int32_at(one, at + 4)
+    other_end = other_at + 12 + int32_at(other, other_at + 4)
+    qualifier_at = family_at + 1 + family
+    other_qualifier_at = other_family_at + 1 + other_family
+    found = _compare_bytes(
+        one, qualifier_at, end - 9 - qualifier_at, other, other_qualifier_at, other_end - 9 - other_qualifier_at
+    )
+    if found != 0:
+        return found
+    timestamp = int64_at(one, end - 9)
+    other_timestamp = int64_at(other, other_end - 9)
+    if timestamp != other_timestamp:
+        return -1 if timestamp > other_timestamp else 1
+    kind = one[end - 1]
+    other_kind = other[other_end - 1]
+    if kind != other_kind:
+        return -1 if kind > other_kind else 1
+    return 0
+
+
+@kernel()
+def _before(buffer, positions, numbers, a, b):  # type: ignore[no-untyped-def]
+    """Whether cell `a` comes before cell `b`; of cells with equal keys and numbers, the later one does."""
+    found = compare_keys(buffer, positions[a], buffer, positions[b])
+    if found != 0:
+        return found < 0
+    if numbers[a] != numbers[b]:
+        return numbers[a] > numbers[b]
+    return a > b
+
+
+@kernel()
+def row_prefixes(buffer, positions, prefixes):  # type: ignore[no-untyped-def]
+    """Fill uint64[n] with the eight bytes of each row after those that all rows begin with, zeros after its end."""
+    first = positions[0] + 14
+    common = int16_at(buffer, positions[0] + 12)
+    for n in range(1, len(positions)):
+        at = positions[n] + 14
+        common = min(common, int16_at(buffer, positions[n] + 12))
+        for i in range(common):
+            if buffer[at + i] != buffer[first + i]:
+                common = i
+                break
+    for n in range(len(positions)):
+        at = positions[n] + 14
+        size = int16_at(buffer, positions[n] + 12)
+        value = np.uint64(0)
+        for i in range(common, common + 8):
+            value = (value << np.uint64(8)) | (np.uint64(buffer[at + i]) if i < size else np.uint64(0))
+        prefixes[n] = value
+
+
+@njit(cache=True, nogil=True)
+def sort_ties(buffer, positions, numbers, prefixes, order):  # type: ignore[no-untyped-def]
+    """Sort each run of cells with equal prefixes in `order`, which is sorted by them."""
+    spare = np.empty(len(order), np.int64)
+    begin = 0
+    n = len(order)
+    while begin < n:
+        end = begin + 1
+        prefix = prefixes[order[begin]]
+        while end < n and prefixes[order[end]] == prefix:
+            end += 1
+        if end - begin > 1:
+            _sort(buffer, positions, numbers, order, spare, begin, end)
+        begin = end
+
+
+@kernel()
+def _sort(buffer, positions, numbers, order, spare, begin, end):  # type: ignore[no-untyped-def]
+    """Merge sort from short runs on; what is in order already is only looked at."""
+    at = begin
+    while at < end:
+        stop = min(at + _SHORT_RUN, end)
+        for i in range(at + 1, stop):
+            cell = order[i]
+            j = i
+            while j > at and _before(buffer, positions, numbers, cell, order[j - 1]):
+                order[j] = order[j - 1]
+                j -= 1
+            order[j] = cell
+        at = stop
+    width = _SHORT_RUN
+    while width < end - begin:
+        at = begin
+        while at + width < end:
+            middle = at + width
+            stop = min(middle + width, end)
+            if _before(buffer, positions, numbers, order[middle], order[middle - 1]):
+                for i in range(at, middle):
+                    spare[i] = order[i]
+                left = at
+                right = middle
+                to = at
+                while left < middle:
+                    if right < stop and _before(buffer, positions, numbers, order[right], spare[left]):
+                        order[to] = order[right]
+                        right += 1
+                    else:
+                        order[to] = spare[left]
+                        left += 1
+                    to += 1
+            at = stop
+        width *= 2
+
+
+@kernel()
+def mark_first(buffer, positions, first):  # type: ignore[no-untyped-def]
+    """Fill bool[n]: whether each cell has another key than the one before it."""
+    for i in range(len(positions)):
+        first[i] = i == 0 or compare_keys(buffer, positions[i - 1], buffer, positions[i]) != 0
+
+
+@kernel()
+def rows_below(buffer, positions, row):  # type: ignore[no-untyped-def]
+    """How many of the cells, in order, are of rows below `row` (uint8[n])."""
+    low = 0
+    high = len(positions)
+    while low < high:
+        middle = (low + high) // 2
+        at = positions[middle]
+        if _compare_bytes(buffer, at + 14, int16_at(buffer, at + 12), row, 0, len(row)) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel()
+def find_families(buffer, positions, names, starts, found):  # type: ignore[no-untyped-def]
+    """Fill int32[n] with the number of each cell's family, -1 for none; name i is names[starts[i] : starts[i + 1]]."""
+    for n in range(len(positions)):
+        at = positions[n] + 14
+        at += int16_at(buffer, positions[n] + 12)
+        found[n] = -1
+        for i in range(len(starts) - 1):
+            if _compare_bytes(buffer, at + 1, np.int64(buffer[at]), names, starts[i], starts[i + 1] - starts[i]) == 0:
+                found[n] = i
+                break
+
+
+@kernel()
+def _row_and_family(buffer, position):  # type: ignore[no-untyped-def]
+    """Where a cell's row is, its length, and the length of its family."""
+    row = int16_at(buffer, position + 12)
+    return position + 14, row, np.int64(buffer[position + 14 + row])
+
+
+@kernel()
+def _same_row_and_family(buffer, a, b):  # type: ignore[no-untyped-def]
+    at, row, family = _row_and_family(buffer, a)
+    other_at, other_row, other_family = _row_and_family(buffer, b)
+    if row != other_row or family != other_family:
+        return False
+    return _compare_bytes(buffer, at, row + 1 + family, buffer, other_at, row + 1 + family) == 0
+
+
+@kernel()
+def _same_column(buffer, a, b):  # type: ignore[no-untyped-def]
+    """Of two cells of one row and family."""
+    _, row, family = _row_and_family(buffer, a)
+    before = 15 + row + family
+    size = int32_at(buffer, a + 4) - 12 - row - family
+    other_size = int32_at(buffer, b + 4) - 12 - row - family
+    return _compare_bytes(buffer, a + before, size, buffer, b + before, other_size) == 0
+
+
+@kernel()
+def _timestamp_and_type(buffer, position):  # type: ignore[no-untyped-def]
+    end = position + 12 + int32_at(buffer, position + 4)
+    return int64_at(buffer, end - 9), buffer[end - 1]
+
+
+@kernel()
+def _covers(buffer, marker, of_family, timestamp):  # type: ignore[no-untyped-def]
+    """Whether a marker of the family, or of the column, deletes puts of a timestamp."""
+    at, kind = _timestamp_and_type(buffer, marker)
+    if of_family:
+        return (kind == _DELETE_FAMILY and at >= timestamp) or (kind == _DELETE_FAMILY_VERSION and at == timestamp)
+    return (kind == _DELETE_COLUMN and at >= timestamp) or (kind == _DELETE and at == timestamp)
+
+
+@kernel()
+def mark_outranked(buffer, positions, numbers, outranked, markers):  # type: ignore[no-untyped-def]
+    """Fill bool[n]: whether a settled cell replaces or deletes a cell that is not settled.
+
+    Cells in order, equal ones too; the lowest bit of `numbers` is that of settled cells, the highest are the sequence
+    number. A settled cell replaces those of its key with lower numbers; a settled marker deletes puts with lower ones.
+    `markers`: int64[n] of room.
+    """
+    n = len(positions)
+    row = column = 0
+    of_family = of_column = 0  # `markers` has those of the family first, then those of the column
+    for i in range(n):
+        at = positions[i]
+        if i > 0 and not _same_row_and_family(buffer, positions[row], at):
+            row = column = i
+            of_family = of_column = 0
+        elif i > 0 and not _same_column(buffer, positions[column], at):
+            column = i
+            of_column = of_family
+        settled = numbers[i] & 1 == 1
+        outranked[i] = False
+        timestamp, kind = _timestamp_and_type(buffer, at)
+        if settled:
+            if kind in (_DELETE_FAMILY, _DELETE_FAMILY_VERSION):  # in the column without a name, the first
+                for j in range(of_column, of_family, -1):
+                    markers[j] = markers[j - 1]
+                markers[of_family] = i
+                of_family += 1
+                of_column += 1
+            elif kind != _PUT:
+                markers[of_column] = i
+                of_column += 1
+            continue
+        if i > column and compare_keys(buffer, positions[i - 1], buffer, at) == 0:
+            outranked[i] = outranked[i - 1] or numbers[i - 1] & 1 == 1
+        if kind == _PUT:
+            for j in range(of_column):
+                marker = markers[j]
+                if outranked[i]:
+                    break
+                if numbers[marker] > numbers[i]:
+                    outranked[i] = _covers(buffer, positions[marker], j < of_family, timestamp)
+
+
+@kernel()
+def mark_stepped_over(buffer, positions, dropped, markers):  # type: ignore[no-untyped-def]
+    """Fill bool[n]: puts that HBase's reader would show although a marker of their family covers them.
+
+    StoreScanner steps over the markers of a family when it skips from a newer put in the column without a name to the
+    next column, if the file has several blocks. Cells in order, of distinct keys; `markers`: int64[n] of room. HBase
+    writes no such files: a flush leaves out what its markers cover.
+    """
+    n = len(positions)
+    row = 0
+    of_family = 0
+    for i in range(n):
+        at = positions[i]
+        if i == 0 or not _same_row_and_family(buffer, positions[row], at):
+            row = i
+            of_family = 0
+            _, size, family = _row_and_family(buffer, at)
+            has_put = False
+            j = i
+            while (
+                j < n
+                and int32_at(buffer, positions[j] + 4) == 12 + size + family
+                and _same_row_and_family(buffer, at, positions[j])
+            ):
+                _, kind = _timestamp_and_type(buffer, positions[j])
+                if kind == _PUT:
+                    has_put = True
+                elif kind in (_DELETE_FAMILY, _DELETE_FAMILY_VERSION):
+                    markers[of_family] = j
+                    of_family += 1
+                j += 1
+            if not has_put:
+                of_family = 0
+        dropped[i] = False
+        timestamp, kind = _timestamp_and_type(buffer, at)
+        if kind == _PUT:
+            for j in range(of_family):
+                if _covers(buffer, positions[markers[j]], True, timestamp):
+                    dropped[i] = True
+                    break

@@ -1,0 +1,47 @@
+"""Hands finished HFiles to a region: ClientService.BulkLoadHFile, as SecureBulkLoadManager takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.calls import Calls
+from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import RegionNotServedError
+
+
+def bulk_load(
+    client: Calls,
+    region: Region,
+    files: Sequence[tuple[bytes, str]],
+    cluster_ids: Sequence[str],
+    *,
+    timeout_s: float = 60,
+    since: float | None = None,
+    may_send: Callable[[], None] = lambda: None,
+) -> bool:
+    """Move HFiles, as (family, path on HBase's file system), into a region as one change; all of them or none.
+
+    Each cell gets the sequence number of the load: it replaces equal cells that were written before it. The files are
+    moved away from their paths, and need no order among themselves unless they share keys. HBase does not look into
+    them. `cluster_ids`: the clusters (UUIDs) that the cells have been on; a server whose own cluster is named answers
+    True and loads nothing. `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
+
+    One attempt, no retries. False: the region could not take them and nothing was loaded. After a transient error whose
+    fact `sent` is not False it is unknown whether they were loaded, and whether they still will be.
+    """
+    if region.server is None:
+        raise RegionNotServedError(
+            f"region {region.encoded} of {region.table} is on no server now", table=region.table, region=region.encoded
+        )
+    request = pb.BulkLoadHFileRequest(
+        region=region.specifier,
+        family_path=[pb.BulkLoadHFileRequest.FamilyPath(family=family, path=path) for family, path in files],
+        assign_seq_num=True,
+        cluster_ids=list(cluster_ids),
+    )
+    answer, _ = client.pool.call(
+        region.server.address, "ClientService", "BulkLoadHFile", request, pb.BulkLoadHFileResponse,
+        timeout_s=timeout_s, since=since, may_send=may_send,
+    )  # fmt: skip
+    return answer.loaded

@@ -1,0 +1,212 @@
+"""Apply a window's edits in bulk: sorted into HFiles, which the target's regions take; each piece recorded on its own.
+
+As in `window_pieces`, but a piece is a range of rows with all of its edits, whichever regions they were written to:
+what is sorted needs no calm region. A piece that is applied again is loaded again, which changes nothing as long as
+nobody else has written to the table meanwhile (`window_pieces.kept_plan`).
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_row import RowTask
+from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, place_in_bulk, sample_rows
+from walferry.apply.index import FileIndex
+from walferry.clock import now_ms
+from walferry.formats.hfile_writer import StoreFormat
+from walferry.hbase.descriptors import Family
+from walferry.ledger import Piece
+from walferry.replay.batch import fence_of
+from walferry.replay.pieces import apply_pieces
+from walferry.replay.row_ranges import RowRange
+from walferry.replay.window_pieces import Found, WindowApplied, digest_of, found_in, kept_plan
+from walferry.run.run import Run
+from walferry.storage import WebHdfs
+
+log = logging.getLogger(__name__)
+
+BULK_FROM_BYTES = 64 << 20
+"""of a window's files from which on `apply: auto` goes in bulk (docs/performance.md)"""
+
+
+class _Loaded(BaseModel):
+    """What a piece has shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cells: int
+    outranked: int
+    files: int
+    bytes: int
+
+
+def bulk_faults(run: Run) -> list[str]:
+    """Why edits cannot be applied to the target tables in bulk, each as text."""
+    faults = []
+    for pair in run.tables:
+        table = run.target.describe(pair.target)
+        for family in table.families.values():
+            if family.new_version_behavior:
+                faults.append(f"{pair.target}:{family.name} has NEW_VERSION_BEHAVIOR: the order of its edits counts")
+            if family.is_mob:
+                faults.append(f"{pair.target}:{family.name} keeps large values in MOB files")
+        if any(name.lower().startswith("coprocessor$") for name in table.attributes):
+            faults.append(f"{pair.target} has coprocessors, which see no edit that comes in bulk")
+    return faults
+
+
+def in_bulk(run: Run, size: int) -> bool:
+    """Whether the run's window, of files of so many bytes, is applied in bulk."""
+    asked = run.spec.apply
+    if asked == "bulk":
+        return True
+    if asked != "auto" or size < BULK_FROM_BYTES:
+        return False
+    faults = bulk_faults(run)
+    if faults:
+        log.info("the edits go by rpc, not in bulk: %s", "; ".join(faults))
+    return not faults
+
+
+def apply_in_bulk(
+    run: Run,
+    spark: SparkSession,
+    task: RowTask,
+    own: int,
+    released: Collection[tuple[int, str | None]],
+    require_one_history: Callable[[Sequence[FileIndex]], None],
+) -> WindowApplied:
+    """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
+    fence = fence_of(run, task.route)
+    planned_from = digest_of(task, released, "bulk")
+    found = kept_plan(run, planned_from, fence)
+    if found is None:
+        ranges = _cut(run, spark, task)
+        placed = place_in_bulk(spark, _bulk(run, task, ranges))
+        told = placed.read()
+        require_one_history([file.index for file in told])
+        found = _found(run, task, told, own, planned_from)
+        if found.refusals:
+            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), fence)
+        pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
+    else:
+        ranges = [RowRange.model_validate_json(piece.plan) for piece in run.ledger.batches.pieces("rows")]
+        left = frozenset(piece.number for piece in run.ledger.batches.pieces("rows") if piece.state != "done")
+        placed = place_in_bulk(spark, _bulk(run, replace(task, pieces=left), ranges))
+    loaded = _load(run, spark, task, placed.apply, fence)
+    WebHdfs(*_files_of(run)).delete(_folder(run), recursive=True)
+    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    outranked = sum(piece.outranked for piece in loaded)
+    log.info("%d HFiles with %d cells, %d bytes, were loaded", sum(piece.files for piece in loaded),
+             sum(piece.cells for piece in loaded), sum(piece.bytes for piece in loaded))  # fmt: skip
+    return WindowApplied(
+        cells=found.cells - outranked,
+        outranked=found.outranked + outranked,
+        bytes=found.bytes,
+        pieces=len(attempts),
+        repeated=sum(max(0, count - 1) for count in attempts),
+        refusals=(),
+        ranges=found.ranges,
+        fence=fence,
+    )
+
+
+def _found(run: Run, task: RowTask, told: Sequence[InFile], own: int, planned_from: str) -> Found:
+    outranked = sum(file.outranked for file in told)
+    cells = sum(file.cells for file in told) - outranked
+    reports = [file.index.report for file in told[:own]]
+    found = found_in(run, task, reports, planned_from, frozenset(), cells)
+    return found.model_copy(update={"outranked": outranked})
+
+
+# ------------------------------------------------------------------ plan
+
+
+def _files_of(run: Run) -> tuple[str, str]:
+    target = run.spec.target.address()
+    assert target.webhdfs is not None
+    return target.webhdfs, target.user
+
+
+def _folder(run: Run) -> str:
+    """On the target's file system, and there below HBase's root: a region moves files only within one."""
+    return f"{run.spec.target.address().root_path.rstrip('/')}/staging/walferry-{run.run_id}"
+
+
+def _bulk(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
+    formats: dict[str, Mapping[bytes, StoreFormat]] = {}
+    keeps = set()
+    for source, target in task.route.tables.items():
+        families = run.target.describe(target).families
+        formats[source] = {name.encode(): _format(family) for name, family in families.items()}
+        keeps |= {
+            (source, name.encode())
+            for name, family in families.items()
+            if family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
+        }
+    borders = tuple(part.start for part in ranges if part.start is not None)
+    return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), _folder(run))
+
+
+def _format(family: Family) -> StoreFormat:
+    """As the family says, as far as it can be written; its next compaction does the rest."""
+    usual = StoreFormat()
+    told = StoreFormat(
+        int(family.attributes.get("BLOCKSIZE", usual.block_bytes)),
+        family.compression,
+        family.attributes.get("BLOOMFILTER", usual.bloom).upper(),
+    )
+    compression = told.compression if replace(told, bloom="NONE").is_written else "NONE"
+    bloom = told.bloom if replace(told, compression="NONE").is_written else "NONE"
+    return replace(told, compression=compression, bloom=bloom)
+
+
+def _cut(run: Run, spark: SparkSession, task: RowTask) -> list[RowRange]:
+    """Ranges of rows with about the same number of edits, one table each; they begin where regions do if those are
+    many, so that few regions are written by two."""
+    total = sum(file.length for file in task.files)
+    count = max(spark.sparkContext.defaultParallelism, -(-total // task.route.limits.piece_bytes))
+    samples = sample_rows(task)
+    starts = {table: [r.start for r in run.target.regions(target)] for table, target in task.route.tables.items()}
+    borders = {(table, b"") for table in task.route.tables}
+    for number in range(1, count):
+        if samples:
+            table, row = samples[len(samples) * number // count]
+            regions = starts[table]
+            borders.add((table, regions[bisect_right(regions, row) - 1] if len(regions) > count else row))
+    tables = frozenset(task.route.tables)
+    return [
+        RowRange(number=number, start=start, size=total // len(borders), tables=tables, held=frozenset())
+        for number, start in enumerate(sorted(borders))
+    ]
+
+
+# ------------------------------------------------------------------ pieces
+
+
+def _load(
+    run: Run, spark: SparkSession, task: RowTask, apply: Callable[[int, str], BulkApplied], fence: Callable[..., None]
+) -> list[_Loaded]:
+    pieces = run.ledger.batches.pieces("rows")
+    outcomes = [_Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
+
+    def begin(piece: Piece) -> Callable[[], BulkApplied]:
+        run.ledger.batches.start(piece.number, fence)
+        return partial(apply, piece.number, f"load edits in bulk, piece {piece.number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, applied: BulkApplied) -> None:
+        task.route.guard(list(task.route.tables.values()))
+        outcome = _Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        outcomes.append(outcome)
+
+    apply_pieces(run, spark, pieces, begin, done)
+    return outcomes
