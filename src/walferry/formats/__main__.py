@@ -74,7 +74,8 @@ def _decompress() -> None:
 
 def _hfile(run: Bytes) -> None:
     """The cells of a run as an HFile, and as edits that are sorted."""
-    positions, numbers = cell_starts(run), np.ones(1, np.int64)
+    positions = cell_starts(run)
+    numbers = np.ones(len(positions), np.int64)
     families_of(run, positions, [b"f"])
     store_order(run, positions, numbers)
     outranked(run, positions, numbers)
@@ -96,14 +97,15 @@ def main() -> None:
     log = b"PWAL" + _message(header.SerializeToString()) + _message(key.SerializeToString()) + cell + bytes(4) + b"LAWP"
     for batch in itertools.chain(WalReader([log], "warm-up"), WalReader([_compressed_log()], "warm-up")):
         entry_cells(batch, "warm-up", np.ones(len(batch), np.bool_))
-        gather(batch.buffer, batch.cells_start, batch.end)
+        positions, *_ = find_cells(batch.buffer, batch.cells_start, batch.cell_count)
+        families_of(batch.buffer, positions, [b"f"])
+        _hfile(gather(batch.buffer, batch.cells_start, batch.end))
     for log in (_encrypted_log(), _encrypted_log()[:-1]):
         with suppress(DamagedInputError):
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
     _decompress()
     cells = index_cells(np.frombuffer(cell, np.uint8))
-    find_cells(cells.buffer, np.zeros(1, np.int64), np.ones(1, np.int32))
-    _hfile(cells.buffer)
+    cell_starts(cells.buffer)
     cells_to_arrow(cells)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
     digest(cells, fates == Fate.VISIBLE)
