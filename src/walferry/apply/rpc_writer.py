@@ -32,6 +32,8 @@ from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
 
+SERVERS_SECONDS = 10.0
+"""how long a writer goes by the region servers that it looked up; after a failure it looks again"""
 _MARKER_START = b"HBASE::"
 _SWALLOWED = (b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER")
 
@@ -47,6 +49,8 @@ class RpcWriter:
     source_id: pb.UUID
     guard: Guard
     limits: Limits = field(default_factory=Limits)
+    _servers: Sequence[Server] = ()
+    _looked_up: float = 0.0
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
@@ -88,6 +92,7 @@ class RpcWriter:
             except TransientError as error:
                 if attempt == self.limits.attempts:
                     raise
+                self._servers = ()
                 # An answer may report a time-out inside the server, whose own request may still be running.
                 unknown = error.facts.get("sent", True)
                 pause = self.limits.settle_seconds if unknown else min(2.0**attempt / 4, 8.0)
@@ -111,10 +116,12 @@ class RpcWriter:
 
     def _server(self) -> Server:
         """Any region server takes any table's entries."""
-        servers = self.client.servers()
-        if not servers:
+        now = steady_s()
+        if not self._servers or now - self._looked_up >= SERVERS_SECONDS:
+            self._servers, self._looked_up = self.client.servers(), now
+        if not self._servers:
             raise TransientError(f"no region server is up at {self.client.address.zookeeper}; start one")
-        return random.choice(servers)
+        return random.choice(self._servers)
 
     def _key(self, run: CellRun) -> bytes:
         key = pb.WALKey(

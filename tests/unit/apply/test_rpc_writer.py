@@ -153,6 +153,27 @@ def test_rows_that_were_sent_too_late_for_the_last_answer_of_the_guard_are_marke
         assert target.log.count(f"sent {cells!r}") == 1
 
 
+def test_the_servers_are_looked_up_every_few_seconds_and_after_a_failure_not_for_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, looked_up = 100.0, list[float]()
+
+    class Listed(Target):
+        def servers(self) -> list[str]:
+            looked_up.append(now)
+            return ["rs"]
+
+    monkeypatch.setattr("walferry.apply.rpc_writer.steady_s", lambda: now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    writer = RpcWriter(
+        cast(HBaseClient, Listed([None, None, TransientError("gone"), None, None])), SOURCE_ID, Guard(), LIMITS
+    )
+    for moment in (100.0, 109.0, 109.5, 119.5):  # the third request fails once
+        now = moment
+        writer.send([RUN], b"c")
+    assert looked_up == [100.0, 109.5, 119.5]
+
+
 def test_a_target_without_a_region_server_is_an_error_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     class Empty(Target):
         address = ClusterAddress("zk:2181")
