@@ -52,8 +52,11 @@ class GroupTask:
         return inside and (refusal.file, refusal.start) not in self.skipped
 
 
-def apply_groups(spark: SparkSession, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
-    """Apply files of WAL groups in one Spark job, a task each. Returns the reports of all files, in task order."""
+def apply_groups(spark: SparkSession | None, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
+    """Apply files of WAL groups in one Spark job, a task each. Returns the reports of all files, in task order.
+
+    `spark`: as for `fan_out`.
+    """
     sizes = [sum(file.length for file in task.files) for task in tasks]
     return fan_out(spark, apply_group, tasks, what=what, sizes=sizes)
 

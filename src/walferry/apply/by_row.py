@@ -45,9 +45,12 @@ _BYTES_AT_ONCE = 4 << 20
 
 
 def index_files(
-    spark: SparkSession, route: Route, files: Sequence[WalFile], window: RowTask | None = None
+    spark: SparkSession | None, route: Route, files: Sequence[WalFile], window: RowTask | None = None
 ) -> list[FileIndex]:
-    """Read files without applying anything; one task each. With `window`, also what it would apply of them."""
+    """Read files without applying anything; one task each. With `window`, also what it would apply of them.
+
+    `spark`: as for `fan_out`.
+    """
 
     def index(file: WalFile) -> list[FileIndex]:
         select = None if window is None else partial(_in_window, window, file.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import logging
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -44,21 +45,21 @@ def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> li
 
 def apply_pieces(
     run: Run,
-    spark: SparkSession,
+    spark: SparkSession | None,
     pieces: Sequence[Piece],
     begin: Callable[[Piece], Callable[[], Result]],
     done: Callable[[Piece, Result], None],
 ) -> None:
     """Apply the pieces that are not done, as many at once as there are cores, as `run_pieces` does; pausing the run
-    pauses it."""
-    context = spark.sparkContext
+    pauses it. Without Spark, the cores are this machine's."""
+    context = None if spark is None else spark.sparkContext
     run_pieces(
         [piece for piece in pieces if piece.state != "done"],
         begin,
         done,
-        at_once=max(1, context.defaultParallelism),
+        at_once=max(1, (os.cpu_count() or 1) if context is None else context.defaultParallelism),
         may_begin=lambda: not is_paused(run),
-        cancel=context.cancelAllJobs,
+        cancel=(lambda: None) if context is None else context.cancelAllJobs,
     )
 
 

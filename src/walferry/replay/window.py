@@ -24,6 +24,7 @@ from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
+from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
 from walferry.formats.markers import Marker
@@ -39,9 +40,10 @@ from walferry.replay.settled import Others, appliers, look_at_others, reads, req
 from walferry.replay.targets import target_faults
 from walferry.replay.window_bulk import apply_in_bulk, bulk_faults, in_bulk
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
-from walferry.replay.window_pieces import apply_in_pieces
+from walferry.replay.window_pieces import apply_in_pieces, is_small
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
+from walferry.spark.session import LateSession
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
@@ -73,6 +75,11 @@ class WindowPlan:
     """missing ranges of the log, as text"""
     absent_at_target: frozenset[tuple[str, int]]
     """(file, offset) of entries of `others` that the target does not have: in quarantine, or released by accept"""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the window's files."""
+        return sum(file.length for file in self.files)
 
 
 def open_window(ledger: Ledger, spec: ResolvedSpec, actor: str) -> RunRecord:
@@ -136,7 +143,7 @@ def describe(plan: WindowPlan) -> dict[str, Any]:
         "complete_at": iso(complete_at_ms(plan.window)),
         "complete": now_ms() >= complete_at_ms(plan.window),
         "files": len(plan.files),
-        "bytes": sum(file.length for file in plan.files),
+        "bytes": plan.size,
         "to_be_rolled": plan.unsealed,
         "agrees_with": list(plan.others.runs),
         "read_along": len(plan.along),
@@ -148,7 +155,8 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
     """Apply the window of the run's spec and end the run. Facts: files, bytes, cells, outranked, along, pieces,
     repeated.
 
-    `spark` opens the session, which takes a while, and is called only once the window is complete.
+    `spark` opens the session, which takes a while: only once the window is complete, beside what comes before the
+    first job, and not for a small window (`window_pieces.is_small`) of which nothing has to be sorted.
 
     Raises WindowOpenError before the window is complete, GapError that names what is missing from the log, UsageError
     when the edits cannot be applied to the target tables, RefusedEditsError when edits were quarantined. LeaseHeldError
@@ -164,7 +172,10 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
                 f"the window {window} is complete at {iso(at_ms)}, in {wait_ms / 1000:.0f} s", complete_at_ms=at_ms
             )
         require_targets(run)
-        return _apply(run, spark(), window)
+        session = LateSession(spark)
+        if session.must_open:
+            session()
+        return _apply(run, session, window)
 
     try:
         facts = run.once("replay_window", work)
@@ -194,14 +205,15 @@ def _require_log(run: Run, plan: WindowPlan) -> None:
         )  # fmt: skip
 
 
-def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
+def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
     require_no_overlap(run, appliers(run))
     plan = plan_window(run)
     _require_log(run, plan)
+    if not is_small((*plan.files, *plan.along), Limits()) or in_bulk(run, plan.size):
+        spark.begin()
     if plan.unsealed:
         cut_log(run)
-    with applying(run) as held:
-        route = shared_by_workers(run, held, spark)
+    with applying(run) as route:
         require_no_overlap(run, appliers(run))
         # Again under the lease: what others have applied cannot change now.
         await_archive(run)
@@ -210,6 +222,9 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
         # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
+        bulk = in_bulk(run, plan.size)
+        if bulk or not is_small(files, route.limits):
+            route = shared_by_workers(run, route, spark())
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
             route = replace(route, writer_kind=WriterKind.RPC)
@@ -223,7 +238,7 @@ def _apply(run: Run, spark: SparkSession, window: TimeWindow) -> dict[str, Any]:
             window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
-        apply = apply_in_bulk if in_bulk(run, sum(file.length for file in plan.files)) else apply_in_pieces
+        apply = apply_in_bulk if bulk else apply_in_pieces
         done = apply(
             run, spark, task, len(plan.files), {(item.quarantine_id, item.resolution) for item in released},
             partial(
@@ -303,12 +318,12 @@ def quarantined(refusals: Sequence[Refusal], released: Sequence[Quarantined]) ->
     return items
 
 
-def _reread(run: Run, spark: SparkSession, route: Route, released: Sequence[Quarantined]) -> None:
+def _reread(run: Run, spark: LateSession, route: Route, released: Sequence[Quarantined]) -> None:
     """Copy the current rows of the regions whose items were released by reread."""
     for item in released:
         if item.resolution == "reread":
             for table in [pair.source for pair in run.tables] if item.table == ANY_TABLE else [item.table]:
-                recopy_rows(spark, route, table, borders_of(run, table, item.region))
+                recopy_rows(spark(), shared_by_workers(run, route, spark()), table, borders_of(run, table, item.region))
 
 
 def _stamp(moment: datetime) -> str:

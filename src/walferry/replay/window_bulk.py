@@ -77,19 +77,20 @@ def in_bulk(run: Run, size: int) -> bool:
 
 def apply_in_bulk(
     run: Run,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     task: RowTask,
     own: int,
     released: Collection[tuple[int, str | None]],
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
     """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
+    session = spark()
     fence = fence_of(run, task.route)
     planned_from = digest_of(task, released, "bulk")
     found = kept_plan(run, planned_from, fence)
     if found is None:
-        ranges = _cut(run, spark, task)
-        placed = place_in_bulk(spark, _bulk(run, task, ranges))
+        ranges = _cut(run, session, task)
+        placed = place_in_bulk(session, _bulk(run, task, ranges))
         told = placed.read()
         require_one_history([file.index for file in told])
         found = _found(run, task, told, own, planned_from)
@@ -100,8 +101,8 @@ def apply_in_bulk(
     else:
         ranges = [RowRange.model_validate_json(piece.plan) for piece in run.ledger.batches.pieces("rows")]
         left = frozenset(piece.number for piece in run.ledger.batches.pieces("rows") if piece.state != "done")
-        placed = place_in_bulk(spark, _bulk(run, replace(task, pieces=left), ranges))
-    loaded = _load(run, spark, task, placed.apply, fence)
+        placed = place_in_bulk(session, _bulk(run, replace(task, pieces=left), ranges))
+    loaded = _load(run, session, task, placed.apply, fence)
     WebHdfs(*_files_of(run)).delete(_folder(run), recursive=True)
     attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
     outranked = sum(piece.outranked for piece in loaded)

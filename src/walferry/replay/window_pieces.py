@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,11 +22,13 @@ from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
 from walferry.apply.index import FileIndex, InWindow, merge
 from walferry.apply.outcomes import FileReport, Refusal
+from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import Piece, WalRange
 from walferry.ledger.batches import Change
 from walferry.refusals import RefusalKind
+from walferry.replay.applying import shared_by_workers
 from walferry.replay.batch import fence_of
 from walferry.replay.cut import line_of, lines_of, regions_of
 from walferry.replay.lease import resource
@@ -34,6 +36,7 @@ from walferry.replay.pieces import apply_pieces, cut_groups
 from walferry.replay.quarantine import range_of
 from walferry.replay.row_ranges import RowRange, cut_rows
 from walferry.run.run import Run
+from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +107,7 @@ class WindowApplied:
 
 def apply_in_pieces(
     run: Run,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     task: RowTask,
     own: int,
     released: Collection[tuple[int, str | None]],
@@ -118,12 +121,15 @@ def apply_in_pieces(
 
     The batch stays in the ledger: whoever records the result removes it. Raises LeaseLostError, and records nothing
     more, if the leases were lost meanwhile; GapError when a file has vanished.
+
+    Spark is asked for when it is needed: not if the files are small and nothing has to be sorted.
     """
+    session = None if is_small(task.files, task.route.limits) else spark()
     fence = fence_of(run, task.route)
     planned_from = digest_of(task, released)
     found = kept_plan(run, planned_from, fence)
     if found is None:
-        indexes = index_files(spark, task.route, task.files, task)
+        indexes = index_files(session, task.route, task.files, task)
         require_one_history(indexes)
         found = _found(run, task, indexes, own, planned_from)
         if any(refusal.kind is RefusalKind.DAMAGE for refusal in found.refusals):
@@ -131,7 +137,7 @@ def apply_in_pieces(
         pieces = _cut(task, found, indexes)
         run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
     rows = _apply_rows(run, spark, task, found, fence)
-    groups = _apply_groups(run, spark, task, found, fence)
+    groups = _apply_groups(run, session, task, found, fence)
     of_rows, of_groups = [r for done in rows for r in done.refusals], [r for done in groups for r in done.refusals]
     attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
     return WindowApplied(
@@ -147,6 +153,11 @@ def apply_in_pieces(
 
 
 # ------------------------------------------------------------------ plan
+
+
+def is_small(files: Iterable[WalFile], limits: Limits) -> bool:
+    """Whether this process reads and applies files sooner by itself than Spark starts, and as one piece anyway."""
+    return sum(file.length for file in files) <= min(limits.here_bytes, limits.piece_bytes)
 
 
 def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:
@@ -265,7 +276,9 @@ def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piec
 # ------------------------------------------------------------------ pieces
 
 
-def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: Found, fence: Change) -> list[_RowsDone]:
+def _apply_rows(
+    run: Run, spark: Callable[[], SparkSession], task: RowTask, found: Found, fence: Change
+) -> list[_RowsDone]:
     pieces = run.ledger.batches.pieces("rows")
     outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
     left = frozenset(piece.number for piece in pieces if piece.state != "done")
@@ -273,7 +286,9 @@ def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: Found, fenc
         return outcomes
     ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
     borders = tuple(part.start for part in ranges if part.start is not None)
-    apply = place_rows(spark, replace(task, by_group=found.standing, borders=borders, pieces=left))
+    session = spark()
+    task = replace(task, route=shared_by_workers(run, task.route, session))
+    apply = place_rows(session, replace(task, by_group=found.standing, borders=borders, pieces=left))
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
         run.ledger.batches.start(piece.number, fence)
@@ -285,11 +300,11 @@ def _apply_rows(run: Run, spark: SparkSession, task: RowTask, found: Found, fenc
         run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
         outcomes.append(outcome)
 
-    apply_pieces(run, spark, pieces, begin, done)
+    apply_pieces(run, session, pieces, begin, done)
     return outcomes
 
 
-def _apply_groups(run: Run, spark: SparkSession, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
+def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
     pieces = run.ledger.batches.pieces("group")
     files = {file.name: file for file in task.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}

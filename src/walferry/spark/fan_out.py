@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def fan_out(
-    spark: SparkSession,
+    spark: SparkSession | None,
     work: Callable[[Item], Iterable[Result]],
     items: Sequence[Item],
     tasks: int | None = None,
@@ -35,6 +35,8 @@ def fan_out(
     sizes: Sequence[int] = (),
 ) -> list[Result]:
     """Apply `work` to every item in the executors. Returns the results of all items, in item order.
+
+    Without a session it is done here, one item after the other: for what is small.
 
     Results are for reports (counts, positions, reasons), never for data: they are collected on the driver.
     A WalferryError raised by `work` is raised here unchanged; the results of other items are then lost. Losses of
@@ -45,6 +47,8 @@ def fan_out(
     """
     if not items:
         return []
+    if spark is None:
+        return [result for item in items for result in work(item)]
     count = min(tasks or len(items), len(items))
     results: list[Result] = []
     with ExitStack() as stack:

@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -93,6 +96,39 @@ def open_session(app_name: str) -> SparkSession:
     if folder is not None:
         die_together(spark.sparkContext._gateway.proc.pid, folder)  # type: ignore[union-attr]
     return spark
+
+
+class LateSession:
+    """Opens a session when it is first called, or before that in another thread: starting Spark takes seconds."""
+
+    def __init__(self, open_it: Callable[[], SparkSession]) -> None:
+        self._open = open_it
+        self._opened: Future[SparkSession] | None = None
+
+    @property
+    def must_open(self) -> bool:
+        """Whether this process was started by spark-submit, which in some modes takes it for failed without Spark."""
+        return "PYSPARK_GATEWAY_PORT" in os.environ
+
+    def begin(self) -> None:
+        """Open it in another thread."""
+        if self._opened is None:
+            self._opened = Future()
+            # A daemon: a process that fails meanwhile ends without it.
+            threading.Thread(target=self._fulfil, args=(self._opened,), name="open Spark", daemon=True).start()
+
+    def __call__(self) -> SparkSession:
+        """The session. Raises what opening it raised."""
+        if self._opened is None:
+            self._opened = Future()
+            self._fulfil(self._opened)
+        return self._opened.result()
+
+    def _fulfil(self, opened: Future[SparkSession]) -> None:
+        try:
+            opened.set_result(self._open())
+        except BaseException as error:
+            opened.set_exception(error)
 
 
 def require_one_pyspark() -> None:

@@ -88,10 +88,13 @@ class Executors:
     withheld: tuple[Withheld, ...] = ()
     incomplete: set[str] = field(default_factory=set)
     """files that cannot be read to their end"""
+    with_spark: set[str] = field(default_factory=set)
+    """what was done in executors, not in this process"""
 
     def index_files(
-        self, spark: SparkSession, route: Route, files: Sequence[WalFile], window: RowTask | None = None
+        self, spark: SparkSession | None, route: Route, files: Sequence[WalFile], window: RowTask | None = None
     ) -> list[FileIndex]:
+        self.with_spark |= {"index"} if spark else set()
         self.reads += 1
         return [self._index(file) for file in files]
 
@@ -106,7 +109,8 @@ class Executors:
                   if one.settled > 0),
         )  # fmt: skip
 
-    def apply_groups(self, spark: SparkSession, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
+    def apply_groups(self, spark: SparkSession | None, tasks: Sequence[GroupTask], what: str) -> list[FileReport]:
+        self.with_spark |= {"groups"} if spark else set()
         (task,) = tasks
         self.groups.append(task)
         return [self._applied(file.name) for file in task.files]
@@ -117,6 +121,7 @@ class Executors:
         return FileReport(file, 10, file not in self.incomplete, (), refusals, self.withheld)
 
     def place_rows(self, spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+        self.with_spark |= {"rows"}
         self.rows.append(task)
 
         def apply(number: int, what: str) -> RowsApplied:
@@ -169,7 +174,7 @@ def take_lease(run: Run, number: int | None = None) -> None:
 def apply(run: Run, *regions: Region, task: RowTask = TASK, alive: Sequence[Server] = (HOME,),
           released: frozenset[tuple[int, str | None]] = frozenset()) -> WindowApplied:  # fmt: skip
     run.__dict__["source"] = Source(list(regions), list(alive))
-    return apply_in_pieces(run, SPARK, task, len(FILES), released, lambda indexes: None)
+    return apply_in_pieces(run, lambda: SPARK, task, len(FILES), released, lambda indexes: None)
 
 
 def refusal(file: str, name: str = "r", kind: RefusalKind = RefusalKind.REFUSED) -> Refusal:
@@ -208,6 +213,35 @@ def test_every_other_region_goes_by_row(
     assert made.groups == []
     (task,) = made.rows
     assert (task.held, task.by_group) == (frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("limits", "small"),
+    [
+        (Limits(piece_bytes=30, here_bytes=30), True),
+        (Limits(piece_bytes=30, here_bytes=29), False),
+        (Limits(piece_bytes=29, here_bytes=30), False),
+    ],
+    ids=["small", "large", "several pieces"],
+)
+def test_a_small_window_needs_spark_only_to_sort_rows(limits: Limits, small: bool, run: Run, executors: MAKE) -> None:
+    made = executors({"r": InWindow(2, 9, -1), "s": InWindow(2, 9, -1)})
+    task = replace(TASK, route=replace(TASK.route, limits=limits))
+    apply(run, region("r", 7), region("s", 10), task=task)
+    mine = set() if small else {"index", "groups"}
+    assert made.with_spark == mine | {"rows"}
+
+
+def test_a_small_window_of_which_nothing_is_to_be_sorted_starts_no_spark(run: Run, executors: MAKE) -> None:
+    made = executors({"r": InWindow(2, 9, -1)})
+    run.__dict__["source"] = Source([region("r", 7)])
+
+    def spark() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    small = replace(TASK, route=replace(TASK.route, limits=Limits(piece_bytes=30)))
+    apply_in_pieces(run, spark, small, len(FILES), frozenset(), lambda indexes: None)
+    assert made.order == ["a.1"]
 
 
 def test_each_region_goes_its_own_way_rows_first(run: Run, executors: MAKE) -> None:

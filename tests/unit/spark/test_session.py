@@ -6,13 +6,17 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql import SparkSession
 
-from walferry.spark.session import REDACTED
+from unit.spark_stand_in import SPARK
+from walferry.errors import UsageError
+from walferry.spark.session import REDACTED, LateSession
 from walferry.wal.keys import KEY_HEX, KEY_STORE
 
 STARTER = """
@@ -55,3 +59,31 @@ def test_a_jvm_does_not_outlive_a_kill_of_its_python_and_ends_by_itself_after_an
 def test_sparks_page_does_not_show_the_keys_of_encrypted_logs(name: str) -> None:
     assert re.search(REDACTED, f"spark.executorEnv.{name}")
     assert not re.search(REDACTED, "spark.executorEnv.PYTHONSAFEPATH")
+
+
+def test_a_session_that_was_begun_is_opened_once_and_beside_what_comes_before_it_is_needed() -> None:
+    go_on, opened = threading.Event(), list[str]()
+
+    def open_it() -> SparkSession:
+        assert go_on.wait(10)
+        opened.append(threading.current_thread().name)
+        return SPARK
+
+    session = LateSession(open_it)
+    session.begin()
+    session.begin()
+    go_on.set()
+    assert session() is session() is SPARK
+    assert opened == ["open Spark"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_session_that_cannot_be_opened_raises_why_where_it_is_needed(begun: bool) -> None:
+    def open_it() -> SparkSession:
+        raise UsageError("PySpark is broken")
+
+    session = LateSession(open_it)
+    if begun:
+        session.begin()
+    with pytest.raises(UsageError, match="PySpark is broken"):
+        session()
