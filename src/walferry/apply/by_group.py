@@ -302,7 +302,7 @@ def requests(
         mutations = np.cumsum(batch.mutation_count[picked[begin:]])
         clusters = batch.clusters[picked[begin:]]
         limit = min(
-            int(np.searchsorted(size, limits.bytes, side="right")),
+            int(np.searchsorted(size, min(limits.aim_bytes, limits.bytes), side="right")),
             int(np.searchsorted(mutations, limits.mutations, side="right")),
             int(np.argmax(clusters != clusters[0])) if (clusters != clusters[0]).any() else len(clusters),
         )
@@ -325,11 +325,11 @@ def requests(
 def _split_entry(
     batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: Limits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
-    """Cut an entry that exceeds a request between its cells, into several requests to send one after the other."""
+    """Cut an entry that exceeds a request, between its rows if possible, into several to send one after the other."""
     alone = slice(entry, entry + 1)
     start, *_ = find_cells(batch.buffer, batch.cells_start[alone], batch.cell_count[alone])
     borders = np.append(start, batch.end[entry])
-    for begin, stop in limits.cut(borders, 0, len(borders) - 1):
+    for begin, stop in limits.cut(batch.buffer, borders, 0, len(borders) - 1):
         yield [_run(batch, entry, stop - begin, tables)], batch.buffer[int(borders[begin]) : int(borders[stop])].data
 
 

@@ -471,12 +471,14 @@ def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
 
 def _same_origin(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
     """Cut a sorted batch where the table or the list of clusters changes, and to the size of a request."""
+    if not batch.num_rows:
+        return
     table = batch["table"].dictionary_encode().indices.to_numpy()
     clusters = batch["clusters"].dictionary_encode().indices.to_numpy()
     changes = np.flatnonzero((np.diff(table) != 0) | (np.diff(clusters) != 0)) + 1
-    borders = _offsets(batch["cell"])
+    buffer, borders = np.frombuffer(batch["cell"].buffers()[2], np.uint8), _offsets(batch["cell"])
     for start, stop in pairwise([0, *changes.tolist(), batch.num_rows]):
-        for begin, end in limits.cut(borders, start, stop):
+        for begin, end in limits.cut(buffer, borders, start, stop):
             yield batch.slice(begin, end - begin)
 
 

@@ -24,8 +24,9 @@ def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
     writer = writer_to(route)
     sent = 0
     for block in shared_client(route.source).scan_raw(table, start, stop):
-        borders = np.append(index_cells(np.frombuffer(block, np.uint8)).position, len(block))
-        for begin, end in route.limits.cut(borders, 0, len(borders) - 1):
+        buffer = np.frombuffer(block, np.uint8)
+        borders = np.append(index_cells(buffer).position, len(block))
+        for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):
             run = CellRun(route.tables[table], b"", b"recopy", 0, 0, end - begin)
             writer.send([run], memoryview(block)[int(borders[begin]) : int(borders[end])])
         sent += len(borders) - 1

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from walferry.errors import UsageError, WalferryError
-from walferry.formats.cells import Positions, cut_cells
+from walferry.formats.cells import Bytes, Positions, cut_cells, row_starts
 
 
 def _setting(name: str, default: float) -> float:
@@ -43,6 +45,8 @@ class Limits:
     (`hbase.rpc.rows.warning.threshold`), which could reorder a row's edits"""
     bytes: int = _whole("WALFERRY_REQUEST_BYTES", 4 << 20)
     """of cells in one request; a larger cell is sent alone"""
+    aim_bytes: int = _whole("WALFERRY_REQUEST_AIM_BYTES", 128 << 10)
+    """of cells, with which a request is full; only what an entry has of one row is not cut there, but at `bytes`"""
     lanes: int = _whole("WALFERRY_LANES", 4)
     """connections of a piece of a WAL group, with one request under way on each"""
     read_ahead: int = _whole("WALFERRY_READ_AHEAD", 2)
@@ -67,13 +71,24 @@ class Limits:
         it is sent before the claim ends, is under way until its time-out, and then has to end at the server."""
         return self.claim_seconds + self.request_seconds + self.settle_seconds
 
-    def cut(self, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    def cut(self, buffer: Bytes, borders: Positions, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Cut the cells from number `begin` to before `end` into requests: first number, number after the last.
 
-        `borders` are the positions at which the cells begin, followed by the one at which the last cell ends. A cell is
-        at most one mutation.
+        `borders` are the positions in `buffer` at which the cells begin, followed by the one at which the last cell
+        ends. A cell is at most one mutation. Neighbouring cells of a row are in one request if that may hold them.
         """
-        return cut_cells(borders, begin, end, self.mutations, self.bytes)
+        rows = begin + row_starts(buffer, np.asarray(borders[begin:end], np.int64))
+        while begin < end:
+            _, stop = next(cut_cells(borders, begin, end, self.mutations, min(self.aim_bytes, self.bytes)))
+            if stop < end:
+                row = int(np.searchsorted(rows, stop, side="right")) - 1
+                if rows[row] > begin:
+                    stop = int(rows[row])
+                else:
+                    after = int(rows[row + 1]) if row + 1 < len(rows) else end
+                    _, stop = next(cut_cells(borders, begin, after, self.mutations, self.bytes))
+            yield begin, stop
+            begin = stop
 
 
 @dataclass(frozen=True)

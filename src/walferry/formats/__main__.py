@@ -21,6 +21,7 @@ from walferry.formats.cells import (
     find_cells,
     gather,
     index_cells,
+    row_starts,
 )
 from walferry.formats.entries import entry_cells
 from walferry.formats.hfile import of_bytes
@@ -100,6 +101,7 @@ def main() -> None:
         positions, *_ = find_cells(batch.buffer, batch.cells_start, batch.cell_count)
         families_of(batch.buffer, positions, [b"f"])
         _hfile(gather(batch.buffer, batch.cells_start, batch.end))
+        row_starts(batch.buffer, batch.cells_start)
     for log in (_encrypted_log(), _encrypted_log()[:-1]):
         with suppress(DamagedInputError):
             list(WalReader([log], "warm-up", keys=lambda: {"": bytes(16)}))
@@ -107,6 +109,7 @@ def main() -> None:
     cells = index_cells(np.frombuffer(cell, np.uint8))
     cell_starts(cells.buffer)
     cells_to_arrow(cells)
+    row_starts(cells.buffer, cells.position)
     fates = resolve(cells, {b"f": FamilyRules(1, 0, None)}, 2)
     digest(cells, fates == Fate.VISIBLE)
     row_digests(cells, fates == Fate.VISIBLE)

@@ -237,6 +237,19 @@ def find_entry_cells(buffer, cells_start, cell_count):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
+def row_starts(buffer, cell):  # type: ignore[no-untyped-def]
+    """Of checked cells, the numbers of those that begin another row than that of the one before."""
+    found = np.empty(len(cell), np.int64)
+    count = 0
+    for i in range(len(cell)):
+        row, length = cell[i] + 14, int16_at(buffer, cell[i] + 12)
+        if i == 0 or not same_bytes(buffer, cell[i - 1] + 14, int16_at(buffer, cell[i - 1] + 12), row, length):
+            found[count] = i
+            count += 1
+    return found[:count]
+
+
+@njit(cache=True, nogil=True)
 def gather(buffer, starts, lengths):  # type: ignore[no-untyped-def]
     """Copy n slices one after the other: (int64[n+1] offsets, the bytes), as Arrow lays out binary columns."""
     n = len(starts)

@@ -129,6 +129,12 @@ def cell_lengths(buffer: Bytes, positions: Int64s) -> Int64s:
     return lengths
 
 
+def row_starts(buffer: Bytes, position: Int64s) -> Int64s:
+    """Of cells at these positions, each checked before, the numbers of those that begin another row."""
+    found: Int64s = kernels.row_starts(buffer, position)
+    return found
+
+
 def cut_cells(borders: Positions, begin: int, end: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
     """Cut the cells from number `begin` to before `end` into parts: first number, number after the last.
 

@@ -135,6 +135,19 @@ def test_an_entry_with_more_mutations_than_the_target_takes_in_order_goes_in_sev
     assert [count for count, _ in sizes_of([cells], Limits(mutations=4))] == [4, 4, 2]
 
 
+def test_requests_are_cut_at_what_they_aim_at_but_a_row_of_an_entry_only_where_none_may_be_larger() -> None:
+    rows = [[encode_cell(row, b"f", b"q%d" % i, 1, 4, bytes(100)) for i in range(4)] for row in (b"a", b"b", b"c")]
+    wide = [encode_cell(b"w", b"f", b"q%d" % i, 1, 4, bytes(100)) for i in range(10)]
+    one = len(rows[0][0])
+    assert {len(cell) for row in rows for cell in row} == {one}
+    limits = Limits(aim_bytes=6 * one, bytes=9 * one)
+    several = [cell for row in rows for cell in row]
+    assert [count for count, _ in sizes_of([several], limits)] == [4, 4, 4], "each row is whole"
+    assert [count for count, _ in sizes_of([rows[0], rows[1][:2], rows[2]], limits)] == [6, 4], "entries are together"
+    assert [count for count, _ in sizes_of([rows[0] + wide[:8] + rows[2]], limits)] == [4, 8, 4]
+    assert [count for count, _ in sizes_of([rows[0] + wide + rows[2]], limits)] == [4, 9, 5], "too large for one"
+
+
 def test_reading_waits_while_the_lanes_have_as_many_bytes_as_may_be_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many lanes there are, and however large the entries."""
     answered = threading.Event()

@@ -10,7 +10,8 @@ from walferry.errors import UsageError
 from walferry.hbase.writer_kind import WriterKind
 
 VARIABLES = {
-    "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES", "lanes": "WALFERRY_LANES",
+    "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES",
+    "aim_bytes": "WALFERRY_REQUEST_AIM_BYTES", "lanes": "WALFERRY_LANES",
     "read_ahead": "WALFERRY_READ_AHEAD", "ahead_bytes": "WALFERRY_READ_AHEAD_BYTES",
     "piece_bytes": "WALFERRY_PIECE_BYTES", "here_bytes": "WALFERRY_HERE_BYTES",
     "request_seconds": "WALFERRY_REQUEST_SECONDS", "settle_seconds": "WALFERRY_SETTLE_SECONDS",
