@@ -55,7 +55,7 @@ class Limits:
     """and how many bytes of batches in all of a piece's lanes; a larger batch waits until those before it are sent"""
     piece_bytes: int = _whole("WALFERRY_PIECE_BYTES", 256 << 20)
     """of the files, or of the cells, in one piece; a larger file is a piece of its own"""
-    here_bytes: int = _whole("WALFERRY_HERE_BYTES", 128 << 20)
+    here_bytes: int = _whole("WALFERRY_HERE_BYTES", 1 << 30)
     """of a window's files, up to which its process reads and applies them itself, without Spark"""
     attempts: int = 6
     request_seconds: float = _seconds("WALFERRY_REQUEST_SECONDS", 30)

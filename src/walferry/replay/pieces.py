@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import json
 import logging
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,8 @@ from walferry.wal.files import WalFile
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+AT_ONCE_HERE = 2
+"""pieces in a process that does without Spark: it has one interpreter, and the memory of one worker for each"""
 
 Result = TypeVar("Result")
 
@@ -51,13 +52,13 @@ def apply_pieces(
     done: Callable[[Piece, Result], None],
 ) -> None:
     """Apply the pieces that are not done, as many at once as there are cores, as `run_pieces` does; pausing the run
-    pauses it. Without Spark, the cores are this machine's."""
+    pauses it. Without Spark, as many as `AT_ONCE_HERE`."""
     context = None if spark is None else spark.sparkContext
     run_pieces(
         [piece for piece in pieces if piece.state != "done"],
         begin,
         done,
-        at_once=max(1, (os.cpu_count() or 1) if context is None else context.defaultParallelism),
+        at_once=AT_ONCE_HERE if context is None else max(1, context.defaultParallelism),
         may_begin=lambda: not is_paused(run),
         cancel=(lambda: None) if context is None else context.cancelAllJobs,
     )

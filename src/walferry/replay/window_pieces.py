@@ -156,8 +156,8 @@ def apply_in_pieces(
 
 
 def is_small(files: Iterable[WalFile], limits: Limits) -> bool:
-    """Whether this process reads and applies files sooner by itself than Spark starts, and as one piece anyway."""
-    return sum(file.length for file in files) <= min(limits.here_bytes, limits.piece_bytes)
+    """Whether this process reads files sooner by itself than Spark starts, and applies them about as soon."""
+    return sum(file.length for file in files) <= limits.here_bytes
 
 
 def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:

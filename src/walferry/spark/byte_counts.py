@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -92,24 +92,43 @@ class _Count:
             self._socket.close()
 
 
-_current: _Count | None = None
+class _Current(threading.local):
+    add: Callable[[int], None] | None = None
+
+
+_current = _Current()
+"""what counts the bytes of the item that this thread works on"""
 
 
 @contextmanager
 def counting(collector: Collector | None, item: int) -> Iterator[None]:
-    """Make `count_bytes` count for this item; without a collector nothing is counted."""
-    global _current
-    _current = None if collector is None else _Count(collector, item)
+    """Make `count_bytes` in this thread count for this item; without a collector nothing is counted."""
+    count = None if collector is None else _Count(collector, item)
+    _current.add = None if count is None else count.add
     try:
         yield
     finally:
-        if _current is not None:
-            _current.send()
-            _current.close()
-        _current = None
+        _current.add = None
+        if count is not None:
+            count.send()
+            count.close()
+
+
+@contextmanager
+def counting_here(counts: dict[int, int], item: int) -> Iterator[None]:
+    """Make `count_bytes` in this thread add to the item's count in the driver itself."""
+
+    def add(size: int) -> None:
+        counts[item] = counts.get(item, 0) + size
+
+    _current.add = add
+    try:
+        yield
+    finally:
+        _current.add = None
 
 
 def count_bytes(size: int) -> None:
     """Add to the bytes that the current item has read."""
-    if _current is not None:
+    if _current.add is not None:
         _current.add(size)

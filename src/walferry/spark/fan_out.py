@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from walferry.errors import TransientError, WalferryError
-from walferry.spark.byte_counts import collecting, counting
+from walferry.spark.byte_counts import collecting, counting, counting_here
 from walferry.spark.load import handing_over
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def fan_out(
     if not items:
         return []
     if spark is None:
-        return [result for item in items for result in work(item)]
+        return _here(work, items, what, sizes)
     count = min(tasks or len(items), len(items))
     results: list[Result] = []
     with ExitStack() as stack:
@@ -73,6 +73,19 @@ def fan_out(
     return results
 
 
+def _here(
+    work: Callable[[Item], Iterable[Result]], items: Sequence[Item], what: str, sizes: Sequence[int]
+) -> list[Result]:
+    results: list[Result] = []
+    counts: dict[int, int] = {}
+    started = time.monotonic()
+    with _telling(lambda: iter([progress_line(what, counts, sizes, time.monotonic() - started)] if sizes else [])):
+        for number, item in enumerate(items):
+            with counting_here(counts, number):
+                results.extend(work(item))
+    return results
+
+
 @contextmanager
 def job(
     spark: SparkSession, what: str, counts: Mapping[int, int] | None = None, sizes: Sequence[int] = ()
@@ -83,14 +96,29 @@ def job(
     Raises WorkerLostError when an executor or a Python worker of the job was lost, SparkGoneError when the JVM of this
     process was. Every other error is raised unchanged, above all the PythonException for what a function raised.
     """
-    ended = threading.Event()
     started = time.monotonic()
     group = f"walferry {uuid4().hex}"
+    with _telling(lambda: _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started)):
+        try:
+            # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
+            spark.sparkContext.setJobGroup(group, what)
+            yield
+        except (Py4JError, OSError) as error:
+            loss = _loss(what, error)
+            if loss is None:
+                raise
+            raise loss from error
+
+
+@contextmanager
+def _telling(progress: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """Log the lines of progress every few seconds."""
+    ended = threading.Event()
 
     def log_progress() -> None:
         while not ended.wait(PROGRESS_SECONDS):
             try:
-                for line in _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started):
+                for line in progress():
                     log.info("%s", line)
             except (Py4JError, OSError):
                 return  # the JVM has ended, as the job itself will report
@@ -98,14 +126,7 @@ def job(
     thread = threading.Thread(target=log_progress, daemon=True)
     thread.start()
     try:
-        # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
-        spark.sparkContext.setJobGroup(group, what)
         yield
-    except (Py4JError, OSError) as error:
-        loss = _loss(what, error)
-        if loss is None:
-            raise
-        raise loss from error
     finally:
         ended.set()
         thread.join()

@@ -43,7 +43,9 @@ SPARK = cast(
 FILES = tuple(WalFile(f"{g}.{n}", g, g, n, f"/{g}.{n}", Place.ARCHIVED, 10) for g, n in (("a", 2), ("b", 1), ("a", 1)))
 SPAN = WriteTimes(10, 20)
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-TASK = RowTask(Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), Limits(piece_bytes=10)), FILES, window=SPAN)
+TASK = RowTask(
+    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), Limits(piece_bytes=10, here_bytes=1)), FILES, window=SPAN
+)
 
 
 @dataclass
@@ -218,11 +220,10 @@ def test_every_other_region_goes_by_row(
 @pytest.mark.parametrize(
     ("limits", "small"),
     [
-        (Limits(piece_bytes=30, here_bytes=30), True),
-        (Limits(piece_bytes=30, here_bytes=29), False),
-        (Limits(piece_bytes=29, here_bytes=30), False),
+        (Limits(piece_bytes=10, here_bytes=30), True),
+        (Limits(piece_bytes=10, here_bytes=29), False),
     ],
-    ids=["small", "large", "several pieces"],
+    ids=["small", "large"],
 )
 def test_a_small_window_needs_spark_only_to_sort_rows(limits: Limits, small: bool, run: Run, executors: MAKE) -> None:
     made = executors({"r": InWindow(2, 9, -1), "s": InWindow(2, 9, -1)})
@@ -239,7 +240,7 @@ def test_a_small_window_of_which_nothing_is_to_be_sorted_starts_no_spark(run: Ru
     def spark() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    small = replace(TASK, route=replace(TASK.route, limits=Limits(piece_bytes=30)))
+    small = replace(TASK, route=replace(TASK.route, limits=Limits(piece_bytes=10)))
     apply_in_pieces(run, spark, small, len(FILES), frozenset(), lambda indexes: None)
     assert made.order == ["a.1"]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from dataclasses import replace
 
-from walferry.spark.byte_counts import collecting, count_bytes, counting
+from walferry.spark.byte_counts import collecting, count_bytes, counting, counting_here
 from walferry.spark.fan_out import progress_line
 
 
@@ -44,3 +45,23 @@ def test_progress_is_told_in_bytes_with_a_rate_from_the_first_ones_on() -> None:
     line = progress_line("apply edits", {0: 250_000_000}, sizes, 10)
     assert line == "apply edits: 250.0/1000.0MB 25.0%; Time: 10s; ETA: 30s"
     assert "400.0/1000.0MB" in progress_line("apply edits", {1: 999_000_000}, sizes, 10)  # listed too short
+
+
+def test_items_that_threads_of_the_driver_work_on_are_counted_each_for_itself() -> None:
+    counts: dict[int, int] = {}
+    both = threading.Barrier(2)
+
+    def work(item: int) -> None:
+        with counting_here(counts, item):
+            both.wait(10)
+            count_bytes(10 * item)
+            both.wait(10)
+            count_bytes(1)
+        count_bytes(1000)
+
+    threads = [threading.Thread(target=work, args=(item,)) for item in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == {1: 11, 2: 21}
