@@ -60,7 +60,7 @@ def open_replay(source: Cluster, target: Cluster, ledger: Ledger, way: str) -> I
 
     def go(table: str, span: Span) -> Run:
         edges = {"from": iso(span[0]), "to": iso(span[1])}
-        spec = make_spec(source, target, [table], window=edges).model_copy(update={"name": "replay", "apply": way})
+        spec = make_spec(source, target, [table], window=edges, apply=way).model_copy(update={"name": "replay"})
         opened.append(Run(ledger, open_window(ledger, spec, "test").run_id))
         return opened[-1]
 
