@@ -11,11 +11,13 @@ or deletes is left out, as `by_row` does (R3).
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -29,6 +31,7 @@ from walferry.apply.by_row import RowTask, chosen_entries
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, refuse, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
+from walferry.apply.route import Route
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, Int64s, cell_lengths, cell_starts, find_cells, gather, index_cells
 from walferry.formats.hfile_writer import StoreFormat
@@ -44,7 +47,7 @@ from walferry.formats.order import (
 )
 from walferry.formats.wal import EntryBatch
 from walferry.spark.byte_counts import count_bytes
-from walferry.spark.fan_out import job
+from walferry.spark.fan_out import fan_out, job
 from walferry.spark.load import handing_over
 from walferry.wal.files import WalFile
 
@@ -166,6 +169,66 @@ def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
         return applied
 
     return Placed(read, apply)
+
+
+def place_here(task: BulkTask) -> Placed:
+    """The same in this process, for what is small: the pieces wait in files of this machine until they are loaded."""
+    pieces = [_Waiting() for _ in task.rows.borders]
+
+    def read_file(file: WalFile) -> list[InFile]:
+        blocks = _read_file(task, file)
+        while True:
+            try:
+                batch = next(blocks)
+            except StopIteration as end:
+                return [end.value]
+            pieces[batch["piece"][0].as_py()].add(batch)
+
+    def read() -> list[InFile]:
+        files = task.rows.files
+        return fan_out(None, read_file, files, what="read WALs", sizes=[file.length for file in files])
+
+    def apply(piece: int, what: str) -> BulkApplied:
+        with pieces[piece] as waiting:
+            return _load_piece(task, piece, waiting.blocks(), task.rows.route)
+
+    return Placed(read, apply)
+
+
+class _Waiting:
+    """Blocks of one piece that wait in a file of this machine."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the piece is done)
+        self._known: list[tuple[bytes, bytes, bytes, int, int, int]] = []
+        """family, first row, list of clusters; where its cells begin, where its numbers, and where these end"""
+        self._end = 0
+        self._adding = threading.Lock()
+
+    def __enter__(self) -> _Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        with self._adding:
+            for row in range(batch.num_rows):
+                content = [batch[name][row].as_buffer() for name in ("cells", "numbers")]
+                borders = [self._end, *(self._end + n for n in accumulate(len(part) for part in content))]
+                for part in content:
+                    self._file.write(part)
+                names = (batch[name][row].as_py() for name in ("family", "first", "clusters"))
+                self._known.append((*names, *borders))
+                self._end = borders[-1]
+
+    def blocks(self) -> Iterator[_Block]:
+        """By family and first row."""
+        self._file.flush()
+        for family, first, clusters, begin, middle, end in sorted(self._known):
+            content = os.pread(self._file.fileno(), end - begin, begin)
+            cells = np.frombuffer(content, np.uint8, middle - begin)
+            yield family, clusters, first, cells, np.frombuffer(content, np.int64, offset=middle - begin)
 
 
 # ------------------------------------------------------------------ reading
@@ -351,23 +414,23 @@ def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         return
     outcome: BulkApplied | WalferryError
     try:
-        outcome = _load_piece(task, piece, batches)
+        # An attempt that Spark repeats first waits for the one before it to end.
+        guard = task.rows.route.guard.of_attempt(f"{context.stageId()}-{piece}", context.attemptNumber())
+        route = replace(task.rows.route, guard=guard)
+        outcome = _load_piece(task, piece, _blocks_of(batches, piece), route)
     except WalferryError as error:
         outcome = error
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
-def _load_piece(task: BulkTask, piece: int, batches: Iterator[pa.RecordBatch]) -> BulkApplied:
+def _load_piece(task: BulkTask, piece: int, blocks: Iterator[_Block], route: Route) -> BulkApplied:
+    """Write and load the blocks of one piece, which come by family and first row."""
     table = task.rows.borders[piece][0]
-    context = TaskContext.get()
-    assert context is not None
-    attempt = f"{context.stageId()}-{piece}"
-    guard = task.rows.route.guard.of_attempt(attempt, context.attemptNumber())
-    loader = Loader(replace(task.rows.route, guard=guard), table, f"{task.folder}/{piece}")
+    loader = Loader(route, table, f"{task.folder}/{piece}")
     outranked_cells = 0
     staged: list[Staged] = []
-    for family, blocks in groupby(_blocks_of(batches, piece), key=itemgetter(0)):
-        with _Merge(blocks, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
+    for family, mine in groupby(blocks, key=itemgetter(0)):
+        with _Merge(mine, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
             for clusters, cells in merge.by_clusters():
                 staged += loader.stage(family, clusters, task.formats[table][family], cells)
             outranked_cells += merge.outranked

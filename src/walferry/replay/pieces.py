@@ -16,13 +16,12 @@ from pyspark.sql import SparkSession
 from walferry.ledger import Piece
 from walferry.replay.applying import is_paused
 from walferry.run.run import Run
+from walferry.spark.fan_out import AT_ONCE_HERE
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-AT_ONCE_HERE = 2
-"""pieces in a process that does without Spark: it has one interpreter, and the memory of one worker for each"""
 
 Result = TypeVar("Result")
 

@@ -209,7 +209,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
     require_no_overlap(run, appliers(run))
     plan = plan_window(run)
     _require_log(run, plan)
-    if not is_small((*plan.files, *plan.along), Limits()) or in_bulk(run, plan.size):
+    if not is_small((*plan.files, *plan.along), Limits()):
         spark.begin()
     if plan.unsealed:
         cut_log(run)
@@ -222,8 +222,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
         # What another run has applied is sealed: open files were begun by the cut above, or later.
         files = [*plan.files, *(file for file in plan.along if file.name not in plan.unsealed)]
         record_seen(run, files, sealed={file.name for file in files})
-        bulk = in_bulk(run, plan.size)
-        if bulk or not is_small(files, route.limits):
+        if not is_small(files, route.limits):
             route = shared_by_workers(run, route, spark())
         released = run.ledger.quarantine.items("released")
         if any(item.resolution == "rpc" for item in released):
@@ -238,7 +237,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
             window=WriteTimes(window.start_ms, window.end_ms),
             settled=plan.others.settled,
         )
-        apply = apply_in_bulk if bulk else apply_in_pieces
+        apply = apply_in_bulk if in_bulk(run, plan.size) else apply_in_pieces
         done = apply(
             run, spark, task, len(plan.files), {(item.quarantine_id, item.resolution) for item in released},
             partial(

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
 from walferry.apply.by_row import RowTask
-from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, place_in_bulk, sample_rows
+from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, place_here, place_in_bulk, sample_rows
 from walferry.apply.index import FileIndex
 from walferry.clock import now_ms
 from walferry.formats.hfile_writer import StoreFormat
@@ -26,8 +26,10 @@ from walferry.ledger import Piece
 from walferry.replay.batch import fence_of
 from walferry.replay.pieces import apply_pieces
 from walferry.replay.row_ranges import RowRange
-from walferry.replay.window_pieces import Found, WindowApplied, digest_of, found_in, kept_plan
+from walferry.replay.window_pieces import Found, WindowApplied, digest_of, found_in, is_small, kept_plan
 from walferry.run.run import Run
+from walferry.spark.clients import workers
+from walferry.spark.fan_out import AT_ONCE_HERE
 from walferry.storage import WebHdfs
 
 log = logging.getLogger(__name__)
@@ -84,13 +86,14 @@ def apply_in_bulk(
     require_one_history: Callable[[Sequence[FileIndex]], None],
 ) -> WindowApplied:
     """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
-    session = spark()
+    session = None if is_small(task.files, task.route.limits) else spark()
+    place = place_here if session is None else partial(place_in_bulk, session)
     fence = fence_of(run, task.route)
     planned_from = digest_of(task, released, "bulk")
     found = kept_plan(run, planned_from, fence)
     if found is None:
-        ranges = _cut(run, session, task)
-        placed = place_in_bulk(session, _bulk(run, task, ranges))
+        ranges = _cut(run, AT_ONCE_HERE if session is None else workers(session), task)
+        placed = place(_bulk(run, task, ranges))
         told = placed.read()
         require_one_history([file.index for file in told])
         found = _found(run, task, told, own, planned_from)
@@ -101,7 +104,7 @@ def apply_in_bulk(
     else:
         ranges = [RowRange.model_validate_json(piece.plan) for piece in run.ledger.batches.pieces("rows")]
         left = frozenset(piece.number for piece in run.ledger.batches.pieces("rows") if piece.state != "done")
-        placed = place_in_bulk(session, _bulk(run, replace(task, pieces=left), ranges))
+        placed = place(_bulk(run, replace(task, pieces=left), ranges))
     loaded = _load(run, session, task, placed.apply, fence)
     WebHdfs(*_files_of(run)).delete(_folder(run), recursive=True)
     attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
@@ -170,11 +173,11 @@ def _format(family: Family) -> StoreFormat:
     return replace(told, compression=compression, bloom=bloom)
 
 
-def _cut(run: Run, spark: SparkSession, task: RowTask) -> list[RowRange]:
+def _cut(run: Run, at_once: int, task: RowTask) -> list[RowRange]:
     """Ranges of rows with about the same number of edits, one table each; they begin where regions do if those are
     many, so that few regions are written by two."""
     total = sum(file.length for file in task.files)
-    count = max(spark.sparkContext.defaultParallelism, -(-total // task.route.limits.piece_bytes))
+    count = max(at_once, -(-total // task.route.limits.piece_bytes))
     samples = sample_rows(task)
     starts = {table: [r.start for r in run.target.regions(target)] for table, target in task.route.tables.items()}
     borders = {(table, b"") for table in task.route.tables}
@@ -194,7 +197,11 @@ def _cut(run: Run, spark: SparkSession, task: RowTask) -> list[RowRange]:
 
 
 def _load(
-    run: Run, spark: SparkSession, task: RowTask, apply: Callable[[int, str], BulkApplied], fence: Callable[..., None]
+    run: Run,
+    spark: SparkSession | None,
+    task: RowTask,
+    apply: Callable[[int, str], BulkApplied],
+    fence: Callable[..., None],
 ) -> list[_Loaded]:
     pieces = run.ledger.batches.pieces("rows")
     outcomes = [_Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 from uuid import uuid4
@@ -20,6 +21,8 @@ from walferry.spark.load import handing_over
 log = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 10.0
+AT_ONCE_HERE = 2
+"""of what a process does without Spark: it has one interpreter, and the memory of one worker for each"""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -36,7 +39,7 @@ def fan_out(
 ) -> list[Result]:
     """Apply `work` to every item in the executors. Returns the results of all items, in item order.
 
-    Without a session it is done here, one item after the other: for what is small.
+    Without a session it is done here, `AT_ONCE_HERE` items at a time: for what is small.
 
     Results are for reports (counts, positions, reasons), never for data: they are collected on the driver.
     A WalferryError raised by `work` is raised here unchanged; the results of other items are then lost. Losses of
@@ -79,10 +82,19 @@ def _here(
     results: list[Result] = []
     counts: dict[int, int] = {}
     started = time.monotonic()
-    with _telling(lambda: iter([progress_line(what, counts, sizes, time.monotonic() - started)] if sizes else [])):
-        for number, item in enumerate(items):
-            with counting_here(counts, number):
-                results.extend(work(item))
+
+    def one(numbered: tuple[int, Item]) -> list[Result]:
+        number, item = numbered
+        with counting_here(counts, number):
+            return list(work(item))
+
+    def progress() -> Iterator[str]:
+        if sizes:
+            yield progress_line(what, counts, sizes, time.monotonic() - started)
+
+    with _telling(progress), ThreadPoolExecutor(AT_ONCE_HERE) as pool:
+        for found in pool.map(one, enumerate(items)):
+            results.extend(found)
     return results
 
 

@@ -45,12 +45,15 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def way(request: pytest.FixtureRequest) -> str:
-    """How the edits are applied: by rpc, unless a test says otherwise."""
-    return str(getattr(request, "param", "rpc"))
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the edits are applied: by rpc, unless a test says otherwise; small as they are, most often without Spark."""
+    way, _, by_spark = str(getattr(request, "param", "rpc")).partition(" by ")
+    if by_spark:
+        monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")
+    return way
 
 
-both_ways = pytest.mark.parametrize("way", ["rpc", "bulk"], indirect=True)
+both_ways = pytest.mark.parametrize("way", ["rpc", "bulk by Spark"], indirect=True)
 
 
 @pytest.fixture
@@ -114,8 +117,8 @@ def spans_of(edges: Sequence[int]) -> list[Span]:
 
 @pytest.mark.parametrize(
     ("way", "order"),
-    [("rpc", (0, 1, 2)), ("bulk", (2, 1, 0)), ("rpc", (1, 2, 1, 0, 2, 0)), ("bulk", (1, 2, 1, 0, 2, 0))],
-    indirect=["way"], ids=["in order", "reversed, in bulk", "repeated", "repeated, in bulk"],
+    [("rpc", (0, 1, 2)), ("bulk", (2, 1, 0)), ("rpc", (1, 2, 1, 0, 2, 0)), ("bulk by Spark", (1, 2, 1, 0, 2, 0))],
+    indirect=["way"], ids=["in order", "reversed, in bulk", "repeated", "repeated, in bulk by Spark"],
 )  # fmt: skip
 def test_windows_converge_in_whatever_order_and_however_often_they_run(
     order: Sequence[int], source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str,
