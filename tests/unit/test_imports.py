@@ -72,7 +72,7 @@ WHAT = {
     "`wal cat`, `wal stat`",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data source `hbase_wal`",
-    "apply": "from entries to the target: route, by group, by row, writers, what became of each file",
+    "apply": "from entries to the target: route, by group, by row, in bulk, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
     "migration": "a migration's own phases: plan, copy, compare, cut over; its report",
