@@ -55,8 +55,9 @@ fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (
 ROWS ?=
 ROUNDS ?= 3
 SIZE ?= 1
-bench: setup ## walferry beside HBase's own tools on two real clusters (ROWS=a,b ROUNDS=3 SIZE=1; bench/README.md)
-	$(BIN)/python -m bench.side_by_side --rows "$(ROWS)" --rounds $(ROUNDS) --size $(SIZE)
+SWEEP ?=
+bench: setup ## walferry beside HBase's own tools on two real clusters (ROWS=a,b ROUNDS=3 SIZE=1 SWEEP=1; bench/README.md)
+	$(BIN)/python -m bench.side_by_side --rows "$(ROWS)" --rounds $(ROUNDS) --size $(SIZE) $(if $(SWEEP),--sweep)
 
 BENCH_ARGS ?=
 bench-wal: setup ## How fast logs of each kind are read, beside HBase's own reader (BENCH_ARGS: its options)

@@ -28,6 +28,12 @@ class Clusters:
     source_client: HBaseClient
     target_client: HBaseClient
 
+    def log(self, name: str) -> Path:
+        """A new file for what a program says."""
+        folder = self.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{len(list(folder.iterdir()))}-{name}.log"
+
     @property
     def servers(self) -> list[int]:
         """Pids of all servers."""
@@ -37,6 +43,11 @@ class Clusters:
     def source_files(self) -> FileSystem:
         """The source's HDFS."""
         return shared_files(self.source.address)
+
+    @property
+    def target_files(self) -> FileSystem:
+        """The target's HDFS."""
+        return shared_files(self.target.address)
 
     @property
     def source_hdfs(self) -> str:

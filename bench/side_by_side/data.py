@@ -37,6 +37,7 @@ _ROWS_A_BATCH = 500
 _WRITERS = 2
 _ROLL_SECONDS = 60.0
 _QUIET_SECONDS = 2 * SKEW_SECONDS + 1
+_EVERY = 1000
 _SHUFFLE = 7_368_787
 """a prime: row numbers times this, modulo their count, come in a different order"""
 
@@ -66,17 +67,28 @@ class Data:
         return self.digest.cells
 
 
-def splits(rows: int) -> list[bytes]:
-    """Where a table of so many rows is split."""
-    return [_row(rows * index // REGIONS) for index in range(1, REGIONS) if rows >= REGIONS]
+def create(client: HBaseClient, table: str, rows: int) -> None:
+    """Create the table of a data set of so many rows."""
+    splits = [_row(rows * index // REGIONS) for index in range(1, REGIONS) if rows >= REGIONS]
+    client.create_table(table, {FAMILY: {}}, splits)
+
+
+def changed_rows(data: Data) -> int:
+    """How many rows `change_rows` changes."""
+    return len(range(0, data.rows, _EVERY))
+
+
+def change_rows(client: HBaseClient, data: Data) -> None:
+    """Put another value into one cell of every thousandth row."""
+    rows = [_row(number) for number in range(0, data.rows, _EVERY)]
+    client.put(data.table, [Cell(row, FAMILY.encode(), b"q0", b"changed") for row in rows])
 
 
 def make(clusters: Clusters, table: str, cells: int) -> Data:
-    """Write a table of the source and create the target's, empty."""
+    """Write a table of the source."""
     rows = max(1, cells // CELLS_A_ROW)
     width = min(cells, CELLS_A_ROW)
-    for client in (clusters.source_client, clusters.target_client):
-        client.create_table(table, {FAMILY: {}}, splits(rows))
+    create(clusters.source_client, table, rows)
     before = _roll(clusters)
     time.sleep(_QUIET_SECONDS)
     start_ms = now_ms()

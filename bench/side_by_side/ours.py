@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -11,8 +14,16 @@ import yaml
 from bench.side_by_side.clusters import Clusters
 from bench.side_by_side.data import SKEW_SECONDS, Data
 from bench.side_by_side.timing import Timed, timed
+from pyspark.sql import SparkSession
 
+from walferry.errors import SidesDifferError, WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.ledger import Ledger
+from walferry.ledger.rows import RunKind
+from walferry.pipeline import Means, do
+from walferry.run.run import Run
+from walferry.run.spec import Cluster as ClusterInSpec
+from walferry.run.spec import Spec, resolve
 
 _PROGRAM = Path(sys.executable).parent / "walferry"
 
@@ -30,7 +41,43 @@ class Ours:
         spec = folder / "spec.yaml"
         spec.write_text(yaml.safe_dump(self._spec(data.table) | {"apply": apply}))
         arguments = ["replay", str(spec), "--from", _iso(data.start_ms), "--to", _iso(data.end_ms)]
-        return self._run(folder, arguments)
+        return self._run(folder, [str(_PROGRAM), *arguments])
+
+    def print_columns(self, paths: Sequence[Path]) -> Timed:
+        """`walferry wal cat` of files of this machine as Arrow, to nowhere."""
+        arguments = ["wal", "cat", "--format", "arrow", *map(str, paths)]
+        return self._run(self._folder(), [str(_PROGRAM), *arguments], keep_output=False)
+
+    def copy_and_open(self, data: Data) -> Timed:
+        """Copy, clone and check of a snapshot that is there: three phases of a migration, which have no command."""
+        folder = self._folder()
+        with Ledger.open(_ledger(folder)) as book:
+            run_id = self._begin(book, data.table, "copy")
+            with Run(book, run_id) as run:
+                means = Means(spark=_no_spark, docs=folder / "docs")
+                for phase in ("plan", "protect", "fence"):
+                    do(run, phase, "", means)
+                do(run, "snapshot", data.table, means)
+                try:
+                    command = [sys.executable, "-m", "bench.side_by_side.copying", run_id, data.table]
+                    return self._run(folder, command)
+                finally:
+                    do(run, "release", "", means)
+
+    def compare(self, data: Data) -> Timed:
+        """`walferry verify`; `output` is the number of rows that differ."""
+        folder = self._folder()
+        with Ledger.open(_ledger(folder)) as book:
+            run_id = self._begin(book, data.table, "comparison")
+            with Run(book, run_id) as run:
+                do(run, "fence", "", Means(spark=_no_spark, docs=folder / "docs"))
+        done = self._run(folder, [str(_PROGRAM), "verify", run_id, "--json"], expected=(0, SidesDifferError.exit_code))
+        (facts,) = json.loads(done.output)
+        return replace(done, output=str(facts["differing_rows"]))
+
+    def _begin(self, book: Ledger, table: str, kind: RunKind) -> str:
+        spec = resolve(Spec.model_validate(self._spec(table)), _no_connection)
+        return book.open_run(spec.name, "bench", spec.as_recorded(), "bench", kind).run_id
 
     def _spec(self, table: str) -> dict[str, object]:
         return {
@@ -45,14 +92,30 @@ class Ours:
         folder.mkdir(parents=True)
         return folder
 
-    def _run(self, folder: Path, arguments: list[str]) -> Timed:
+    def _run(
+        self, folder: Path, command: Sequence[str], *, keep_output: bool = True, expected: Collection[int] = (0,)
+    ) -> Timed:
         environment = {
-            "WALFERRY_LEDGER": f"sqlite:///{folder / 'ledger.db'}",
+            "WALFERRY_LEDGER": _ledger(folder),
             "WALFERRY_REPORTS": str(folder / "reports"),
             "WALFERRY_CLOCK_SKEW_SECONDS": str(SKEW_SECONDS),
         }
-        log = self._clusters.folder / "logs" / "walferry.log"
-        return timed([str(_PROGRAM), *arguments], log, self._clusters.servers, environment)
+        return timed(
+            command, self._clusters.log("walferry"), self._clusters.servers, environment,
+            keep_output=keep_output, expected=expected,
+        )  # fmt: skip
+
+
+def _ledger(folder: Path) -> str:
+    return f"sqlite:///{folder / 'ledger.db'}"
+
+
+def _no_spark() -> SparkSession:
+    raise WalferryError("this phase needs no Spark")
+
+
+def _no_connection(name: str) -> ClusterInSpec:
+    raise WalferryError(f"the spec has no connection {name}")
 
 
 def _iso(moment_ms: int) -> str:

@@ -6,7 +6,10 @@ Spark has cores.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.side_by_side.clusters import HEAP, Clusters
@@ -14,6 +17,7 @@ from bench.side_by_side.timing import Timed, timed
 
 from walferry.embedded import jars
 from walferry.embedded.cluster import JVM_FLAGS, Cluster
+from walferry.errors import WalferryError
 
 TASKS = 2
 _SEPARATOR = ";"
@@ -26,6 +30,7 @@ _MAPREDUCE = {
     "mapreduce.task.io.sort.mb": "256",  # instead of 100: fewer spills
     "wal.input.separator": _SEPARATOR,
 }
+_SCANS = {"hbase.client.scanner.caching": "1000"}
 
 
 class Rivals:
@@ -46,8 +51,37 @@ class Rivals:
         settings = {"wal.bulk.output": folder}
         target = self._clusters.target
         sorting = self._job(target, "mapreduce.WALPlayer", settings, [self._inputs(paths), table, table])
-        loading = self._job(target, "tool.BulkLoadHFilesTool", {}, [folder, table])
-        return Timed(sorting.seconds + loading.seconds, sorting.cpu_seconds + loading.cpu_seconds, 0, loading.output)
+        return self._job(target, "tool.BulkLoadHFilesTool", {}, [folder, table]).after(sorting)
+
+    def print_wal(self, paths: Sequence[Path]) -> Timed:
+        """WALPrettyPrinter on files of this machine, keys and values, to nowhere."""
+        arguments = ["-p", *(path.as_uri() for path in paths)]
+        cluster = self._clusters.source
+        return self._program(cluster.mapreduce_classpath, "wal.WALPrettyPrinter", arguments, keep_output=False)
+
+    def copy_and_open(self, table: str, snapshot: str) -> Timed:
+        """ExportSnapshot from HDFS to HDFS, which compares checksums, and a clone of the snapshot."""
+        source, target = self._clusters.source.rootdir, self._clusters.target.rootdir
+        arguments = ["--snapshot", snapshot, "--copy-from", source, "--copy-to", target, "--mappers", str(TASKS)]
+        copying = self._job(self._clusters.source, "snapshot.ExportSnapshot", {}, arguments)
+        begun = time.perf_counter()
+        self._clusters.target_client.clone_snapshot(snapshot, table)
+        return replace(copying, seconds=copying.seconds + time.perf_counter() - begun)
+
+    def compare(self, table: str, output: str) -> Timed:
+        """HashTable on the source, then SyncTable without changes; `output` is the number of rows that differ."""
+        source, target = self._clusters.source, self._clusters.target
+        folder = f"{self._clusters.source_hdfs}{output}"
+        # Larger batches than 8,000 bytes, as in the example of its usage, and as many files as maps that can work.
+        options = ["--batchsize=32000", f"--numhashfiles={2 * TASKS}"]
+        hashing = self._job(source, "mapreduce.HashTable", _SCANS, [*options, table, folder])
+        keys = [f"--sourcezkcluster={source.address.zookeeper}:{source.address.znode}", "--dryrun=true"]
+        syncing = self._job(target, "mapreduce.SyncTable", _SCANS, [*keys, folder, table, table])
+        counters = dict(re.findall(r"^\s+(\w+)=(\d+)$", syncing.errors, re.MULTILINE))
+        if "BATCHES" not in counters:
+            raise WalferryError(f"SyncTable compared nothing: {counters}")
+        both = syncing.after(hashing)
+        return replace(both, output=str(int(counters.get("ROWSWITHDIFFS", 0))))
 
     def _inputs(self, paths: Sequence[str]) -> str:
         return _SEPARATOR.join(f"{self._clusters.source_hdfs}{path}" for path in paths)
@@ -55,11 +89,10 @@ class Rivals:
     def _job(self, cluster: Cluster, name: str, settings: dict[str, str], arguments: Sequence[str]) -> Timed:
         given = _MAPREDUCE | {"hadoop.tmp.dir": str(self._temporary)} | settings
         options = [f"-D{key}={value}" for key, value in given.items()]
-        command = [*java(self._temporary), "-cp", cluster.mapreduce_classpath, f"org.apache.hadoop.hbase.{name}"]
-        log = self._clusters.folder / "logs" / f"{name}.log"
-        return timed([*command, *options, *arguments], log, self._clusters.servers)
+        return self._program(cluster.mapreduce_classpath, name, [*options, *arguments])
 
-
-def java(temporary: Path) -> list[str]:
-    """The JVM of a rival."""
-    return [jars.java(), *JVM_FLAGS, f"-Xmx{HEAP}", f"-Djava.io.tmpdir={temporary}"]
+    def _program(self, classpath: str, name: str, arguments: Sequence[str], *, keep_output: bool = True) -> Timed:
+        flags = [*JVM_FLAGS, f"-Xmx{HEAP}", f"-Djava.io.tmpdir={self._temporary}"]
+        command = [jars.java(), *flags, "-cp", classpath, f"org.apache.hadoop.hbase.{name}", *arguments]
+        log = self._clusters.log(name)
+        return timed(command, log, self._clusters.servers, keep_output=keep_output)

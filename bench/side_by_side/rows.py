@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 from bench.side_by_side import data as data_sets
 from bench.side_by_side.clusters import Clusters
@@ -13,6 +15,17 @@ from bench.side_by_side.data import Data
 from bench.side_by_side.ours import Ours
 from bench.side_by_side.rivals import Rivals
 from bench.side_by_side.timing import Timed
+
+from walferry.errors import WalferryError
+from walferry.run.run import archive_folder
+
+
+class State(Enum):
+    """What a table of the target is, beside the source's."""
+
+    EQUAL = "equal"
+    SPOILED = "spoiled"
+    OTHER = "other"
 
 
 class Bench:
@@ -22,26 +35,76 @@ class Bench:
         self.clusters = clusters
         self.ours = Ours(clusters)
         self.rivals = Rivals(clusters)
-        self._size = size
+        self.size = size
         self._made: dict[int, Data] = {}
         self._numbers = count(1)
+        self._state: dict[str, State] = {}
 
     def data(self, cells: int) -> Data:
         """A data set of so many cells, scaled by the bench's size; a single cell stays one."""
-        wanted = cells if cells == 1 else max(1, round(cells * self._size))
+        wanted = cells if cells == 1 else max(1, round(cells * self.size))
         if wanted not in self._made:
             self._made[wanted] = data_sets.make(self.clusters, f"cells{wanted}", wanted)
         return self._made[wanted]
 
     def empty_target(self, data: Data) -> None:
-        """Truncate the target's table."""
+        """Make the target's table an empty one with the source's borders."""
         client = self.clusters.target_client
-        client.disable_table(data.table)
-        client.truncate_table(data.table)
+        if client.table_exists(data.table):
+            client.disable_table(data.table)
+            client.truncate_table(data.table)
+        else:
+            data_sets.create(client, data.table, data.rows)
+        self._state[data.table] = State.OTHER
+
+    def drop_target(self, data: Data) -> None:
+        """Drop the target's table, and what earlier copies left: a copy skips files that are there."""
+        client, root = self.clusters.target_client, self.clusters.target.address.root_path
+        if client.table_exists(data.table):
+            client.disable_table(data.table)
+            client.delete_table(data.table)
+        for snapshot in client.snapshots():
+            client.delete_snapshot(snapshot.name)
+        self.clusters.target_files.delete(archive_folder(root, data.table), recursive=True)
+        self._state[data.table] = State.OTHER
+
+    def fill_target(self, data: Data) -> None:
+        """Make the target's table a copy of the source's."""
+        if self._state.get(data.table) is not State.EQUAL:
+            self.drop_target(data)
+            self.export(data)
+            self.check_target(data, "ExportSnapshot")
+
+    def spoil_target(self, data: Data) -> None:
+        """Make the target's table a copy in which every thousandth row has another value."""
+        if self._state.get(data.table) is not State.SPOILED:
+            self.fill_target(data)
+            data_sets.change_rows(self.clusters.target_client, data)
+            self._state[data.table] = State.SPOILED
+
+    def export(self, data: Data) -> Timed:
+        """Take a snapshot, copy it by HBase's tool and open it; only the snapshot is not timed."""
+        client, snapshot = self.clusters.source_client, f"bench-{next(self._numbers)}"
+        client.snapshot(snapshot, data.table)
+        try:
+            return self.rivals.copy_and_open(data.table, snapshot)
+        finally:
+            client.delete_snapshot(snapshot)
+
+    def local_logs(self, data: Data) -> list[Path]:
+        """Copies of the data's logs on this machine."""
+        folder = self.clusters.folder / "logs-of" / data.table
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for path in data_sets.log_paths(self.clusters, data):
+                with (folder / Path(path).name.replace("%", "_")).open("wb") as copy:
+                    copy.writelines(self.clusters.source_files.read(path))
+        return sorted(folder.iterdir())
 
     def check_target(self, data: Data, who: str) -> None:
         """Raise WalferryError unless the target's table is what the source's is."""
         data_sets.check(self.clusters.target_client, data.table, data.digest, who)
+        self._state[data.table] = State.EQUAL
 
     def output(self) -> str:
         """A folder on HDFS that is not there yet."""
@@ -59,13 +122,13 @@ class Row:
     what: str
     cells: int
     goal: float
+    goal_without_startup: float | None
     ours: Work
     rivals: Mapping[str, Work]
-    prepare: Callable[[Bench, Data], None]
-    check: Callable[[Bench, Data, str], None]
-    goal_without_startup: float | None = None
-    most_rounds: int = field(default=99)
-    """for rows that take long"""
+    prepare: Callable[[Bench, Data], object]
+    check: Callable[[Bench, Data, str, Timed], None]
+    most_rounds: int = 99
+    """of a row that takes long"""
 
 
 def _replay(bench: Bench, data: Data, apply: str) -> Timed:
@@ -80,16 +143,67 @@ def _play_in_bulk(bench: Bench, data: Data) -> Timed:
     return bench.rivals.play_wal_in_bulk(data_sets.log_paths(bench.clusters, data), data.table, bench.output())
 
 
+def _same_cells(bench: Bench, data: Data, who: str, done: Timed) -> None:
+    bench.check_target(data, who)
+
+
+def _told_rows(bench: Bench, data: Data, who: str, done: Timed, differing: Callable[[Data], int]) -> None:
+    if int(done.output) != differing(data):
+        raise WalferryError(f"{who} found {done.output} differing rows in {data.table}, not {differing(data)}")
+
+
+def _decoded(bench: Bench, data: Data, who: str, done: Timed) -> None:
+    """Both end with an error unless they have read every file to its trailer."""
+
+
+def _many(bench: Bench, data: Data) -> list[Path]:
+    """The data's logs as often as makes about DECODED_BYTES, or once if it is the single cell."""
+    logs = bench.local_logs(data)
+    once = sum(log.stat().st_size for log in logs)
+    return logs * (1 if data.cells == 1 else max(1, round(bench.size * DECODED_BYTES / once)))
+
+
+DECODED_BYTES = 2_000_000_000
 _LIVE = {"WALPlayer, live": _play_live}
 _BULK = {"WALPlayer, bulk, and BulkLoadHFilesTool": _play_in_bulk}
+_COMPARE = {"HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output())}
 
 ROWS = (
     Row(
-        "replay-1.3m", "replay sealed WALs until visible", 1_300_000, 1.5,
-        partial(_replay, apply="auto"), _LIVE | _BULK, Bench.empty_target, Bench.check_target, 4,
+        "decode", "WALs of 2 GB in all to columns", 10_000_000, 20, None,
+        lambda bench, data: bench.ours.print_columns(_many(bench, data)),
+        {"WALPrettyPrinter -p": lambda bench, data: bench.rivals.print_wal(_many(bench, data))},
+        Bench.local_logs, _decoded,
     ),
     Row(
-        "rpc-1.3m", "the same by rpc", 1_300_000, 1.0,
-        partial(_replay, apply="rpc"), _LIVE, Bench.empty_target, Bench.check_target,
+        "replay-1.3m", "replay sealed WALs until visible", 1_300_000, 1.5, 4,
+        partial(_replay, apply="auto"), _LIVE | _BULK, Bench.empty_target, _same_cells,
+    ),
+    Row(
+        "rpc-1.3m", "the same by rpc", 1_300_000, 1.0, None,
+        partial(_replay, apply="rpc"), _LIVE, Bench.empty_target, _same_cells,
+    ),
+    Row(
+        "replay-10m", "replay sealed WALs until visible", 10_000_000, 3.5, 6,
+        partial(_replay, apply="auto"), _BULK, Bench.empty_target, _same_cells,
+    ),
+    Row(
+        "rpc-10m", "the same by rpc", 10_000_000, 1.3, 1.3,
+        partial(_replay, apply="rpc"), _LIVE, Bench.empty_target, _same_cells, most_rounds=2,
+    ),
+    Row(
+        "copy", "copy a snapshot and open it, checksums compared", 10_000_000, 1.5, 2,
+        lambda bench, data: bench.ours.copy_and_open(data),
+        {"ExportSnapshot and clone": Bench.export}, Bench.drop_target, _same_cells,
+    ),
+    Row(
+        "verify-equal", "compare two equal tables", 10_000_000, 3, 6,
+        lambda bench, data: bench.ours.compare(data), _COMPARE, Bench.fill_target,
+        partial(_told_rows, differing=lambda data: 0), most_rounds=2,
+    ),
+    Row(
+        "verify-differing", "find 0.1 % of rows that differ", 10_000_000, 5, 6,
+        lambda bench, data: bench.ours.compare(data), _COMPARE, Bench.spoil_target,
+        partial(_told_rows, differing=data_sets.changed_rows), most_rounds=2,
     ),
 )  # fmt: skip

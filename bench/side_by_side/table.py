@@ -29,6 +29,8 @@ class Result:
     name: str
     what: str
     size: str
+    megabytes: float
+    """of the logs"""
     walferry_s: float
     rival: str
     rival_s: float
@@ -37,7 +39,7 @@ class Result:
     walferry_startup_s: float
     rival_startup_s: float
     ratio_without_startup: float | None
-    """None: the whole took no longer than the start-up, by chance"""
+    """None: one of them took no longer than its start-up, by chance"""
     goal_without_startup: float | None
     walferry_cpu_s: float
     rival_cpu_s: float

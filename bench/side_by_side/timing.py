@@ -6,8 +6,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,16 @@ class Timed:
     cpu_seconds: float
     worker_bytes: int
     output: str
+    errors: str
+
+    def after(self, first: Timed) -> Timed:
+        """This command and the one before it as one."""
+        return replace(
+            self,
+            seconds=first.seconds + self.seconds,
+            cpu_seconds=first.cpu_seconds + self.cpu_seconds,
+            worker_bytes=max(first.worker_bytes, self.worker_bytes),
+        )
 
 
 class _Watch:
@@ -79,15 +89,16 @@ def timed(
     environment: Mapping[str, str] | None = None,
     *,
     keep_output: bool = True,
+    expected: Collection[int] = (0,),
 ) -> Timed:
-    """Run a command, its stderr appended to `log`. `servers`: pids of those that work for it.
+    """Run a command, its stderr written to `log`. `servers`: pids of those that work for it.
 
-    Raises WalferryError with the end of the log when it fails.
+    Raises WalferryError with the end of the log when its exit code is not one of `expected`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     serving = [psutil.Process(pid) for pid in servers]
     before = sum(map(cpu_of, serving))
-    with log.open("ab") as err:
+    with log.open("wb") as err:
         out = subprocess.PIPE if keep_output else subprocess.DEVNULL
         begun = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=err, env=os.environ | dict(environment or {}))
@@ -100,11 +111,13 @@ def timed(
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if process.returncode != 0:
+    if process.returncode not in expected:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise WalferryError(f"{' '.join(command)[-300:]} failed with {process.returncode}; the end of {log}:\n{tail}")
     cpu = watch.cpu_seconds + sum(map(cpu_of, serving)) - before
-    return Timed(seconds, cpu, watch.worker_bytes, (output or b"").decode(errors="replace"))
+    return Timed(
+        seconds, cpu, watch.worker_bytes, (output or b"").decode(errors="replace"), log.read_text(errors="replace")
+    )
 
 
 def _peak(pid: int) -> int:

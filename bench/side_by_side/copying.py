@@ -1,0 +1,20 @@
+"""Copy, clone and check a table whose snapshot is taken: what `walferry start` does then, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from walferry.ledger import Ledger
+from walferry.pipeline import Means, do
+from walferry.run.run import Run
+from walferry.spark.session import open_session
+
+if __name__ == "__main__":
+    run_id, table = sys.argv[1:]
+    with Ledger.open(os.environ["WALFERRY_LEDGER"], create=False) as book, Run(book, run_id) as run:
+        means = Means(spark=lambda: open_session(run_id), docs=Path(os.environ["WALFERRY_REPORTS"]))
+        do(run, "copy", table, means)
+        do(run, "clone", table, means)
+        do(run, "check_copy", "", means)
