@@ -15,6 +15,7 @@ import os
 import pickle
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
@@ -96,6 +97,8 @@ class BulkApplied:
     files: int
     bytes: int
     """of the loaded files"""
+    taken: int
+    """cells that were placed into the piece, as `InFile.placed` counts them"""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class InFile:
     cells: int
     """to be applied"""
     outranked: int
+    placed: Mapping[int, int]
+    """by piece, the cells that were placed into it: those of equal keys may be fewer by then"""
 
 
 def sample_rows(task: RowTask) -> list[tuple[str, bytes]]:
@@ -137,6 +142,8 @@ class Placed:
     """reads the files; tells what they hold, in their order"""
     apply: Callable[[int, str], BulkApplied]
     """loads one piece, named as in the log; several may run at once"""
+    close: Callable[[], None] = lambda: None
+    """to be called at the end"""
 
 
 def place_in_bulk(spark: SparkSession, task: BulkTask) -> Placed:
@@ -189,26 +196,26 @@ def place_here(task: BulkTask) -> Placed:
         return fan_out(None, read_file, files, what="read WALs", sizes=[file.length for file in files])
 
     def apply(piece: int, what: str) -> BulkApplied:
-        with pieces[piece] as waiting:
-            return _load_piece(task, piece, waiting.blocks(), task.rows.route)
+        return _load_piece(task, piece, pieces[piece].blocks(), task.rows.route)
 
-    return Placed(read, apply)
+    def close() -> None:
+        for piece in pieces:
+            piece.close()
+
+    return Placed(read, apply, close)
 
 
 class _Waiting:
     """Blocks of one piece that wait in a file of this machine."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the piece is done)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by its owner)
         self._known: list[tuple[bytes, bytes, bytes, int, int, int]] = []
         """family, first row, list of clusters; where its cells begin, where its numbers, and where these end"""
         self._end = 0
         self._adding = threading.Lock()
 
-    def __enter__(self) -> _Waiting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -278,7 +285,7 @@ def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None,
     yield from run.blocks()
     length = wal.length if complete else file.length
     report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
-    return InFile(FileIndex(report), run.cells, run.outranked)
+    return InFile(FileIndex(report), run.cells, run.outranked, run.placed)
 
 
 class _Run:
@@ -292,6 +299,7 @@ class _Run:
         self.bytes = 0
         self.cells = self.outranked = 0
         """of all runs of the file"""
+        self.placed: Counter[int] = Counter()
 
     def add(self, batch: EntryBatch, picked: np.ndarray) -> list[Refusal]:
         """Take the cells of entries of a batch; those of families that the target lacks are refused."""
@@ -346,6 +354,7 @@ class _Run:
                 continue
             for code in np.unique(family[begin:end][family[begin:end] >= 0]).tolist():
                 chosen = begin + np.flatnonzero(family[begin:end] == code)
+                self.placed[number] += len(chosen)
                 yield from _blocks(number, families[code], clusters, buffer, positions[chosen], numbers[chosen])
 
 
@@ -427,16 +436,17 @@ def _load_piece(task: BulkTask, piece: int, blocks: Iterator[_Block], route: Rou
     """Write and load the blocks of one piece, which come by family and first row."""
     table = task.rows.borders[piece][0]
     loader = Loader(route, table, f"{task.folder}/{piece}")
-    outranked_cells = 0
+    outranked_cells = taken = 0
     staged: list[Staged] = []
     for family, mine in groupby(blocks, key=itemgetter(0)):
         with _Merge(mine, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
             for clusters, cells in merge.by_clusters():
                 staged += loader.stage(family, clusters, task.formats[table][family], cells)
             outranked_cells += merge.outranked
+            taken += merge.taken
     loader.load(staged)
     return BulkApplied(
-        sum(file.cells for file in staged), outranked_cells, len(staged), sum(file.bytes for file in staged)
+        sum(file.cells for file in staged), outranked_cells, len(staged), sum(file.bytes for file in staged), taken
     )
 
 
@@ -469,7 +479,7 @@ class _Merge:
         self._lists: list[bytes] = []
         """of clusters, by number"""
         self._others: dict[int, _Spool] = {}
-        self.outranked = 0
+        self.outranked = self.taken = 0
 
     def __enter__(self) -> _Merge:
         return self
@@ -509,6 +519,7 @@ class _Merge:
                 waiting = [(rest, starts[:-1], ranks[below:])]
                 size, limit = len(rest), max(MERGE_BYTES, 2 * len(rest))
             waiting.append((cells, cell_starts(cells), numbers | self._number(clusters) << 1))
+            self.taken += len(numbers)
             size += len(cells)
         yield from self._kept(*_sorted(waiting))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -19,14 +20,26 @@ from pyspark.sql import SparkSession
 from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, place_here, place_in_bulk, sample_rows
 from walferry.apply.index import FileIndex
+from walferry.apply.outcomes import Refusal
 from walferry.clock import now_ms
+from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.hbase.descriptors import Family
 from walferry.ledger import Piece
+from walferry.ledger.batches import Change
+from walferry.refusals import RefusalKind
 from walferry.replay.batch import fence_of
 from walferry.replay.pieces import apply_pieces
 from walferry.replay.row_ranges import RowRange
-from walferry.replay.window_pieces import Found, WindowApplied, digest_of, found_in, is_small, kept_plan
+from walferry.replay.window_pieces import (
+    Found,
+    WindowApplied,
+    concerns,
+    digest_of,
+    found_in,
+    is_small,
+    kept_plan,
+)
 from walferry.run.run import Run
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import AT_ONCE_HERE
@@ -93,19 +106,24 @@ def apply_in_bulk(
     found = kept_plan(run, planned_from, fence)
     if found is None:
         ranges = _cut(run, AT_ONCE_HERE if session is None else workers(session), task)
-        placed = place(_bulk(run, task, ranges))
-        told = placed.read()
-        require_one_history([file.index for file in told])
-        found = _found(run, task, told, own, planned_from)
-        if found.refusals:
-            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), fence)
-        pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
-        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
+        left = None
     else:
-        ranges = [RowRange.model_validate_json(piece.plan) for piece in run.ledger.batches.pieces("rows")]
-        left = frozenset(piece.number for piece in run.ledger.batches.pieces("rows") if piece.state != "done")
-        placed = place(_bulk(run, replace(task, pieces=left), ranges))
-    loaded = _load(run, session, task, placed.apply, fence)
+        pieces = run.ledger.batches.pieces("rows")
+        ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
+        left = frozenset(piece.number for piece in pieces if piece.state != "done")
+    with closing(place(_bulk(run, replace(task, pieces=left), ranges))) as placed:
+        # Also by a process that continues: a file may have become unreadable.
+        told = placed.read()
+        refusals = _refusals(task, told, own)
+        if found is None or refusals:
+            require_one_history([file.index for file in told])
+            found = _found(run, task, told, own, planned_from)
+        if refusals:
+            return WindowApplied(0, 0, found.bytes, 0, 0, refusals, (), fence)
+        if left is None:
+            pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+            run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
+        loaded = _load(run, session, task, told, placed.apply, fence)
     WebHdfs(*_files_of(run)).delete(_folder(run), recursive=True)
     attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
     outranked = sum(piece.outranked for piece in loaded)
@@ -121,6 +139,18 @@ def apply_in_bulk(
         ranges=found.ranges,
         fence=fence,
     )
+
+
+def _refusals(task: RowTask, told: Sequence[InFile], own: int) -> tuple[Refusal, ...]:
+    """What cannot be applied of the window's files, the first `own`.
+
+    Raises DamagedInputError if one of the others cannot be read: what the target has of it counts too.
+    """
+    for file in told[own:]:
+        for refusal in file.index.report.refusals:
+            if refusal.kind is RefusalKind.DAMAGE and refusal.file not in task.cut_off:
+                raise DamagedInputError(refusal.reason, file=refusal.file, offset=refusal.start, reason=refusal.reason)
+    return tuple(r for file in told[:own] for r in file.index.report.refusals if concerns(r, task))
 
 
 def _found(run: Run, task: RowTask, told: Sequence[InFile], own: int, planned_from: str) -> Found:
@@ -200,8 +230,9 @@ def _load(
     run: Run,
     spark: SparkSession | None,
     task: RowTask,
+    told: Sequence[InFile],
     apply: Callable[[int, str], BulkApplied],
-    fence: Callable[..., None],
+    fence: Change,
 ) -> list[_Loaded]:
     pieces = run.ledger.batches.pieces("rows")
     outcomes = [_Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
@@ -212,6 +243,12 @@ def _load(
 
     def done(piece: Piece, applied: BulkApplied) -> None:
         task.route.guard(list(task.route.tables.values()))
+        placed = sum(file.placed.get(piece.number, 0) for file in told)
+        if applied.taken != placed:
+            raise WalferryError(
+                f"{piece.subject}: {placed} cells were read, but {applied.taken} came to be loaded; please report this",
+                piece=piece.number,
+            )
         outcome = _Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
         run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
         outcomes.append(outcome)

@@ -188,6 +188,39 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     assert content(target, two_tables) == here
 
 
+@pytest.mark.parametrize("way", ["bulk", "bulk by Spark"], indirect=True)
+def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_are_left(
+    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WALFERRY_PIECE_BYTES", "5000")
+    start = now()
+    for step in range(3):
+        edit(at_source, two_tables, step, size=1000)
+    run = open_replay(two_tables, (start, now()))
+    time.sleep(window_log.SKEW_MS / 1000)
+    finish, done = run.ledger.batches.finish, 0
+
+    def counted(*args: object) -> None:
+        nonlocal done
+        done += 1
+        if done == 3:
+            raise KeyboardInterrupt
+        finish(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.ledger.batches, "finish", counted)
+        with pytest.raises(KeyboardInterrupt):
+            replay_window(run, lambda: spark)
+    pieces = run.ledger.batches.pieces()
+    assert 2 == sum(piece.state == "done" for piece in pieces) < len(pieces) - 1
+    facts = replay_window(run, lambda: spark)
+    assert facts["pieces"] == len(pieces)
+    here = content(source, two_tables)
+    assert len(here) > 15
+    assert content(target, two_tables) == here
+
+
 @both_ways
 def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
     source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
