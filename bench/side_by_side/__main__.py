@@ -98,7 +98,7 @@ def measure(bench: Bench, row: Row, rounds: int) -> Result:
         rounds=rounds,
         walferry_all_s=seconds["walferry"],
         rival_all_s={name: seconds[name] for name in row.rivals},
-        worker_peak_mib=max(one.worker_bytes for one in times["walferry"]) >> 20,
+        walferry_peak_mib=max(one.python_bytes for one in times["walferry"]) >> 20,
         load_average=round(os.getloadavg()[0], 1),
     )
 

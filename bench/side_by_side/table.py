@@ -19,7 +19,7 @@ from rich.table import Table
 
 from walferry.embedded import jars
 
-_COLUMNS = ("row", "size", "walferry", "rival", "", "ratio", "goal", "without start-up", "goal", "processors", "worker")
+_COLUMNS = ("row", "size", "walferry", "rival", "", "ratio", "goal", "without start-up", "goal", "processors", "memory")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Result:
     rounds: int
     walferry_all_s: list[float]
     rival_all_s: dict[str, list[float]]
-    worker_peak_mib: int
+    walferry_peak_mib: int
+    """of the largest Python process: the command itself, or a worker of Spark"""
     load_average: float
 
 
@@ -94,7 +95,7 @@ def show(results: Sequence[Result]) -> None:
             f"{row.goal:g}", _number(row.ratio_without_startup),
             _number(row.goal_without_startup),
             f"{row.walferry_cpu_s:.0f} : {row.rival_cpu_s:.0f} s",
-            f"{row.worker_peak_mib} MiB" if row.worker_peak_mib else "",
+            f"{row.walferry_peak_mib} MiB" if row.walferry_peak_mib else "",
         )  # fmt: skip
     Console(width=180).print(table)
 

@@ -1,4 +1,4 @@
-"""Run a command to its end: how long it takes, and what its Spark workers hold at most."""
+"""Run a command to its end: how long it takes, and what its Python processes hold at most."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ import psutil
 from walferry.errors import WalferryError
 
 _LOOK_SECONDS = 0.25
-_WORKER = "pyspark.daemon"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What a command took. `worker_bytes`: the peak of the largest Python worker of Spark, 0 without one.
+    """What a command took. `python_bytes`: the peak of the largest of its Python processes.
 
     `cpu_seconds`: of all processors, by the command, all that it started, and the servers.
     """
 
     seconds: float
     cpu_seconds: float
-    worker_bytes: int
+    python_bytes: int
     output: str
     errors: str
 
@@ -37,7 +36,7 @@ class Timed:
             self,
             seconds=first.seconds + self.seconds,
             cpu_seconds=first.cpu_seconds + self.cpu_seconds,
-            worker_bytes=max(first.worker_bytes, self.worker_bytes),
+            python_bytes=max(first.python_bytes, self.python_bytes),
         )
 
 
@@ -45,7 +44,7 @@ class _Watch:
     """Looks at a process and all that it started, from a thread of its own, until it is stopped."""
 
     def __init__(self, pid: int) -> None:
-        self.worker_bytes = 0
+        self.python_bytes = 0
         self._cpu: dict[int, float] = {}
         self._pid = pid
         self._done = threading.Event()
@@ -70,9 +69,9 @@ class _Watch:
             for one in everybody:
                 try:
                     self._cpu[one.pid] = cpu_of(one)
-                    if _WORKER in " ".join(one.cmdline()):
-                        self.worker_bytes = max(self.worker_bytes, _peak(one.pid))
-                except (psutil.NoSuchProcess, FileNotFoundError):
+                    if "python" in Path(one.exe()).name:  # the name of a command is that of its script
+                        self.python_bytes = max(self.python_bytes, _peak(one.pid))
+                except (psutil.Error, FileNotFoundError):
                     continue
 
 
@@ -116,7 +115,7 @@ def timed(
         raise WalferryError(f"{' '.join(command)[-300:]} failed with {process.returncode}; the end of {log}:\n{tail}")
     cpu = watch.cpu_seconds + sum(map(cpu_of, serving)) - before
     return Timed(
-        seconds, cpu, watch.worker_bytes, (output or b"").decode(errors="replace"), log.read_text(errors="replace")
+        seconds, cpu, watch.python_bytes, (output or b"").decode(errors="replace"), log.read_text(errors="replace")
     )
 
 
