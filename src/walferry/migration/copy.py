@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry import snapshots
 from walferry.apply.region_events import store_file
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
@@ -27,15 +27,12 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
+from walferry.snapshots import HFILE, LINK, region_name
 from walferry.spark.clients import workers
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
 
-_HFILE = re.compile(r"^[0-9a-f]+(_SeqId_\d+_|_del)?$")
-_LINK = re.compile(
-    r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
-)
 _WAVE = 64
 _ASKING = 8
 """requests for checksums at a time"""
@@ -60,12 +57,7 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
 
 def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
-    path = f"{run.source_root}/.hbase-snapshot/{run.snapshot(table)}/data.manifest"
-    if run.source_files.status(path) is None:
-        message = f"the snapshot has no manifest {path}: was it deleted? Abort this run and start over"
-        raise WalferryError(message, table=table, file=path)
-    manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(run.source_files.read(path)))
-    return manifest
+    return snapshots.read_manifest(run.source_files, run.source_root, run.snapshot(table))
 
 
 def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
@@ -136,9 +128,9 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
         for file in family.store_files
     }
     for region, family, name in sorted(listed):
-        if _HFILE.match(name):
+        if HFILE.match(name):
             yield _copy_of(run, table, region, family, name)
-        elif link := _LINK.match(name):
+        elif link := LINK.match(name):
             namespace = link["namespace"] or "default"
             linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
             yield _copy_of(run, linked, link["region"], family, link["file"])
@@ -146,10 +138,10 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
             referenced, _, parent = name.rpartition(".")
             if not referenced:
                 raise _unknown_kind(table, name)
-            if _HFILE.match(referenced):
+            if HFILE.match(referenced):
                 if (parent, family, referenced) not in listed:  # the parent may have left the manifest already
                     yield _copy_of(run, table, parent, family, referenced)
-            elif link := _LINK.match(referenced):
+            elif link := LINK.match(referenced):
                 namespace = link["namespace"] or "default"
                 linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
                 yield _copy_of(run, linked, link["region"], family, link["file"])
@@ -163,17 +155,6 @@ def _unknown_kind(table: str, name: str) -> WalferryError:
         "compaction of the table, which rewrites the file, and start over",
         table=table, file=name,
     )  # fmt: skip
-
-
-def region_name(info: pb.RegionInfo) -> str:
-    """Encoded name of a region: MD5 over `table,start key,region id` (RegionInfo.encodeRegionName)."""
-    from hashlib import md5
-
-    table = info.table_name.qualifier
-    if info.table_name.namespace != b"default":
-        table = info.table_name.namespace + b":" + table
-    name = b",".join((table, info.start_key, str(info.region_id).encode()))
-    return md5(name, usedforsecurity=False).hexdigest()
 
 
 def _copy_of(run: Run, table: str, region: str, family: str, file: str) -> FileCopy:

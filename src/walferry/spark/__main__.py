@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from packaging.requirements import Requirement
 
+import pyspark_hbase_snapshot
 import pyspark_hbase_wal
 from walferry.errors import UsageError
 
@@ -135,7 +136,8 @@ def contents() -> Iterator[tuple[Path, str]]:
         for path, inside in files_of(name):
             if "tests" not in Path(inside).parts and path.suffix not in NOT_RUN:
                 yield path, inside
-    for folder in (Path(__file__).parents[1], Path(str(pyspark_hbase_wal.__file__)).parent):
+    sources = [Path(str(module.__file__)).parent for module in (pyspark_hbase_wal, pyspark_hbase_snapshot)]
+    for folder in (Path(__file__).parents[1], *sources):
         # Not from the distribution's file list: a checkout has none. Numba's cache beside the sources is included.
         yield from ((path, f"{folder.name}/{path.relative_to(folder)}") for path in folder.rglob("*") if path.is_file())
 

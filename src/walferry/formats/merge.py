@@ -1,0 +1,107 @@
+"""The cells of several store files as one, in the order of a store, some whole rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+
+import numpy as np
+
+from walferry.formats.cells import CellIndex, Int64s
+from walferry.formats.hfile import StoredCells
+from walferry.formats.order import count_below, store_order, winners
+
+
+def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
+    """The cells of store files, oldest file first, that each give theirs in order: whole rows, in order.
+
+    Of cells with equal keys (all but value and tags) only one is given, as by HBase: that of the highest sequence
+    number, of equal ones that of the newest file. Holds of each file what it gives at once, and a whole row.
+    """
+    sources = [_Source(iter(file)) for file in files]
+    for source in sources:
+        source.read()
+    while sources:
+        bound = min((source.last_row for source in sources if not source.ended), default=None)
+        found = [part for source in sources for part in source.take_below(bound)]
+        if found:
+            yield _in_order(found)
+        if bound is None:
+            return
+        for source in sources:
+            if not source.ended and source.last_row == bound:
+                source.read()
+        sources = [source for source in sources if source.pending]
+
+
+class _Source:
+    """A file's cells that have been read and not been given out."""
+
+    def __init__(self, batches: Iterator[StoredCells]) -> None:
+        self._batches = batches
+        self.pending: list[StoredCells] = []
+        self.last_row = b""
+        self.ended = False
+
+    def read(self) -> None:
+        found = next(self._batches, None)
+        if found is None:
+            self.ended = True
+        else:
+            self.pending.append(found)
+            self.last_row = found.cells.row(len(found) - 1)
+
+    def take_below(self, row: bytes | None) -> list[StoredCells]:
+        if row is None:
+            taken, self.pending = self.pending, []
+            return taken
+        taken, kept = [], []
+        for part in self.pending:
+            below = count_below(part.cells.buffer, part.cells.position, row)
+            if below:
+                taken.append(part.part(0, below))
+            if below < len(part):
+                kept.append(part.part(below, len(part)))
+        self.pending = kept
+        return taken
+
+
+def _in_order(parts: list[StoredCells]) -> CellIndex:
+    cells, sequence = (parts[0].cells, parts[0].sequence) if len(parts) == 1 else _joined(parts)
+    order = None
+    if len(parts) > 1:
+        order = store_order(cells.buffer, cells.position, sequence)
+    position = cells.position if order is None else cells.position[order]
+    first = winners(cells.buffer, position)
+    if order is None:
+        return cells if first.all() else _picked(cells, np.flatnonzero(first))
+    return _picked(cells, order[first])
+
+
+def _picked(cells: CellIndex, numbers: Int64s) -> CellIndex:
+    columns = (getattr(cells, spec.name) for spec in fields(cells) if spec.name != "buffer")
+    return CellIndex(cells.buffer, *(column[numbers] for column in columns))
+
+
+def _joined(parts: list[StoredCells]) -> tuple[CellIndex, Int64s]:
+    """All parts in one buffer, without what lies around them."""
+    spans = []
+    for part in parts:
+        cells = part.cells
+        ends = (cells.value_start[-1] + cells.value_length[-1], cells.tags_start[-1] + cells.tags_length[-1])
+        spans.append((int(cells.position[0]) + 4, int(max(ends))))
+    borders = np.cumsum([0, *(stop - start for start, stop in spans)])
+    buffer = np.concatenate([part.cells.buffer[slice(*span)] for part, span in zip(parts, spans, strict=True)])
+    columns = {}
+    for spec in fields(CellIndex):
+        if spec.name != "buffer":
+            moves = spec.name == "position" or spec.name.endswith("_start")
+            columns[spec.name] = np.concatenate(
+                [
+                    getattr(part.cells, spec.name) + (border - start if moves else 0)
+                    for part, (start, _), (border, _) in zip(parts, spans, pairwise(borders), strict=True)
+                ]
+            )
+    columns["type"] = columns["type"].astype(np.uint8)
+    return replace(parts[0].cells, buffer=buffer, **columns), np.concatenate([part.sequence for part in parts])

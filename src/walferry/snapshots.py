@@ -1,0 +1,152 @@
+"""Snapshots as files: their manifest, and which store files have the cells of each region.
+
+A store file in a manifest is an HFile; a link to one of another table or region (`[ns=]table=region-hfile`), as clones
+have; or a reference to the half of one of these that a split or merge left (`file.region`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import md5
+
+from walferry.errors import UnreadableInputError, WalferryError
+from walferry.formats.hfile import HFile
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import table_text
+from walferry.storage import FileSystem
+
+HFILE = re.compile(r"^[0-9a-f]+(_SeqId_(?P<sequence>\d+)_|_del)?$")
+LINK = re.compile(
+    r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
+)
+
+
+@dataclass(frozen=True)
+class StoreFile:
+    """A store file of a snapshot, or the rows of it that a reference has: from `start` to before `stop` (b"": all)."""
+
+    family: bytes
+    name: str
+    """as in the manifest"""
+    paths: tuple[str, ...]
+    """where it may be"""
+    size: int
+    """as the manifest says; 0 if it does not"""
+    start: bytes = b""
+    stop: bytes = b""
+
+    def sequence(self, file: HFile) -> int:
+        """The greatest sequence number of its cells: newer files have greater ones."""
+        if (bulk := self.bulk_sequence) is not None:
+            return bulk
+        return int.from_bytes(file.info.get(b"MAX_SEQ_ID_KEY", b""), "big")
+
+    @property
+    def bulk_sequence(self) -> int | None:
+        """The sequence number of all its cells, if it was bulk-loaded."""
+        match = HFILE.match(self.paths[0].rpartition("/")[2])
+        return int(match["sequence"]) if match and match["sequence"] else None
+
+    def open(self, files: FileSystem) -> HFile:
+        """Open it wherever it is now. Raises FileNotFoundError that names the first place."""
+
+        def read_at(offset: int, length: int) -> bytes:
+            if not length:
+                return b""
+            for path in self.paths:
+                try:
+                    return b"".join(files.read(path, offset, length))
+                except FileNotFoundError:
+                    continue  # files move from data/ to archive/ at any time
+            raise FileNotFoundError(self.paths[0])
+
+        for path in self.paths:
+            status = files.status(path)
+            if status is not None:
+                return HFile(read_at, status.length, path)
+        raise FileNotFoundError(self.paths[0])
+
+
+@dataclass(frozen=True)
+class SnapshotRegion:
+    """A region of a snapshot: rows from `start` to before `end` (b"": no border), and its store files."""
+
+    name: str
+    start: bytes
+    end: bytes
+    files: tuple[StoreFile, ...]
+
+
+def read_manifest(files: FileSystem, root: str, name: str) -> pb.SnapshotDataManifest:
+    """The manifest of a snapshot below HBase's root folder. Raises WalferryError (fact `file`) if it has none."""
+    path = f"{root}/.hbase-snapshot/{name}/data.manifest"
+    if files.status(path) is None:
+        raise WalferryError(f"the snapshot has no manifest {path}: was it deleted?", file=path)
+    manifest: pb.SnapshotDataManifest = pb.SnapshotDataManifest.FromString(b"".join(files.read(path)))
+    return manifest
+
+
+def read_info(files: FileSystem, root: str, name: str) -> pb.SnapshotDescription:
+    """What a snapshot says of itself."""
+    content = b"".join(files.read(f"{root}/.hbase-snapshot/{name}/.snapshotinfo"))
+    info: pb.SnapshotDescription = pb.SnapshotDescription.FromString(content)
+    return info
+
+
+def regions_of(root: str, manifest: pb.SnapshotDataManifest) -> list[SnapshotRegion]:
+    """A snapshot's regions by their first row. Raises UnreadableInputError for a store file of an unknown kind.
+
+    Parents of a split, whose daughters are in the snapshot too, are left out.
+    """
+    table = table_text(manifest.table_schema.table_name)
+    regions = [
+        SnapshotRegion(
+            region_name(region.region_info),
+            region.region_info.start_key,
+            region.region_info.end_key,
+            tuple(
+                _store_file(root, table, region_name(region.region_info), family.family_name, file)
+                for family in region.family_files
+                for file in family.store_files
+            ),
+        )
+        for region in manifest.region_manifests
+        if not (region.region_info.offline and region.region_info.split)
+    ]
+    return sorted(regions, key=lambda region: region.start)
+
+
+def region_name(info: pb.RegionInfo) -> str:
+    """Encoded name of a region: MD5 over `table,start key,region id` (RegionInfo.encodeRegionName)."""
+    table = info.table_name.qualifier
+    if info.table_name.namespace != b"default":
+        table = info.table_name.namespace + b":" + table
+    name = b",".join((table, info.start_key, str(info.region_id).encode()))
+    return md5(name, usedforsecurity=False).hexdigest()
+
+
+def _store_file(
+    root: str, table: str, region: str, family: bytes, file: pb.SnapshotRegionManifest.StoreFile
+) -> StoreFile:
+    name = file.name
+    start = stop = b""
+    if file.HasField("reference"):
+        name, _, region = name.rpartition(".")
+        row = _split_row(file.reference.splitkey)
+        start, stop = (row, b"") if file.reference.range == pb.Reference.TOP else (b"", row)
+    if link := LINK.match(name):
+        table = f"{link['namespace']}:{link['table']}" if link["namespace"] else link["table"]
+        region, name = link["region"], link["file"]
+    elif not HFILE.match(name):
+        raise UnreadableInputError(
+            f"store file {file.name} of {table} is of a kind that walferry does not know",
+            file=file.name, offset=0, reason="its name is none of a store file's",
+        )  # fmt: skip
+    namespace, _, plain = table.rpartition(":")
+    inside = f"data/{namespace or 'default'}/{plain}/{region}/{family.decode()}/{name}"
+    return StoreFile(family, file.name, (f"{root}/{inside}", f"{root}/archive/{inside}"), file.file_size, start, stop)
+
+
+def _split_row(key: bytes) -> bytes:
+    return key[2 : 2 + int.from_bytes(key[:2], "big")]

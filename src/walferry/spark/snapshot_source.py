@@ -1,0 +1,297 @@
+"""The batch data source `hbase_snapshot`: a table's snapshot as a DataFrame, read without its region servers.
+
+    spark.read.format("hbase_snapshot").option("snapshot", "orders-1").load("webhdfs://namenode:9870/hbase")
+
+The path is HBase's root folder, or one that a snapshot was exported to: local, webhdfs://host:port/path, or a plain
+path with the option `webhdfs`. A row of the frame is a cell, CELL_SCHEMA. Options:
+
+    snapshot          its name
+    raw               false (default): what a scan would show. true: all cells that are stored, markers too
+    versions          of each column, without `raw`: a number (default 1), or all that the family keeps
+    at                without `raw`: the moment, in milliseconds since the epoch, at which TTLs are judged; default:
+                      when the snapshot was taken
+    columns           only these, "family" or "family:qualifier", separated by commas
+    start_row, stop_row  only start_row <= row < stop_row, in hexadecimal digits
+    from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`: of what is visible
+    fields            which of CELL_SCHEMA's columns to make, separated by commas: what is left out costs nothing
+    partition_bytes   a region with more bytes of store files is read in several partitions; default: 256 MiB
+    webhdfs, user     as of the source `hbase_wal`
+
+Rows are whole within a partition. MOB families, encrypted files, and families with NEW_VERSION_BEHAVIOR without `raw`,
+are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from walferry.errors import UnreadableInputError, UsageError
+from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column
+from walferry.formats.hfile import HFile, StoredCells
+from walferry.formats.merge import merged
+from walferry.formats.resolve import FamilyRules, Fate, resolve
+from walferry.hbase.descriptors import TableDescriptor
+from walferry.snapshots import SnapshotRegion, StoreFile, read_info, read_manifest, regions_of
+from walferry.storage import FileSystem, open_file_system
+
+OPTIONS = {
+    "path", "snapshot", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
+    "partition_bytes", "webhdfs", "user",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SnapshotQuery:
+    """The validated options of one read."""
+
+    root: str
+    snapshot: str
+    raw: bool = False
+    versions: int | None = 1
+    """None: all"""
+    at_ms: int | None = None
+    columns: Mapping[bytes, frozenset[bytes] | None] | None = None
+    """by family: qualifiers, None for all"""
+    start_row: bytes = b""
+    stop_row: bytes = b""
+    start_ms: int | None = None
+    stop_ms: int | None = None
+    fields: tuple[str, ...] = tuple(CELL_SCHEMA.names)
+    partition_bytes: int = 256 << 20
+    user: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SnapshotQuery:
+        """From Spark's options, whose names are case-insensitive. Raises UsageError that names the option."""
+        given = {name.lower(): value.strip() for name, value in options.items()}
+        unknown = sorted(given.keys() - OPTIONS)
+        if unknown:
+            raise UsageError(f"hbase_snapshot has no option {unknown[0]}; it has {', '.join(sorted(OPTIONS))}")
+        root = given.get("path", "").rstrip("/")
+        if not root or not given.get("snapshot"):
+            raise UsageError("hbase_snapshot needs HBase's root folder, load(path), and the option snapshot")
+        if "webhdfs" in given and "://" not in root:
+            scheme, _, address = given["webhdfs"].rpartition("://")
+            root = f"{'swebhdfs' if scheme == 'https' else 'webhdfs'}://{address.rstrip('/')}/{root.lstrip('/')}"
+        fields = tuple(_names(given["fields"])) if "fields" in given else tuple(CELL_SCHEMA.names)
+        strange = [name for name in fields if name not in CELL_SCHEMA.names]
+        if strange or not fields:
+            raise UsageError(f"hbase_snapshot: fields can be {', '.join(CELL_SCHEMA.names)}; not {strange}")
+        if given.get("raw", "false").lower() not in ("true", "false"):
+            raise UsageError(f"hbase_snapshot: raw is {given['raw']!r}; it can be true or false")
+        return cls(
+            root=root,
+            snapshot=given["snapshot"],
+            raw=given.get("raw", "false").lower() == "true",
+            versions=None if given.get("versions") == "all" else _number(given, "versions", 1),
+            at_ms=_number(given, "at"),
+            columns=_columns(given["columns"]) if "columns" in given else None,
+            start_row=_row(given, "start_row"),
+            stop_row=_row(given, "stop_row"),
+            start_ms=_number(given, "from"),
+            stop_ms=_number(given, "to"),
+            fields=fields,
+            partition_bytes=_number(given, "partition_bytes") or 256 << 20,
+            user=given.get("user"),
+        )
+
+    def open(self) -> tuple[FileSystem, str]:
+        """The file system of the root folder, and its path there."""
+        return open_file_system(self.root, user=self.user)
+
+    def wants_family(self, family: bytes) -> bool:
+        """Whether cells of a family are asked for."""
+        return self.columns is None or family in self.columns
+
+    def wants_file(self, file: HFile) -> bool:
+        """Whether a file of a family that is asked for can matter.
+
+        By times only in raw reads: a marker, or a newer version, of another time hides what is asked for.
+        """
+        if not self.raw or file.time_range is None:
+            return True
+        least, greatest = file.time_range
+        return (self.stop_ms is None or least < self.stop_ms) and (self.start_ms is None or greatest >= self.start_ms)
+
+    def select(self, cells: CellIndex, rules: Mapping[bytes, FamilyRules], at_ms: int) -> npt.NDArray[np.bool_]:
+        """Which cells of whole rows are asked for."""
+        if self.raw:
+            chosen = np.ones(len(cells), np.bool_)
+        else:
+            chosen = resolve(cells, rules, at_ms) == Fate.VISIBLE
+        if self.start_ms is not None:
+            chosen &= cells.timestamp >= self.start_ms
+        if self.stop_ms is not None:
+            chosen &= cells.timestamp < self.stop_ms
+        if self.columns is not None and any(wanted is not None for wanted in self.columns.values()):
+            families = binary_column(cells.buffer, cells.family_start, cells.family_length)
+            qualifiers = binary_column(cells.buffer, cells.qualifier_start, cells.qualifier_length)
+            for family, wanted in self.columns.items():
+                if wanted is not None:
+                    held = pc.is_in(qualifiers, pa.array(sorted(wanted), pa.binary()))
+                    other = pc.not_equal(families, pa.scalar(family, pa.binary()))
+                    chosen &= pc.or_(held, other).to_numpy(zero_copy_only=False)
+        return chosen
+
+
+class HBaseSnapshotDataSource(DataSource):
+    """`spark.read.format("hbase_snapshot")`: see the module's docstring."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "hbase_snapshot"
+
+    def schema(self) -> StructType:
+        query = SnapshotQuery.parse(self.options)
+        return from_arrow_schema(pa.schema([CELL_SCHEMA.field(name) for name in query.fields]))
+
+    def reader(self, schema: StructType) -> HBaseSnapshotReader:
+        return HBaseSnapshotReader(SnapshotQuery.parse(self.options))
+
+
+@dataclass
+class SnapshotPartition(InputPartition):
+    """Rows of a region of a snapshot, resolved at `at_ms`."""
+
+    region: SnapshotRegion
+    rules: Mapping[bytes, FamilyRules]
+    at_ms: int
+
+
+class HBaseSnapshotReader(DataSourceReader):
+    """Reads the manifest on the driver, and each region in a task of its own."""
+
+    def __init__(self, query: SnapshotQuery) -> None:
+        self.query = query
+
+    def partitions(self) -> Sequence[SnapshotPartition]:
+        query = self.query
+        files, root = query.open()
+        manifest = read_manifest(files, root, query.snapshot)
+        rules = self._rules(TableDescriptor(manifest.table_schema))
+        at_ms = query.at_ms
+        if at_ms is None:
+            at_ms = read_info(files, root, query.snapshot).creation_time
+        found = []
+        for region in regions_of(root, manifest):
+            start, end = _common(region.start, region.end, query.start_row, query.stop_row)
+            if end and start >= end:
+                continue
+            asked = tuple(file for file in region.files if query.wants_family(file.family))
+            if not asked:
+                continue
+            cut = replace(region, start=start, end=end, files=asked)
+            borders = [start, *self._rows_inside(files, cut), end]
+            found += [SnapshotPartition(replace(cut, start=a, end=b), rules, at_ms) for a, b in pairwise(borders)]
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SnapshotPartition):
+            return  # Spark adds one partition of its own when `partitions` is empty
+        files, _ = self.query.open()
+        region = partition.region
+        opened = [(file, file.open(files)) for file in region.files]
+        wanted = [(file, hfile) for file, hfile in opened if self.query.wants_file(hfile)]
+        wanted.sort(key=lambda pair: pair[0].sequence(pair[1]))
+        for cells in merged([_cells(file, hfile, region) for file, hfile in wanted]):
+            chosen = self.query.select(cells, partition.rules, partition.at_ms)
+            if chosen.any():
+                yield _to_arrow(cells, np.flatnonzero(chosen), self.query.fields)
+
+    def _rules(self, table: TableDescriptor) -> dict[bytes, FamilyRules]:
+        """The retention rules of the families that are asked for, for as many versions as are."""
+        asked = self.query.columns or {}
+        unknown = sorted(asked.keys() - {name.encode() for name in table.families})
+        if unknown:
+            raise UsageError(f"hbase_snapshot: {table.name} has no family {unknown[0].decode('utf-8', 'replace')}")
+        most = self.query.versions
+        rules = {}
+        for name, family in table.families.items():
+            if not self.query.wants_family(name.encode()):
+                continue
+            if family.is_mob or (family.new_version_behavior and not self.query.raw):
+                what = "IS_MOB" if family.is_mob else "NEW_VERSION_BEHAVIOR"
+                raise UnreadableInputError(
+                    f"hbase_snapshot: family {name} of {table.name} has {what}, which is not supported",
+                    file=self.query.snapshot, offset=0, reason=what,
+                )  # fmt: skip
+            kept = family.max_versions if most is None else min(most, family.max_versions)
+            rules[name.encode()] = FamilyRules(kept, min(kept, family.min_versions), family.ttl_ms)
+        return rules
+
+    def _rows_inside(self, files: FileSystem, region: SnapshotRegion) -> list[bytes]:
+        """Rows that cut a big region, by the index of its biggest file."""
+        parts = -(-sum(file.size for file in region.files) // self.query.partition_bytes)
+        if parts < 2:
+            return []
+        biggest = max(region.files, key=lambda file: file.size).open(files)
+        return [
+            row for row in biggest.rows_between(parts) if row > region.start and (not region.end or row < region.end)
+        ]
+
+
+def _cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
+    start, stop = _common(file.start, file.stop, region.start, region.end)
+    if stop and start >= stop:
+        return
+    number = file.bulk_sequence
+    for found in hfile.batches(start, stop):
+        yield found if number is None else replace(found, sequence=np.full(len(found), number, np.int64))
+
+
+def _common(start: bytes, stop: bytes, other_start: bytes, other_stop: bytes) -> tuple[bytes, bytes]:
+    """The rows that two ranges have in common; b"" as a stop is no border."""
+    return max(start, other_start), min(stop, other_stop) if stop and other_stop else stop or other_stop
+
+
+def _to_arrow(cells: CellIndex, chosen: npt.NDArray[np.int64], names: Sequence[str]) -> pa.RecordBatch:
+    columns = []
+    for name in names:
+        if name == "timestamp":
+            columns.append(pa.array(cells.timestamp[chosen]))
+        elif name == "type":
+            columns.append(pa.array(cells.type[chosen].astype(np.int16)))
+        else:
+            starts, lengths = getattr(cells, f"{name}_start"), getattr(cells, f"{name}_length")
+            columns.append(binary_column(cells.buffer, starts[chosen], lengths[chosen]))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([CELL_SCHEMA.field(name) for name in names]))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _columns(text: str) -> dict[bytes, frozenset[bytes] | None]:
+    found: dict[bytes, frozenset[bytes] | None] = {}
+    for name in _names(text):
+        family, separator, qualifier = name.encode().partition(b":")
+        before = found.get(family, frozenset())
+        found[family] = before | {qualifier} if separator and before is not None else None
+    return found
+
+
+def _number(given: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+    try:
+        number = int(given[name]) if name in given else default
+    except ValueError:
+        number = -1
+    if number is not None and number < (name in ("versions", "partition_bytes")):
+        raise UsageError(f"hbase_snapshot: {name} is {given[name]!r}, which is no such number")
+    return number
+
+
+def _row(given: Mapping[str, str], name: str) -> bytes:
+    try:
+        return bytes.fromhex(given.get(name, ""))
+    except ValueError:
+        raise UsageError(f"hbase_snapshot: {name} is {given[name]!r}, but must be hexadecimal digits") from None
