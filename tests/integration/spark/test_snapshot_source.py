@@ -1,0 +1,87 @@
+"""The data source `hbase_snapshot` on snapshots of a real cluster, against what another client reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.moves import fill, unique, visible
+from walferry.embedded.cluster import Cluster
+from walferry.hbase import mutate
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def here(source: Cluster) -> Iterator[HBaseClient]:
+    with HBaseClient(source.address) as client:
+        yield client
+
+
+def read(spark: SparkSession, cluster: Cluster, snapshot: str, **options: object) -> list[Any]:
+    """As `visible` gives a table."""
+    reader = spark.read.format("hbase_snapshot").option("snapshot", snapshot)
+    reader = reader.option("webhdfs", cluster.address.webhdfs).option("versions", "all")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    found: dict[tuple[bytes, bytes], list[tuple[bytes, int]]] = {}
+    for cell in reader.load(str(urlsplit(cluster.address.rootdir).path)).collect():
+        column = bytes(cell.row), bytes(cell.family) + b":" + bytes(cell.qualifier)
+        found.setdefault(column, []).append((bytes(cell.value), cell.timestamp))
+    return [(row, column, cells) for (row, column), cells in sorted(found.items())]
+
+
+def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows_them(
+    source: Cluster, here: HBaseClient, spark: SparkSession
+) -> None:
+    table = unique()
+    f = {"VERSIONS": "3", "COMPRESSION": "GZ", "DATA_BLOCK_ENCODING": "FAST_DIFF"}
+    here.create_table(table, {"f": f, "g": {"VERSIONS": "1", "DATA_BLOCK_ENCODING": "DIFF"}}, [b"r10"])
+    here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
+    for turn in range(4):
+        for family in (b"f", b"g"):
+            rows = range(turn, 20)
+            here.put(table, [Cell(b"r%02d" % n, family, b"q", b"v%d-%d" % (turn, n), 10 + turn) for n in rows])
+        here.put(table, [Cell(b"r05", b"f", b"tie", b"t%d" % turn, 7)])
+        here.flush_table(table)
+    here.mutate(table, [mutate.delete_column(b"r06", b"f", b"q", 12)])
+    here.mutate(table, [mutate.delete_family(b"r07", b"f", 11), mutate.delete_version(b"r15", b"g", b"q", 13)])
+    here.snapshot(f"s{table}", table)
+    try:
+        seen = visible(source, table)
+        assert len(seen) > 40
+        assert read(spark, source, f"s{table}") == seen
+        assert read(spark, source, f"s{table}", partition_bytes=1) == seen
+        assert read(spark, source, f"s{table}", columns="f:tie") == [x for x in seen if x[1] == b"f:tie"]
+        some = read(spark, source, f"s{table}", start_row=b"r03".hex(), stop_row=b"r12".hex())
+        assert some == [x for x in seen if b"r03" <= x[0] < b"r12"]
+    finally:
+        here.delete_snapshot(f"s{table}")
+
+
+def test_references_of_a_split_and_links_of_a_clone_are_followed(
+    source: Cluster, here: HBaseClient, spark: SparkSession
+) -> None:
+    table, clone = unique(), unique("clone")
+    here.create_table(table, {"f": {}})
+    here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
+    fill(here, table)
+    here.flush_table(table)
+    here.split_region(here.regions(table)[0], b"r10")
+    here.snapshot(f"s{table}", table)
+    here.clone_snapshot(f"s{table}", clone)
+    here.snapshot(f"s{clone}", clone)
+    try:
+        seen = visible(source, table)
+        assert len(seen) == 20
+        assert read(spark, source, f"s{table}") == seen
+        assert read(spark, source, f"s{clone}") == seen
+    finally:
+        here.delete_snapshot(f"s{clone}")
+        here.delete_snapshot(f"s{table}")
