@@ -70,6 +70,8 @@ def bulk_faults(run: Run) -> list[str]:
         for family in table.families.values():
             if family.new_version_behavior:
                 faults.append(f"{pair.target}:{family.name} has NEW_VERSION_BEHAVIOR: the order of its edits counts")
+            if "ENCRYPTION" in family.attributes:
+                faults.append(f"{pair.target}:{family.name} is encrypted; HFiles are written as they are")
             if family.is_mob:
                 faults.append(f"{pair.target}:{family.name} keeps large values in MOB files")
         if any(name.lower().startswith("coprocessor$") for name in table.attributes):
