@@ -35,16 +35,17 @@ ROWS = [b"%c%d" % (letter, number) for letter in b"bmt" for number in range(4)]
 TTL_MS = 4_000
 
 
+@pytest.mark.parametrize("way", ["rpc", "bulk"])
 @pytest.mark.parametrize("servers", BACK, indirect=True)
 def test_windows_into_an_older_version_keep_order_deletes_tags_and_timestamps(
-    source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, source: Cluster, target: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window_log, "SKEW_MS", 300)
     table = unique()
     with HBaseClient(source.address) as here, HBaseClient(target.address) as there:
         for client in (here, there):
             client.create_table(table, FAMILIES, [b"m"])
-        here.modify_table(here.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
+            client.modify_table(client.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
         edges = [moment()]
         for step in range(2):
             write(here, table, step)
@@ -52,7 +53,7 @@ def test_windows_into_an_older_version_keep_order_deletes_tags_and_timestamps(
         time.sleep(0.5)
         with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
             for begin, end in [(edges[1], edges[2]), (edges[0], edges[1])]:  # the later one first
-                spec = make_spec(source, target, [table], window={"from": iso(begin), "to": iso(end)})
+                spec = make_spec(source, target, [table], window={"from": iso(begin), "to": iso(end)}, apply=way)
                 spec = spec.model_copy(update={"name": "replay"})
                 with Run(ledger, open_window(ledger, spec, "tester").run_id) as run:
                     replay_window(run, spark)

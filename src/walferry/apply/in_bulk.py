@@ -537,7 +537,9 @@ class _Merge:
             if number == 0:
                 yield buffer, mine
             else:
-                self._others.setdefault(number, _Spool()).add(_taken(buffer, mine)[0])
+                if number not in self._others:
+                    self._others[number] = _Spool()
+                self._others[number].add(_taken(buffer, mine)[0])
 
 
 class _Spool:
