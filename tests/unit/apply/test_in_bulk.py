@@ -51,8 +51,9 @@ class Edit(NamedTuple):
 
 
 EDITS = st.builds(
-    Edit, st.sampled_from([b"a", b"ab", b"m", b"z"]), st.sampled_from([b"f", b"g"]), st.sampled_from([b"", b"q"]),
-    st.integers(1, 3), st.sampled_from(CellType), st.booleans(), st.sampled_from([0, 0, 0, 7]), st.integers(0, 2),
+    Edit, st.sampled_from([b"a", b"ab", b"m"]), st.sampled_from([b"f", b"g"]), st.sampled_from([b"", b"q"]),
+    st.integers(1, 3), st.sampled_from([CellType.PUT] * 5 + list(CellType)), st.booleans(),
+    st.sampled_from([0, 0, 0, 7]), st.integers(0, 2),
 ).map(lambda edit: edit._replace(qualifier=b"") if edit.type in OF_FAMILY else edit)  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def task_of(edits: list[Edit], borders: list[bytes], families: tuple[bytes, ...]
 
 
 @given(
-    st.lists(EDITS, max_size=60).map(
+    st.lists(EDITS, min_size=20, max_size=60).map(
         lambda edits: [edit._replace(sequence=n, value=b"%d" % n) for n, edit in enumerate(edits, 1)]
     ),
     st.sets(st.sampled_from([b"ab", b"b", b"m"])),
