@@ -24,9 +24,11 @@ def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
         source.read()
     while sources:
         bound = min((source.last_row for source in sources if not source.ended), default=None)
-        found = [part for source in sources for part in source.take_below(bound)]
-        if found:
-            yield _in_order(found)
+        found = [parts for source in sources if (parts := source.take_below(bound))]
+        if len(found) == 1:
+            yield from map(_distinct, _whole_rows(found[0]))
+        elif found:
+            yield _in_order([part for parts in found for part in parts])
         if bound is None:
             return
         for source in sources:
@@ -67,16 +69,37 @@ class _Source:
         return taken
 
 
+def _whole_rows(parts: Sequence[StoredCells]) -> Iterator[StoredCells]:
+    """Parts of one file that follow each other, cut between rows: only what two of them have of one row is copied."""
+    row: list[StoredCells] = []
+    """what has been seen of the last row"""
+    for part in parts:
+        begin = count_below(part.cells.buffer, part.cells.position, row[0].cells.row(0) + b"\0") if row else 0
+        if begin:
+            row.append(part.part(0, begin))
+        if begin == len(part):
+            continue
+        if row:
+            yield _joined(row)
+        end = count_below(part.cells.buffer, part.cells.position, part.cells.row(len(part) - 1))
+        if end > begin:
+            yield part.part(begin, end)
+        row = [part.part(max(begin, end), len(part))]
+    if row:
+        yield _joined(row)
+
+
+def _distinct(part: StoredCells) -> CellIndex:
+    """The cells of one file without those whose key the one before them has."""
+    first = winners(part.cells.buffer, part.cells.position)
+    return part.cells if first.all() else _picked(part.cells, np.flatnonzero(first))
+
+
 def _in_order(parts: list[StoredCells]) -> CellIndex:
-    cells, sequence = (parts[0].cells, parts[0].sequence) if len(parts) == 1 else _joined(parts)
-    order = None
-    if len(parts) > 1:
-        order = store_order(cells.buffer, cells.position, sequence)
-    position = cells.position if order is None else cells.position[order]
-    first = winners(cells.buffer, position)
-    if order is None:
-        return cells if first.all() else _picked(cells, np.flatnonzero(first))
-    return _picked(cells, order[first])
+    cells = _joined(parts)
+    buffer = cells.cells.buffer
+    order = store_order(buffer, cells.cells.position, cells.sequence)
+    return _picked(cells.cells, order[winners(buffer, cells.cells.position[order])])
 
 
 def _picked(cells: CellIndex, numbers: Int64s) -> CellIndex:
@@ -84,8 +107,10 @@ def _picked(cells: CellIndex, numbers: Int64s) -> CellIndex:
     return CellIndex(cells.buffer, *(column[numbers] for column in columns))
 
 
-def _joined(parts: list[StoredCells]) -> tuple[CellIndex, Int64s]:
+def _joined(parts: Sequence[StoredCells]) -> StoredCells:
     """All parts in one buffer, without what lies around them."""
+    if len(parts) == 1:
+        return parts[0]
     spans = []
     for part in parts:
         cells = part.cells
@@ -104,4 +129,5 @@ def _joined(parts: list[StoredCells]) -> tuple[CellIndex, Int64s]:
                 ]
             )
     columns["type"] = columns["type"].astype(np.uint8)
-    return replace(parts[0].cells, buffer=buffer, **columns), np.concatenate([part.sequence for part in parts])
+    cells = replace(parts[0].cells, buffer=buffer, **columns)
+    return StoredCells(cells, np.concatenate([part.sequence for part in parts]))
