@@ -83,7 +83,8 @@ def _hfile(run: Bytes) -> None:
     stepped_over(run, positions[winners(run, positions)])
     count_below(run, positions, b"r")
     cell_lengths(run, positions)
-    data = b"".join(hfile_chunks([(run, positions)], StoreFormat(), 1, Written()))
+    for encoding in ("FAST_DIFF", "ROW_INDEX_V1", "NONE"):
+        data = b"".join(hfile_chunks([(run, positions)], StoreFormat(encoding=encoding), 1, Written()))
     for stored in of_bytes(data, "warm-up").batches():
         as_run(stored.cells)
 

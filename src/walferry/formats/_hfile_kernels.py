@@ -43,8 +43,8 @@ REASONS = {
     BAD_ENCODED_SIZE: "the block says another plain length than its encoded cells have",
 }
 
-PREFIX, DIFF, FAST_DIFF = 2, 3, 4
-"""DataBlockEncoding's ids of those that `unencode` takes"""
+PREFIX, DIFF, FAST_DIFF, ROW_INDEX = 2, 3, 4, 7
+"""DataBlockEncoding's ids; `unencode` takes the first three"""
 FIELDS = CELL_FIELDS + 1
 SEQUENCE = CELL_FIELDS
 _TAGS = 0

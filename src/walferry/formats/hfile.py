@@ -49,7 +49,12 @@ _HEADER = struct.Struct(">8siiqBii")
 _DATA, _ENCODED = b"DATABLK*", b"DATABLKE"
 _ROOT_INDEX, _INDEX, _LEAF_INDEX = b"IDXROOT2", b"IDXINTE2", b"IDXLEAF2"
 _FILE_INFO = b"FILEINF2"
-_ENCODINGS = {b"PREFIX": kernels.PREFIX, b"DIFF": kernels.DIFF, b"FAST_DIFF": kernels.FAST_DIFF, b"ROW_INDEX_V1": 7}
+_ENCODINGS = {
+    b"PREFIX": kernels.PREFIX,
+    b"DIFF": kernels.DIFF,
+    b"FAST_DIFF": kernels.FAST_DIFF,
+    b"ROW_INDEX_V1": kernels.ROW_INDEX,
+}
 _CHECKSUMS: dict[int, Callable[[memoryview], int]] = {1: zlib.crc32, 2: crc32c.crc32c}
 """by HBase's ChecksumType; 0 is none"""
 _TAG_NAMES = 127

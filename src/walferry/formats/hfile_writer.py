@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 import cramjam
 import crc32c
 import numpy as np
-import zstandard
 
 from walferry.formats import _hfile_write_kernels as kernels
+from walferry.formats._hfile_encode_kernels import MOST_MORE_BYTES, encode, index_rows
+from walferry.formats._hfile_kernels import DIFF, FAST_DIFF, PREFIX, ROW_INDEX
 from walferry.formats._order_kernels import compare_keys
 from walferry.formats.cells import Bytes, Int64s
 from walferry.formats.proto import hbase_pb2 as pb
@@ -33,14 +34,20 @@ BLOOM_BYTES = 128 << 10
 """io.storefile.bloom.block.size, of one chunk"""
 BLOOM_ERROR = 0.01
 """io.storefile.bloom.error.rate"""
+ENCODINGS = {"NONE": 0, "PREFIX": PREFIX, "DIFF": DIFF, "FAST_DIFF": FAST_DIFF, "ROW_INDEX_V1": ROW_INDEX}
+BLOOMS = ("NONE", "ROW", "ROWCOL")
 _MOST_BLOCKS = 4096
+_CHUNK_BYTES = 1 << 16
+"""of a block that is compressed, at a time: decompressors have room for 256 KiB (io.compression.codec.*.buffersize)"""
+_LEAST_CELL = 23
+"""bytes of a cell without row, family, qualifier, value and tags"""
 _TRAILER_BYTES = 4096
 _VERSION = bytes([3, 0, 0, 3])
 """minor and major version"""
 _CRC32C = 2
 _MURMUR = 1
 _HEADER = struct.Struct(">8siiqBii")
-_DATA, _LEAF, _BLOOM = b"DATABLK*", b"IDXLEAF2", b"BLMFBLK2"
+_DATA, _ENCODED, _LEAF, _BLOOM = b"DATABLK*", b"DATABLKE", b"IDXLEAF2", b"BLMFBLK2"
 _ROOT, _INFO, _BLOOM_META, _TRAILER = b"IDXROOT2", b"FILEINF2", b"BLMFMET2", b'TRABLK"$'
 _COMPARATOR = "org.apache.hadoop.hbase.KeyValue$KVComparator"
 _COLUMN_COMPARATOR = b"org.apache.hadoop.hbase.CellComparatorImpl"
@@ -49,17 +56,15 @@ _LATEST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class StoreFormat:
-    """How a family's files are written: its BLOCKSIZE, COMPRESSION and BLOOMFILTER."""
+    """How a family's files are written: its BLOCKSIZE, COMPRESSION, DATA_BLOCK_ENCODING and BLOOMFILTER."""
 
     block_bytes: int = 65536
     compression: str = "NONE"
+    """one of COMPRESSIONS"""
+    encoding: str = "NONE"
+    """one of ENCODINGS"""
     bloom: str = "ROW"
-    """NONE, ROW or ROWCOL"""
-
-    @property
-    def is_written(self) -> bool:
-        """Whether this can be written as it is."""
-        return self.compression in _COMPRESSORS and self.bloom in ("NONE", "ROW", "ROWCOL")
+    """one of BLOOMS"""
 
 
 @dataclass
@@ -196,7 +201,7 @@ class _Writer:
             entry_count=self._written.cells,
             num_data_index_levels=levels,
             first_data_block_offset=0,
-            last_data_block_offset=self._previous[_DATA],
+            last_data_block_offset=self._previous[_DATA if self._format.encoding == "NONE" else _ENCODED],
             comparator_class_name=_COMPARATOR,
             compression_codec=ALGORITHMS.index(self._format.compression),
         ).SerializeToString()
@@ -228,13 +233,27 @@ class _Writer:
         for begin, end in blocks.tolist():
             cells = begin + _HEADER.size
             key = bytes(data[cells + 8 : cells + 8 + int.from_bytes(data[cells : cells + 4], "big")])
-            if self._format.compression == "NONE":
+            if self._format.encoding != "NONE":
+                self._put(_ENCODED, self._encoded(cells, end), self._leaf, key)
+            elif self._format.compression == "NONE":
                 block = data[begin : end + _sums(end - begin)]
                 self._seal(block, _DATA, end - cells, end - cells, self._leaf, key)
             else:
                 self._put(_DATA, data[cells:end], self._leaf, key)
             if self._leaf.size >= INDEX_BLOCK_BYTES:
                 self._put_leaf()
+
+    def _encoded(self, begin: int, end: int) -> bytes:
+        """The payload of an encoded block of the cells laid there."""
+        code, plain = ENCODINGS[self._format.encoding], end - begin
+        if code == ROW_INDEX:
+            rows = np.empty(plain // _LEAST_CELL + 1, np.int32)
+            count = index_rows(self._out, begin, end, rows)
+            index = np.concatenate([[count], rows[:count], [plain]]).astype(">i4")
+            return b"".join((struct.pack(">h", code), self._out[begin:end].data, index.tobytes()))
+        out = np.empty(plain + (plain // _LEAST_CELL + 1) * MOST_MORE_BYTES, np.uint8)
+        size = encode(code, self._out, begin, end, out)
+        return struct.pack(">hi", code, plain) + out[:size].tobytes()
 
     def _put_leaf(self) -> None:
         leaf, self._leaf = self._leaf, _Index()
@@ -292,6 +311,8 @@ class _Writer:
             b"hfile.LASTKEY": last_key,
             b"hfile.MAX_TAGS_LEN": struct.pack(">i", int(stats[kernels.TAGS_BYTES])),
         }
+        if self._format.encoding != "NONE":
+            info[b"DATA_BLOCK_ENCODING"] = self._format.encoding.encode()
         if self._filter is not None:
             info |= {b"BLOOM_FILTER_TYPE": self._format.bloom.encode(), b"LAST_BLOOM_KEY": self._filter.last_key}
         pairs = [pb.BytesBytesPair(first=name, second=value) for name, value in sorted(info.items())]
@@ -412,12 +433,14 @@ def _vlong(value: int) -> bytes:
     return struct.pack(">b", -112 - size) + value.to_bytes(size, "big")
 
 
-def _in_blocks(compress: Callable[[bytes | memoryview], bytes]) -> Callable[[bytes | memoryview], bytes]:
-    """As Hadoop's BlockCompressorStream does: one block of one chunk."""
+def _in_blocks(compress: Callable[[memoryview], bytes]) -> Callable[[bytes | memoryview], bytes]:
+    """As Hadoop's BlockCompressorStream does: one block, in chunks that fit into a decompressor's buffer."""
 
     def compressed(data: bytes | memoryview) -> bytes:
-        chunk = compress(data)
-        return struct.pack(">ii", len(data), len(chunk)) + chunk
+        view = memoryview(data)
+        chunks = [compress(view[at : at + _CHUNK_BYTES]) for at in range(0, len(view), _CHUNK_BYTES)]
+        parts = (part for chunk in chunks for part in (struct.pack(">i", len(chunk)), chunk))
+        return b"".join((struct.pack(">i", len(view)), *parts))
 
     return compressed
 
@@ -427,5 +450,6 @@ _COMPRESSORS: Mapping[str, Callable[[bytes | memoryview], bytes | memoryview]] =
     "GZ": lambda data: gzip.compress(data, 6, mtime=0),
     "SNAPPY": _in_blocks(lambda data: bytes(cramjam.snappy.compress_raw(data))),
     "LZ4": _in_blocks(lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False))),
-    "ZSTD": _in_blocks(lambda data: zstandard.ZstdCompressor().compress(data)),
 }
+# ZSTD is not among them: how a block looks depends on the codec that the cluster has chosen for it.
+COMPRESSIONS = tuple(_COMPRESSORS)

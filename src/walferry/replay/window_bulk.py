@@ -23,7 +23,7 @@ from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
 from walferry.clock import now_ms
 from walferry.errors import DamagedInputError, WalferryError
-from walferry.formats.hfile_writer import StoreFormat
+from walferry.formats.hfile_writer import BLOOMS, COMPRESSIONS, ENCODINGS, StoreFormat
 from walferry.hbase.descriptors import Family
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
@@ -194,15 +194,17 @@ def _bulk(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
 
 def _format(family: Family) -> StoreFormat:
     """As the family says, as far as it can be written; its next compaction does the rest."""
-    usual = StoreFormat()
-    told = StoreFormat(
-        int(family.attributes.get("BLOCKSIZE", usual.block_bytes)),
-        family.compression,
-        family.attributes.get("BLOOMFILTER", usual.bloom).upper(),
+
+    def known(name: str, usual: str, values: Collection[str]) -> str:
+        value = family.attributes.get(name, usual).upper()
+        return value if value in values else "NONE"
+
+    return StoreFormat(
+        int(family.attributes.get("BLOCKSIZE", StoreFormat.block_bytes)),
+        known("COMPRESSION", "NONE", COMPRESSIONS),
+        known("DATA_BLOCK_ENCODING", "NONE", ENCODINGS),
+        known("BLOOMFILTER", "ROW", BLOOMS),
     )
-    compression = told.compression if replace(told, bloom="NONE").is_written else "NONE"
-    bloom = told.bloom if replace(told, compression="NONE").is_written else "NONE"
-    return replace(told, compression=compression, bloom=bloom)
 
 
 def _cut(run: Run, at_once: int, task: RowTask) -> list[RowRange]:

@@ -33,8 +33,10 @@ PRINTER = "org.apache.hadoop.hbase.io.hfile.HFilePrettyPrinter"
 ROWS = [b"row%03d" % number for number in range(300)]
 FORMATS = {
     "plain": StoreFormat(),
-    "columns": StoreFormat(block_bytes=700, compression="GZ", bloom="ROWCOL"),
-    "no-bloom": StoreFormat(block_bytes=700, bloom="NONE"),
+    "fast-diff": StoreFormat(700, "GZ", "FAST_DIFF", "ROWCOL"),
+    "diff": StoreFormat(700, encoding="DIFF", bloom="NONE"),
+    "prefix": StoreFormat(700, encoding="PREFIX"),
+    "row-index": StoreFormat(700, encoding="ROW_INDEX_V1"),
 }
 
 

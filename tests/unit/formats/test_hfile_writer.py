@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from walferry.formats import hfile_writer
 from walferry.formats.cells import Bytes, CellType, Int64s, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile import of_bytes
-from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.hfile_writer import COMPRESSIONS, ENCODINGS, StoreFormat, Written, hfile_chunks
 from walferry.formats.order import store_order, winners
 
-CODECS = ["NONE", "GZ", "SNAPPY", "LZ4", "ZSTD"]
 CELLS = st.builds(
-    encode_cell, st.binary(max_size=12), st.just(b"f"), st.binary(max_size=5), st.integers(0, 5),
+    encode_cell, st.binary(max_size=12), st.just(b"f"), st.binary(max_size=5),
+    st.integers(0, 5) | st.integers(0, 2**63 - 1),
     st.sampled_from(CellType), st.binary(max_size=40) | st.just(b"v" * 3000),
     st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=9)), max_size=2),
 )  # fmt: skip
@@ -52,14 +52,20 @@ def read_back(data: bytes) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("codec", "encoding"), [*((codec, "NONE") for codec in COMPRESSIONS), *(("NONE", name) for name in ENCODINGS)]
+)
 @given(
     cells=st.lists(CELLS, min_size=1, max_size=60), bloom=st.sampled_from(["NONE", "ROW", "ROWCOL"]),
     block=st.sampled_from([1, 200, 65536]), cut=st.integers(0, 60),
 )  # fmt: skip
-def test_cells_are_read_as_they_were_written(codec: str, cells: list[bytes], bloom: str, block: int, cut: int) -> None:
+def test_cells_are_read_as_they_were_written(
+    codec: str, encoding: str, cells: list[bytes], bloom: str, block: int, cut: int
+) -> None:
     buffer, positions = sorted_cells(cells)
-    data, written = file_of([(buffer, positions[:cut]), (buffer, positions[cut:])], StoreFormat(block, codec, bloom))
+    data, written = file_of(
+        [(buffer, positions[:cut]), (buffer, positions[cut:])], StoreFormat(block, codec, encoding, bloom)
+    )
     expected = told(buffer, positions)
     assert read_back(data) == expected
     assert (written.cells, written.size) == (len(positions), len(data))
