@@ -64,6 +64,13 @@ class Ours:
                 finally:
                     do(run, "release", "", means)
 
+    def count_snapshot(self, snapshot: str) -> Timed:
+        """A Spark job over the source `hbase_snapshot`; `output` is the number of cells."""
+        source = self._clusters.source.address
+        assert source.webhdfs is not None
+        root = f"webhdfs://{source.webhdfs.rpartition('//')[2]}{source.root_path}"
+        return self._run(self._folder(), [sys.executable, "-m", "bench.side_by_side.counting", root, snapshot])
+
     def compare(self, data: Data) -> Timed:
         """`walferry verify`; `output` is the number of rows that differ."""
         folder = self._folder()

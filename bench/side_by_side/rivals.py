@@ -83,6 +83,14 @@ class Rivals:
         both = syncing.after(hashing)
         return replace(both, output=str(int(counters.get("ROWSWITHDIFFS", 0))))
 
+    def count_rows(self, table: str) -> Timed:
+        """RowCounter; `output` is the number of rows."""
+        done = self._job(self._clusters.source, "mapreduce.RowCounter", _SCANS, [table])
+        counted = re.search(r"^\s+ROWS=(\d+)$", done.errors, re.MULTILINE)
+        if counted is None:
+            raise WalferryError("RowCounter told no number of rows")
+        return replace(done, output=counted[1])
+
     def _inputs(self, paths: Sequence[str]) -> str:
         return _SEPARATOR.join(f"{self._clusters.source_hdfs}{path}" for path in paths)
 

@@ -39,6 +39,7 @@ class Bench:
         self._made: dict[int, Data] = {}
         self._numbers = count(1)
         self._state: dict[str, State] = {}
+        self._snapshots: set[str] = set()
 
     def data(self, cells: int) -> Data:
         """A data set of so many cells, scaled by the bench's size; a single cell stays one."""
@@ -90,6 +91,14 @@ class Bench:
             return self.rivals.copy_and_open(data.table, snapshot)
         finally:
             client.delete_snapshot(snapshot)
+
+    def snapshot(self, data: Data) -> str:
+        """A snapshot of the source's table; taken once."""
+        name = f"bench-of-{data.table}"
+        if name not in self._snapshots:
+            self.clusters.source_client.snapshot(name, data.table)
+            self._snapshots.add(name)
+        return name
 
     def local_logs(self, data: Data) -> list[Path]:
         """Copies of the data's logs on this machine."""
@@ -152,6 +161,12 @@ def _told_rows(bench: Bench, data: Data, who: str, done: Timed, differing: Calla
         raise WalferryError(f"{who} found {done.output} differing rows in {data.table}, not {differing(data)}")
 
 
+def _counted(bench: Bench, data: Data, who: str, done: Timed) -> None:
+    expected = data.cells if who == "walferry" else data.rows
+    if int(done.output) != expected:
+        raise WalferryError(f"{who} counted {done.output} in {data.table}, not {expected}")
+
+
 def _decoded(bench: Bench, data: Data, who: str, done: Timed) -> None:
     """Both end with an error unless they have read every file to its trailer."""
 
@@ -205,5 +220,11 @@ ROWS = (
         "verify-differing", "find 0.1 % of rows that differ", 10_000_000, 5, 6,
         lambda bench, data: bench.ours.compare(data), _COMPARE, Bench.spoil_target,
         partial(_told_rows, differing=data_sets.changed_rows), most_rounds=2,
+    ),
+    Row(
+        "snapshot-count", "count a snapshot as a DataFrame, and take the newest timestamp", 10_000_000, 5, None,
+        lambda bench, data: bench.ours.count_snapshot(bench.snapshot(data)),
+        {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)},
+        Bench.snapshot, _counted,
     ),
 )  # fmt: skip

@@ -1,0 +1,22 @@
+"""A snapshot as a DataFrame: count its cells and take the newest timestamp, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import functions as F
+
+from walferry.spark.session import open_session
+
+
+def main(root: str, snapshot: str) -> None:
+    """Print the number of cells that a scan of the snapshot would show."""
+    session = open_session("bench")
+    frame = session.read.format("hbase_snapshot").option("snapshot", snapshot).option("fields", "timestamp").load(root)
+    (found,) = frame.agg(F.count("*"), F.max("timestamp")).collect()
+    assert found[1] > 0
+    print(found[0])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
