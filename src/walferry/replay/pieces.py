@@ -59,7 +59,7 @@ def apply_pieces(
         done,
         at_once=AT_ONCE_HERE if context is None else max(1, context.defaultParallelism),
         may_begin=lambda: not is_paused(run),
-        cancel=(lambda: None) if context is None else context.cancelAllJobs,
+        cancel=None if context is None else context.cancelAllJobs,
     )
 
 
@@ -70,43 +70,47 @@ def run_pieces(
     *,
     at_once: int,
     may_begin: Callable[[], bool],
-    cancel: Callable[[], None],
+    cancel: Callable[[], None] | None,
 ) -> None:
     """Apply pieces, `at_once` at a time; those of one subject one after the other, by number.
 
     `begin` and `done` are called in this thread, what `begin` returns in another. While `may_begin` is False, what runs
     goes on and nothing else begins. After an error nothing else begins either: what runs is waited for and recorded,
-    then the first error is raised. `cancel` is called when this thread is interrupted: it ends what runs.
+    then the first error is raised. `cancel` is called when this thread is interrupted: it ends what runs. Without one,
+    what runs is not waited for then: its next request fails, because the leases are given back.
     """
     waiting = [(chain[0].number, chain) for chain in _chains(pieces)]
     heapq.heapify(waiting)
     running: dict[Future[Result], list[Piece]] = {}
     failure: Exception | None = None
-    with ThreadPoolExecutor(at_once, thread_name_prefix="piece") as pool:
-        try:
-            while running or (waiting and failure is None):
-                while waiting and failure is None and len(running) < at_once and may_begin():
-                    chain = heapq.heappop(waiting)[1]
-                    try:
-                        running[pool.submit(begin(chain[0]))] = chain
-                    except Exception as error:
-                        failure = error
-                if not running:
-                    time.sleep(POLL_SECONDS)
-                for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
-                    chain = running.pop(future)
-                    try:
-                        done(chain[0], future.result())
-                    except Exception as error:
-                        if failure is not None:
-                            log.warning("%s failed too: %s", chain[0].subject, error)
-                        failure = failure or error
-                    else:
-                        if chain[1:]:
-                            heapq.heappush(waiting, (chain[1].number, chain[1:]))
-        except BaseException:
+    pool = ThreadPoolExecutor(at_once, thread_name_prefix="piece")
+    try:
+        while running or (waiting and failure is None):
+            while waiting and failure is None and len(running) < at_once and may_begin():
+                chain = heapq.heappop(waiting)[1]
+                try:
+                    running[pool.submit(begin(chain[0]))] = chain
+                except Exception as error:
+                    failure = error
+            if not running:
+                time.sleep(POLL_SECONDS)
+            for future in wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done:
+                chain = running.pop(future)
+                try:
+                    done(chain[0], future.result())
+                except Exception as error:
+                    if failure is not None:
+                        log.warning("%s failed too: %s", chain[0].subject, error)
+                    failure = failure or error
+                else:
+                    if chain[1:]:
+                        heapq.heappush(waiting, (chain[1].number, chain[1:]))
+    except BaseException:
+        if cancel is not None:
             cancel()
-            raise
+        pool.shutdown(wait=cancel is not None, cancel_futures=True)
+        raise
+    pool.shutdown()
     if failure is not None:
         raise failure
 

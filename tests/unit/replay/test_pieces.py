@@ -113,6 +113,22 @@ def test_an_interrupted_process_ends_what_runs() -> None:
     assert recorded.cancelled
 
 
+def test_an_interrupted_process_does_not_wait_for_what_it_cannot_end() -> None:
+    ended = threading.Event()
+
+    def interrupt(piece: Piece, result: int) -> None:
+        raise KeyboardInterrupt
+
+    recorded = Recorded(lambda piece: 0 if piece.number else int(ended.wait(60)))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_pieces(PIECES, recorded.begin, interrupt, at_once=2, may_begin=lambda: True, cancel=None)
+        assert not ended.is_set()
+        assert recorded.begun == [0, 1]
+    finally:
+        ended.set()
+
+
 def test_while_the_run_is_paused_what_runs_goes_on_and_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded()
 
