@@ -53,9 +53,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return way
 
 
-both_ways = pytest.mark.parametrize("way", ["rpc", "bulk by Spark"], indirect=True)
-
-
 @pytest.fixture
 def open_replay(source: Cluster, target: Cluster, ledger: Ledger, way: str) -> Iterator[Replay]:
     """Opens the run of a window of one table."""
@@ -143,10 +140,9 @@ def test_windows_converge_in_whatever_order_and_however_often_they_run(
     assert content(target, two_tables) == here
 
 
-@both_ways
 def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch, way: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 19))
     # A compaction after moves drops markers, and the source then shows older puts that come after them.
@@ -179,7 +175,7 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
             replay_window(run, lambda: spark)
     pieces = run.ledger.batches.pieces()
     assert sum(piece.state == "done" for piece in pieces) == 2
-    assert {piece.kind for piece in pieces} == ({"rows", "group"} if way == "rpc" else {"rows"})
+    assert {piece.kind for piece in pieces} == {"rows", "group"}
     replay_window(open_replay(two_tables, older), lambda: spark)
     facts = replay_window(run, lambda: spark)
     assert facts["repeated"] == 0, "edits of the older window went over those of pieces that were done"
@@ -221,7 +217,7 @@ def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_
     assert content(target, two_tables) == here
 
 
-@both_ways
+@pytest.mark.parametrize("way", ["rpc", "bulk by Spark"], indirect=True)
 def test_a_window_with_a_split_in_it_ends_with_the_later_of_equal_puts(
     source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession
 ) -> None:
