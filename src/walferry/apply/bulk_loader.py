@@ -25,7 +25,7 @@ from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.order import count_below
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region
-from walferry.hbase.errors import RemoteError
+from walferry.hbase.errors import RegionNotServedError, RemoteError
 from walferry.spark.clients import shared_client
 from walferry.storage import FileSystem, WebHdfs
 
@@ -33,6 +33,15 @@ log = logging.getLogger(__name__)
 
 Cells = Iterator[tuple[Bytes, Int64s]]
 """sorted cells: a buffer, and where each begins in it"""
+
+
+def staging_folder(root: str, table: str) -> str:
+    """Where files for a target table wait to be loaded: on the file system of HBase's root, for a region to move them.
+
+    Whoever has the lease on the table removes it before anything else: what an earlier holder asked for late finds no
+    file.
+    """
+    return f"{root.rstrip('/')}/staging/walferry/{table.replace(':', '=')}"
 
 
 @dataclass(frozen=True)
@@ -74,61 +83,60 @@ class Loader:
         self._files.delete(self.folder, recursive=True)
 
     def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[Staged]:
-        """Write the cells of one family and origin, a file for each region that has some."""
-        regions = self._client.regions(self._target)
-        staged = []
-        for region, mine in _by_region(regions, cells):
-            path = self._path()
-            written = Written()
-            self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
-            staged.append(
-                Staged(
-                    region.encoded, family, clusters, format, path, written.first_row, written.last_row, written.cells,
-                    written.size,
-                )
-            )  # fmt: skip
-        return staged
+        """Write the cells of one family and origin, a file for each region that has some.
+
+        Raises TransientError if no region holds some of them at the moment.
+        """
+        return self._stage(self._client.regions(self._target), family, clusters, format, cells)
 
     def load(self, staged: Sequence[Staged]) -> None:
         """Have the regions take all files, wherever they are by now; returns once they have.
 
-        Raises TransientError when attempts run out, and RemoteError for what no attempt can change.
+        Raises TransientError when attempts run out, or when it stays unknown whether files were loaded, and RemoteError
+        for what no attempt can change. None of the files can be loaded any more then.
         """
         left = list(staged)
-        limits = self.route.limits
-        for attempt in range(1, limits.attempts + 1):
-            left = self._load_once(left, last=attempt == limits.attempts)
+        for attempt in range(1, self.route.limits.attempts + 1):
+            left = self._load_once(left)
             if not left:
                 self._files.delete(self.folder, recursive=True)
                 return
             time.sleep(min(2.0**attempt / 4, 8.0))
         raise TransientError(
-            f"{len(left)} HFiles, the first {left[0].path}, were not taken by {self._target} in {limits.attempts} "
-            "attempts; do its regions move or split all the time?", table=self._target,
+            f"{len(left)} HFiles, the first {left[0].path}, were not taken by {self._target} in {attempt} attempts; "
+            "are its regions served, or do they move and split all the time?", table=self._target,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ one attempt
 
-    def _load_once(self, staged: Sequence[Staged], *, last: bool) -> list[Staged]:
+    def _load_once(self, staged: Sequence[Staged]) -> list[Staged]:
         """Try each file once; returns those that are left."""
         left: list[Staged] = []
-        placed = [part for file in staged for part in self._placed(file)]
+        unknown: list[Staged] = []
+        now = self._client.regions(self._target)
+        placed = [part for file in staged for part in self._placed(file, now)]
         placed.sort(key=attrgetter("region", "clusters"))
-        regions = {region.encoded: region for region in self._client.regions(self._target)}
+        regions = {region.encoded: region for region in now}
         for (encoded, clusters), group in groupby(placed, key=attrgetter("region", "clusters")):
             files = list(group)
-            region = regions.get(encoded)
-            try:
-                taken = region is not None and self._request(region, clusters, files)
-            except TransientError as error:
-                if last:
-                    raise
-                log.warning("region %s of %s: %s", encoded, self._target, error)
-                left += self._not_taken(files) if error.facts.get("sent", True) else files
+            self.route.guard({self._target})  # a lost lease ends all, not only this region
+            if encoded in {file.region for file in unknown}:
+                left += files  # nothing else goes to a region while it may still be loading
                 continue
+            try:
+                taken = self._request(regions[encoded], clusters, files)
+            except RegionNotServedError as error:
+                log.warning("region %s of %s: %s", encoded, self._target, error)
+                taken = False
+            except TransientError as error:
+                log.warning("region %s of %s: %s", encoded, self._target, error)
+                if error.facts.get("sent", True):
+                    unknown += files
+                    continue
+                taken = False
             if not taken:
                 left += files
-        return left
+        return left + self._not_taken(unknown)
 
     def _request(self, region: Region, clusters: bytes, files: Sequence[Staged]) -> bool:
         rows = {self._target: (min(file.first_row for file in files), max(file.last_row for file in files))}
@@ -158,39 +166,75 @@ class Loader:
         return loaded
 
     def _not_taken(self, files: Sequence[Staged]) -> list[Staged]:
-        """After a request with an unknown outcome: the files that it has not taken, and no longer can."""
+        """After requests with unknown outcomes: the files that they have not taken, and no longer can.
+
+        Raises TransientError for a file that is gone but in no store: who repeats the piece writes it again.
+        """
+        if not files:
+            return []
         time.sleep(self.route.limits.settle_seconds)
-        left = []
+        left, gone = [], []
         for file in files:
             path = self._path()
             self._files.mkdirs(path.rpartition("/")[0])
             try:
                 self._files.rename(file.path, path)
             except FileNotFoundError:
+                gone.append(file)
                 continue
             left.append(replace(file, path=path))
-        if left and len(left) < len(files):
-            # The request was just taking them: the rest of it fails, or what is left is loaded again.
-            log.warning("%s took %d of %d HFiles of a request", self._target, len(files) - len(left), len(files))
+        lost = [file for file in gone if not self._in_store(file)]
+        if lost:
+            raise TransientError(
+                f"it is unknown whether {self._target} loaded {lost[0].path}: it is gone, and no store has it",
+                table=self._target, file=lost[0].path,
+            )  # fmt: skip
         return left
 
-    def _placed(self, file: Staged) -> list[Staged]:
+    def _in_store(self, file: Staged) -> bool:
+        """Whether an open store has a file of this one's length, as it has after a load and before a compaction."""
+        region = self._client.locate(self._target, file.first_row)
+        names = {path.rpartition("/")[2] for path in self._client.store_files(region, file.family)}
+        namespace, _, table = self._target.rpartition(":")
+        folder = f"data/{namespace or 'default'}/{table}/{region.encoded}/{file.family.decode()}"
+        there = self._files.list(f"{self.route.target.root_path.rstrip('/')}/{folder}")
+        return any(status.length == file.bytes and status.name in names for status in there)
+
+    def _placed(self, file: Staged, regions: Sequence[Region]) -> list[Staged]:
         """The file, if a region holds all of its rows; otherwise what it holds, written anew for each region."""
-        regions = self._client.regions(self._target)
         holding = [region for region in regions if region.holds(file.first_row)]
         if holding and holding[0].holds(file.last_row):
             return [replace(file, region=holding[0].encoded)]
         log.info("%s was split meanwhile; %s is written anew", self._target, file.path)
         status = self._files.status(file.path)
-        assert status is not None
+        if status is None:
+            raise TransientError(f"{file.path} is gone: another attempt has taken over", file=file.path)
 
         def read_at(offset: int, length: int) -> bytes:
             return b"".join(self._files.read(file.path, offset, length))
 
         cells = (as_run(batch.cells) for batch in HFile(read_at, status.length, file.path).batches())
-        parts = self.stage(file.family, file.clusters, file.format, cells)
+        parts = self._stage(regions, file.family, file.clusters, file.format, cells)
+        if sum(part.cells for part in parts) != file.cells:
+            raise WalferryError(f"{file.path} has {file.cells} cells, its parts have others; please report this")
         self._files.delete(file.path)
         return parts
+
+    def _stage(
+        self, regions: Sequence[Region], family: bytes, clusters: bytes, format: StoreFormat, cells: Cells
+    ) -> list[Staged]:
+        staged = []
+        for region, mine in _by_region(regions, cells, self._target):
+            path = self._path()
+            written = Written()
+            self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
+            staged.append(
+                Staged(
+                    region.encoded, family, clusters, format, path, written.first_row, written.last_row, written.cells,
+                    written.size,
+                )
+            )  # fmt: skip
+        return staged
 
     def _path(self) -> str:
         self._count += 1
@@ -205,12 +249,17 @@ class Loader:
         return sorted(str(found) for found in {UUID(int=number) for number in numbers} - self._own)
 
 
-def _by_region(regions: Sequence[Region], cells: Cells) -> Iterator[tuple[Region, Cells]]:
-    """Each region that has some of the sorted cells, with its cells; to be read one after the other."""
+def _by_region(regions: Sequence[Region], cells: Cells, table: str) -> Iterator[tuple[Region, Cells]]:
+    """Each region that has some of the sorted cells, with its cells; to be read one after the other.
+
+    Raises TransientError for cells that no region holds.
+    """
     rest: list[tuple[Bytes, Int64s]] = []
 
     def following() -> tuple[Bytes, Int64s] | None:
-        return rest.pop() if rest else next(cells, None)
+        if rest:
+            return rest.pop()
+        return next((found for found in cells if len(found[1])), None)
 
     def until(stop: bytes) -> Cells:
         while (found := following()) is not None:
@@ -227,5 +276,9 @@ def _by_region(regions: Sequence[Region], cells: Cells) -> Iterator[tuple[Region
         if found is None:
             return
         rest.append(found)
+        if count_below(*found, region.start):
+            break
         if not region.end or count_below(*found, region.end):
             yield region, until(region.end)
+    if following() is not None:
+        raise TransientError(f"hbase:meta has no region for some rows of {table} at the moment", table=table)

@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from walferry.apply.bulk_loader import Loader, Staged
+from walferry.apply.bulk_loader import Loader, Staged, staging_folder
 from walferry.apply.by_row import RowTask, chosen_entries
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, refuse, unreadable_markers
@@ -82,8 +82,8 @@ class BulkTask:
     """of the families of each source table, as the target's has them"""
     keeps_deleted: frozenset[tuple[str, bytes]]
     """source table and family of those that show deleted cells to who asks for them (KEEP_DELETED_CELLS)"""
-    folder: str
-    """on the target's file system, for files that are not loaded yet"""
+    root: str
+    """HBase's root folder on the target's file system, below which files wait to be loaded"""
 
 
 @dataclass(frozen=True)
@@ -278,10 +278,10 @@ def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None,
                 count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
             del batch  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
+        if end is not None and error.facts["offset"] < end:
+            raise  # not the damage that was accepted
         refusals.append(damage(error))
         complete = False
-        if end is None or error.facts["offset"] < end:
-            run = _Run(task, file.name)  # nothing of a damaged file is applied
     yield from run.blocks()
     length = wal.length if complete else file.length
     report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
@@ -337,7 +337,8 @@ class _Run:
             found.clear()
             left_out = outranked(buffer, positions, numbers)
             self.outranked += int(left_out.sum())
-            keep = winners(buffer, positions) & ~left_out
+            # A settled marker stays, even beside a later one of its key: it may outrank cells of other files.
+            keep = (winners(buffer, positions) | (numbers & 1 == 1)) & ~left_out
             yield from self._cut(table, clusters, buffer, positions[keep], numbers[keep])
 
     def _cut(
@@ -435,7 +436,7 @@ def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 def _load_piece(task: BulkTask, piece: int, blocks: Iterator[_Block], route: Route) -> BulkApplied:
     """Write and load the blocks of one piece, which come by family and first row."""
     table = task.rows.borders[piece][0]
-    loader = Loader(route, table, f"{task.folder}/{piece}")
+    loader = Loader(route, table, f"{staging_folder(task.root, route.tables[table])}/{piece}")
     outranked_cells = taken = 0
     staged: list[Staged] = []
     for family, mine in groupby(blocks, key=itemgetter(0)):

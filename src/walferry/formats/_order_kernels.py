@@ -219,74 +219,94 @@ def _timestamp_and_type(buffer, position):  # type: ignore[no-untyped-def]
 
 
 @kernel()
-def _covers(buffer, marker, of_family, timestamp):  # type: ignore[no-untyped-def]
-    """Whether a marker of the family, or of the column, deletes puts of a timestamp."""
-    at, kind = _timestamp_and_type(buffer, marker)
-    if of_family:
-        return (kind == _DELETE_FAMILY and at >= timestamp) or (kind == _DELETE_FAMILY_VERSION and at == timestamp)
-    return (kind == _DELETE_COLUMN and at >= timestamp) or (kind == _DELETE and at == timestamp)
+def _at_or_after(times, count, timestamp):  # type: ignore[no-untyped-def]
+    """How many of the first `count` times, the newest first, are at or after a timestamp."""
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) // 2
+        if times[middle] >= timestamp:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 @kernel()
-def mark_outranked(buffer, positions, numbers, outranked, markers):  # type: ignore[no-untyped-def]
+def mark_outranked(buffer, positions, numbers, outranked, room):  # type: ignore[no-untyped-def]
     """Fill bool[n]: whether a settled cell replaces or deletes a cell that is not settled.
 
     Cells in order, equal ones too; the lowest bit of `numbers` is that of settled cells, the highest are the sequence
     number. A settled cell replaces those of its key with lower numbers; a settled marker deletes puts with lower ones.
-    `markers`: int64[n] of room.
+    `room`: int64[4, n]. Markers come before what they delete: those of a family in its first column, those of a column
+    by their timestamps.
     """
-    n = len(positions)
+    times, highest = room[0], room[1]  # of DeleteFamily, the newest first, and the highest number up to each
+    version_times, version_numbers = room[2], room[3]  # of DeleteFamilyVersion, and the number of each
     row = column = 0
-    of_family = of_column = 0  # `markers` has those of the family first, then those of the column
-    for i in range(n):
+    families = versions = 0
+    of_column = of_version = np.int64(-1)  # the highest number of DeleteColumn so far, of Delete at `version_time`
+    version_time = np.int64(-1)
+    for i in range(len(positions)):
         at = positions[i]
         if i > 0 and not _same_row_and_family(buffer, positions[row], at):
             row = column = i
-            of_family = of_column = 0
+            families = versions = 0
+            of_column = of_version = version_time = np.int64(-1)
         elif i > 0 and not _same_column(buffer, positions[column], at):
             column = i
-            of_column = of_family
-        settled = numbers[i] & 1 == 1
-        outranked[i] = False
+            of_column = of_version = version_time = np.int64(-1)
         timestamp, kind = _timestamp_and_type(buffer, at)
-        if settled:
-            if kind in (_DELETE_FAMILY, _DELETE_FAMILY_VERSION):  # in the column without a name, the first
-                for j in range(of_column, of_family, -1):
-                    markers[j] = markers[j - 1]
-                markers[of_family] = i
-                of_family += 1
-                of_column += 1
-            elif kind != _PUT:
-                markers[of_column] = i
-                of_column += 1
+        number = numbers[i]
+        outranked[i] = False
+        if number & 1 == 1:
+            if kind == _DELETE_FAMILY:
+                times[families] = timestamp
+                highest[families] = max(number, highest[families - 1]) if families > 0 else number
+                families += 1
+            elif kind == _DELETE_FAMILY_VERSION and (versions == 0 or version_times[versions - 1] != timestamp):
+                version_times[versions] = timestamp  # of equal ones the first has the highest number
+                version_numbers[versions] = number
+                versions += 1
+            elif kind == _DELETE_COLUMN:
+                of_column = max(of_column, number)
+            elif kind == _DELETE and version_time != timestamp:
+                version_time = timestamp
+                of_version = number
             continue
         if i > column and compare_keys(buffer, positions[i - 1], buffer, at) == 0:
             outranked[i] = outranked[i - 1] or numbers[i - 1] & 1 == 1
-        if kind == _PUT:
-            for j in range(of_column):
-                marker = markers[j]
-                if outranked[i]:
-                    break
-                if numbers[marker] > numbers[i]:
-                    outranked[i] = _covers(buffer, positions[marker], j < of_family, timestamp)
+        if kind == _PUT and not outranked[i]:
+            deleted = of_column
+            if version_time == timestamp:
+                deleted = max(deleted, of_version)
+            covering = _at_or_after(times, families, timestamp)
+            if covering > 0:
+                deleted = max(deleted, highest[covering - 1])
+            covering = _at_or_after(version_times, versions, timestamp)
+            if covering > 0 and version_times[covering - 1] == timestamp:
+                deleted = max(deleted, version_numbers[covering - 1])
+            outranked[i] = deleted > number
 
 
 @kernel()
-def mark_stepped_over(buffer, positions, dropped, markers):  # type: ignore[no-untyped-def]
+def mark_stepped_over(buffer, positions, dropped, times):  # type: ignore[no-untyped-def]
     """Fill bool[n]: puts that HBase's reader would show although a marker of their family covers them.
 
     StoreScanner steps over the markers of a family when it skips from a newer put in the column without a name to the
-    next column, if the file has several blocks. Cells in order, of distinct keys; `markers`: int64[n] of room. HBase
+    next column, if the file has several blocks. Cells in order, of distinct keys; `times`: int64[n] of room. HBase
     writes no such files: a flush leaves out what its markers cover.
     """
     n = len(positions)
     row = 0
-    of_family = 0
+    newest = np.int64(-1)  # of DeleteFamily
+    versions = 0  # of DeleteFamilyVersion: how many `times`, the newest first
     for i in range(n):
         at = positions[i]
         if i == 0 or not _same_row_and_family(buffer, positions[row], at):
             row = i
-            of_family = 0
+            newest = np.int64(-1)
+            versions = 0
             _, size, family = _row_and_family(buffer, at)
             has_put = False
             j = i
@@ -295,19 +315,20 @@ def mark_stepped_over(buffer, positions, dropped, markers):  # type: ignore[no-u
                 and int32_at(buffer, positions[j] + 4) == 12 + size + family
                 and _same_row_and_family(buffer, at, positions[j])
             ):
-                _, kind = _timestamp_and_type(buffer, positions[j])
+                timestamp, kind = _timestamp_and_type(buffer, positions[j])
                 if kind == _PUT:
                     has_put = True
-                elif kind in (_DELETE_FAMILY, _DELETE_FAMILY_VERSION):
-                    markers[of_family] = j
-                    of_family += 1
+                elif kind == _DELETE_FAMILY:
+                    newest = max(newest, timestamp)
+                elif kind == _DELETE_FAMILY_VERSION:
+                    times[versions] = timestamp
+                    versions += 1
                 j += 1
             if not has_put:
-                of_family = 0
-        dropped[i] = False
+                newest = np.int64(-1)
+                versions = 0
         timestamp, kind = _timestamp_and_type(buffer, at)
+        dropped[i] = False
         if kind == _PUT:
-            for j in range(of_family):
-                if _covers(buffer, positions[markers[j]], True, timestamp):
-                    dropped[i] = True
-                    break
+            covering = _at_or_after(times, versions, timestamp)
+            dropped[i] = newest >= timestamp or (covering > 0 and times[covering - 1] == timestamp)

@@ -59,7 +59,7 @@ def outranked(buffer: Bytes, positions: Int64s, numbers: Int64s) -> npt.NDArray[
     """
     marked = np.zeros(len(positions), np.bool_)
     if (numbers & 1).any():
-        kernels.mark_outranked(buffer, positions, numbers, marked, np.empty(len(positions), np.int64))
+        kernels.mark_outranked(buffer, positions, numbers, marked, np.empty((4, len(positions)), np.int64))
     return marked
 
 

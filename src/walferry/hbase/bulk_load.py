@@ -8,6 +8,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError
+from walferry.hbase.zookeeper import Server
 
 
 def bulk_load(
@@ -30,10 +31,7 @@ def bulk_load(
     One attempt, no retries. False: the region could not take them and nothing was loaded. After a transient error whose
     fact `sent` is not False it is unknown whether they were loaded, and whether they still will be.
     """
-    if region.server is None:
-        raise RegionNotServedError(
-            f"region {region.encoded} of {region.table} is on no server now", table=region.table, region=region.encoded
-        )
+    server = _server(region)
     request = pb.BulkLoadHFileRequest(
         region=region.specifier,
         family_path=[pb.BulkLoadHFileRequest.FamilyPath(family=family, path=path) for family, path in files],
@@ -41,7 +39,27 @@ def bulk_load(
         cluster_ids=list(cluster_ids),
     )
     answer, _ = client.pool.call(
-        region.server.address, "ClientService", "BulkLoadHFile", request, pb.BulkLoadHFileResponse,
+        server.address, "ClientService", "BulkLoadHFile", request, pb.BulkLoadHFileResponse,
         timeout_s=timeout_s, since=since, may_send=may_send,
     )  # fmt: skip
     return answer.loaded
+
+
+def store_files(client: Calls, region: Region, family: bytes) -> list[str]:
+    """The files that an open store of a region has, by name or path. One attempt."""
+    server = _server(region)
+    request = pb.GetStoreFileRequest(region=region.specifier, family=[family])
+    answer, _ = client.pool.call(
+        server.address, "AdminService", "GetStoreFile", request, pb.GetStoreFileResponse,
+        timeout_s=client.timeout_s,
+    )  # fmt: skip
+    return list(answer.store_file)
+
+
+def _server(region: Region) -> Server:
+    if region.server is None:
+        raise RegionNotServedError(
+            f"region {region.encoded} of {region.table} is on no server now",
+            table=region.table, region=region.encoded, sent=False,
+        )  # fmt: skip
+    return region.server

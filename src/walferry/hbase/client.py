@@ -74,6 +74,7 @@ class HBaseClient:
     scan_raw = scan.scan_raw
     scan = scan.scan
     replicate = replicate.replicate
+    store_files = bulk_load.store_files
     bulk_load = bulk_load.bulk_load
     settings = settings.settings
 

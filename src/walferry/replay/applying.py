@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.route import Route
 from walferry.apply.sink_settings import limits_of, sink_settings
 from walferry.errors import is_transient
@@ -20,6 +21,7 @@ from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
 from walferry.run.waits import begin_wait, end_wait
 from walferry.spark.clients import workers
+from walferry.storage import PermissionDeniedError
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ def applying(run: Run) -> Iterator[Route]:
         end_wait(run.ledger)
         for table, held in leases.items():
             run.ledger.leases.take(names[table], run.actor, held.number)
+        remove_staged(run)
         uuid = run.source.cluster_uuid()
         route = Route(
             source=run.source_address(workers=1),
@@ -64,6 +67,17 @@ def applying(run: Run) -> Iterator[Route]:
         _give_back_at_end(run, leases, True)
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
+
+
+def remove_staged(run: Run) -> None:
+    """Remove the files that wait to be loaded into the run's target tables, under their leases.
+
+    A request that is still under way finds none of them, however late it is carried out.
+    """
+    root = run.spec.target.address().root_path
+    for pair in run.tables:
+        with suppress(PermissionDeniedError):  # then nobody has been able to put files there either
+            run.target_files.delete(staging_folder(root, pair.target), recursive=True)
 
 
 def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:

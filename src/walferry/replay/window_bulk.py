@@ -28,6 +28,7 @@ from walferry.hbase.descriptors import Family
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
 from walferry.refusals import RefusalKind
+from walferry.replay.applying import remove_staged
 from walferry.replay.batch import fence_of
 from walferry.replay.pieces import apply_pieces
 from walferry.replay.row_ranges import RowRange
@@ -43,7 +44,6 @@ from walferry.replay.window_pieces import (
 from walferry.run.run import Run
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import AT_ONCE_HERE
-from walferry.storage import WebHdfs
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def apply_in_bulk(
             pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
             run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
         loaded = _load(run, session, task, told, placed.apply, fence)
-    WebHdfs(*_files_of(run)).delete(_folder(run), recursive=True)
+    remove_staged(run)
     attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
     outranked = sum(piece.outranked for piece in loaded)
     log.info("%d HFiles with %d cells, %d bytes, were loaded", sum(piece.files for piece in loaded),
@@ -166,17 +166,6 @@ def _found(run: Run, task: RowTask, told: Sequence[InFile], own: int, planned_fr
 # ------------------------------------------------------------------ plan
 
 
-def _files_of(run: Run) -> tuple[str, str]:
-    target = run.spec.target.address()
-    assert target.webhdfs is not None
-    return target.webhdfs, target.user
-
-
-def _folder(run: Run) -> str:
-    """On the target's file system, and there below HBase's root: a region moves files only within one."""
-    return f"{run.spec.target.address().root_path.rstrip('/')}/staging/walferry-{run.run_id}"
-
-
 def _bulk(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
     formats: dict[str, Mapping[bytes, StoreFormat]] = {}
     keeps = set()
@@ -189,7 +178,7 @@ def _bulk(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
             if family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
         }
     borders = tuple(part.start for part in ranges if part.start is not None)
-    return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), _folder(run))
+    return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), run.spec.target.address().root_path)
 
 
 def _format(family: Family) -> StoreFormat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -19,7 +20,7 @@ from walferry.apply.bulk_loader import Staged
 from walferry.apply.by_row import RowTask, Settled, WriteTimes
 from walferry.apply.in_bulk import BulkTask, InFile, place_here
 from walferry.apply.route import Route
-from walferry.errors import WalferryError
+from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, CellType, Int64s, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.formats.proto import hbase_pb2 as pb
@@ -112,7 +113,7 @@ def task_of(edits: list[Edit], borders: list[bytes], families: tuple[bytes, ...]
     )
     settled = {(file.name, "t1"): (Settled(WriteTimes(20, 30)),) for file in files}
     rows = RowTask(route, files, window=WINDOW, settled=settled, borders=tuple(("t1", row) for row in borders))
-    return BulkTask(rows, {"t1": {family: StoreFormat() for family in families}}, frozenset(), "folder")
+    return BulkTask(rows, {"t1": {family: StoreFormat() for family in families}}, frozenset(), "/hbase")
 
 
 @given(
@@ -171,6 +172,32 @@ def test_cells_of_a_family_that_the_target_lacks_are_refused_by_entry() -> None:
         (refusal,) = (refusal for file in placed.read() for refusal in file.index.report.refusals)
     assert refusal.reason == "target table there has no family b'lost'"
     assert refusal.sequence_number == 2
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_damage_before_the_one_that_was_accepted_is_an_error_and_loses_nothing(accepted: int) -> None:
+    edits = [Edit(b"r%d" % n, b"f", b"q", 1, CellType.PUT, False, 0, 0, n) for n in range(1, 4)]
+    task = task_of(edits, [b""])
+    (batch,) = task.rows.route.open(task.rows.files[0])
+    whole = bytes(batch.buffer[: batch.end[-1]])
+    broken = bytearray(whole)
+    broken[int(batch.end[1]) - 40] ^= 0xFF  # in the second entry
+    damaged = WalReader
+    offsets = [*batch.offset.tolist(), len(whole)]
+    cut_off = {"file0": offsets[accepted + 1]}
+
+    def read(file: WalFile) -> WalReader:
+        return damaged([bytes(broken)] if file.name == "file0" else [header() + TRAILER], file.name)
+
+    route = cast(Route, SimpleNamespace(tables={"t1": "there"}, guard=Guard(), open=read))
+    task = replace(task, rows=replace(task.rows, route=route, cut_off=cut_off))
+    with closing(place_here(task)) as placed:
+        if accepted == 0:
+            (file, *_) = placed.read()
+            assert (file.cells, file.index.report.complete) == (1, False)
+        else:
+            with pytest.raises(DamagedInputError):
+                placed.read()
 
 
 def test_more_origins_than_numbers_are_an_error_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:

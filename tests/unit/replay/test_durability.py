@@ -18,6 +18,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, Round
 from walferry.ledger.rows import RunKind
 from walferry.pipeline import abort
+from walferry.replay import applying as applying_module
 from walferry.replay import follower, lease
 from walferry.replay.applying import applying
 from walferry.replay.durability import make_durable, restore
@@ -66,6 +67,7 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     monkeypatch.setattr("time.sleep", lambda _: None)  # for requests of who failed to end: there are none
+    monkeypatch.setattr(applying_module, "remove_staged", lambda run: None)  # there is no file system
     return Target()
 
 
