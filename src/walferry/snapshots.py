@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import md5
+from typing import NamedTuple
 
 from walferry.errors import UnreadableInputError, WalferryError
 from walferry.formats.hfile import HFile
@@ -16,8 +17,8 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_text
 from walferry.storage import FileSystem
 
-HFILE = re.compile(r"^[0-9a-f]+(_SeqId_(?P<sequence>\d+)_|_del)?$")
-LINK = re.compile(
+_HFILE = re.compile(r"^[0-9a-f]+(_SeqId_(?P<sequence>\d+)_|_del)?$")
+_LINK = re.compile(
     r"^(?:(?P<namespace>[^=]+)=)?(?P<table>[^=]+)=(?P<region>[0-9a-f]+)-(?P<file>[0-9a-f]+(?:_SeqId_\d+_)?)$"
 )
 
@@ -45,7 +46,7 @@ class StoreFile:
     @property
     def bulk_sequence(self) -> int | None:
         """The sequence number of all its cells, if it was bulk-loaded."""
-        match = HFILE.match(self.paths[0].rpartition("/")[2])
+        match = _HFILE.match(self.paths[0].rpartition("/")[2])
         return int(match["sequence"]) if match and match["sequence"] else None
 
     def open(self, files: FileSystem) -> HFile:
@@ -126,6 +127,26 @@ def region_name(info: pb.RegionInfo) -> str:
     return md5(name, usedforsecurity=False).hexdigest()
 
 
+class Stored(NamedTuple):
+    """Where the content of a store file is, its family aside."""
+
+    table: str
+    region: str
+    """encoded name"""
+    file: str
+
+
+def stored(table: str, region: str, name: str) -> Stored | None:
+    """Where the content of a store file of a region is: there, or where it links to. None for a reference."""
+    if _HFILE.match(name):
+        return Stored(table, region, name)
+    link = _LINK.match(name)
+    if link is None:
+        return None
+    other = link["table"] if link["namespace"] in (None, "default") else f"{link['namespace']}:{link['table']}"
+    return Stored(other, link["region"], link["file"])
+
+
 def _store_file(
     root: str, table: str, region: str, family: bytes, file: pb.SnapshotRegionManifest.StoreFile
 ) -> StoreFile:
@@ -135,16 +156,14 @@ def _store_file(
         name, _, region = name.rpartition(".")
         row = _split_row(file.reference.splitkey)
         start, stop = (row, b"") if file.reference.range == pb.Reference.TOP else (b"", row)
-    if link := LINK.match(name):
-        table = f"{link['namespace']}:{link['table']}" if link["namespace"] else link["table"]
-        region, name = link["region"], link["file"]
-    elif not HFILE.match(name):
+    place = stored(table, region, name)
+    if place is None:
         raise UnreadableInputError(
             f"store file {file.name} of {table} is of a kind that walferry does not know",
             file=file.name, offset=0, reason="its name is none of a store file's",
         )  # fmt: skip
-    namespace, _, plain = table.rpartition(":")
-    inside = f"data/{namespace or 'default'}/{plain}/{region}/{family.decode()}/{name}"
+    namespace, _, plain = place.table.rpartition(":")
+    inside = f"data/{namespace or 'default'}/{plain}/{place.region}/{family.decode()}/{place.file}"
     return StoreFile(family, file.name, (f"{root}/{inside}", f"{root}/archive/{inside}"), file.file_size, start, stop)
 
 

@@ -11,14 +11,12 @@ or deletes is left out, as `by_row` does (R3).
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -28,26 +26,22 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from walferry.apply.bulk_loader import Loader, Staged, staging_folder
+from walferry.apply.bulk_merge import Block, Merge, Spool, sorted_cells, taken
 from walferry.apply.by_row import RowTask, chosen_entries
-from walferry.apply.index import FileIndex
-from walferry.apply.outcomes import FileReport, Refusal, Tally, damage, refuse, unreadable_markers
-from walferry.apply.region_events import RegionEvent, region_events
+from walferry.apply.index import FileIndex, Reading
+from walferry.apply.outcomes import Refusal, refuse
 from walferry.apply.route import Route
-from walferry.errors import DamagedInputError, WalferryError
-from walferry.formats.cells import Bytes, Int64s, cell_lengths, cell_starts, find_cells, gather, index_cells
+from walferry.errors import WalferryError
+from walferry.formats.cells import Bytes, Int64s, find_cells, gather, index_cells, row_at
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.formats.order import (
-    MOST_LISTS,
     NUMBER_BITS,
     count_below,
     families_of,
     outranked,
-    stepped_over,
-    store_order,
     winners,
 )
 from walferry.formats.wal import EntryBatch
-from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import fan_out, job
 from walferry.spark.load import handing_over
 from walferry.wal.files import WalFile
@@ -56,8 +50,6 @@ RUN_BYTES = 64 << 20
 """of cells that are sorted together as they are read"""
 BLOCK_BYTES = 256 << 10
 """of sorted cells that are shuffled as one"""
-MERGE_BYTES = 16 << 20
-"""of blocks that are sorted together, at least"""
 SAMPLED_FILES = 16
 _DDL = "piece int, family binary, clusters binary, first binary, cells binary, numbers binary"
 _SCHEMA = pa.schema(
@@ -209,33 +201,24 @@ class _Waiting:
     """Blocks of one piece that wait in a file of this machine."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by its owner)
-        self._known: list[tuple[bytes, bytes, bytes, int, int, int]] = []
-        """family, first row, list of clusters; where its cells begin, where its numbers, and where these end"""
-        self._end = 0
+        self._spool = Spool()
+        self._known: list[tuple[bytes, bytes, bytes, tuple[int, int], tuple[int, int]]] = []
+        """family, first row, list of clusters; where its cells lie, and where its numbers"""
         self._adding = threading.Lock()
-
-    def close(self) -> None:
-        self._file.close()
+        self.close = self._spool.close
 
     def add(self, batch: pa.RecordBatch) -> None:
         with self._adding:
             for row in range(batch.num_rows):
-                content = [batch[name][row].as_buffer() for name in ("cells", "numbers")]
-                borders = [self._end, *(self._end + n for n in accumulate(len(part) for part in content))]
-                for part in content:
-                    self._file.write(part)
-                names = (batch[name][row].as_py() for name in ("family", "first", "clusters"))
-                self._known.append((*names, *borders))
-                self._end = borders[-1]
+                family, first, clusters = (batch[name][row].as_py() for name in ("family", "first", "clusters"))
+                cells, numbers = (self._spool.add(batch[name][row].as_buffer()) for name in ("cells", "numbers"))
+                self._known.append((family, first, clusters, cells, numbers))
 
-    def blocks(self) -> Iterator[_Block]:
+    def blocks(self) -> Iterator[Block]:
         """By family and first row."""
-        self._file.flush()
-        for family, first, clusters, begin, middle, end in sorted(self._known):
-            content = os.pread(self._file.fileno(), end - begin, begin)
-            cells = np.frombuffer(content, np.uint8, middle - begin)
-            yield family, clusters, first, cells, np.frombuffer(content, np.int64, offset=middle - begin)
+        for family, first, clusters, cells, numbers in sorted(self._known):
+            content = np.frombuffer(self._spool.read(*cells), np.uint8)
+            yield family, clusters, first, content, np.frombuffer(self._spool.read(*numbers), np.int64)
 
 
 # ------------------------------------------------------------------ reading
@@ -259,33 +242,15 @@ def _read(task: BulkTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 def _read_file(task: BulkTask, file: WalFile) -> Generator[pa.RecordBatch, None, InFile]:
     """The blocks of one file; returns its InFile."""
     rows = task.rows
-    tally = Tally(rows.route.tables)
-    events: list[RegionEvent] = []
-    refusals: list[Refusal] = []
+    reading = Reading(rows.route.open(file), file, rows.route.tables)
     run = _Run(task, file.name)
-    wal = rows.route.open(file)
-    complete = True
-    end = rows.cut_off.get(file.name)
-    try:
-        for batch in wal:
-            selected = tally.add(batch)
-            events += region_events(batch, file.name, selected)
-            refusals += unreadable_markers(batch, file.name, rows.route.tables)
-            refusals += run.add(batch, chosen_entries(rows, file.name, batch))
-            if run.bytes >= RUN_BYTES:
-                yield from run.blocks()
-            if len(batch):
-                count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
-            del batch  # its bytes are not kept while the next ones are read
-    except DamagedInputError as error:
-        if end is not None and error.facts["offset"] < end:
-            raise  # not the damage that was accepted
-        refusals.append(damage(error))
-        complete = False
+    for batch in reading.batches(rows.cut_off.get(file.name)):
+        reading.refusals += run.add(batch, chosen_entries(rows, file.name, batch))
+        if run.bytes >= RUN_BYTES:
+            yield from run.blocks()
+        del batch  # its bytes are not kept while the next ones are read
     yield from run.blocks()
-    length = wal.length if complete else file.length
-    report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
-    return InFile(FileIndex(report), run.cells, run.outranked, run.placed)
+    return InFile(FileIndex(reading.report()), run.cells, run.outranked, run.placed)
 
 
 class _Run:
@@ -333,7 +298,7 @@ class _Run:
         """All cells so far, sorted and cut into blocks by piece and family; the run is empty afterwards."""
         parts, self._parts, self.bytes = self._parts, {}, 0
         for (table, clusters), found in parts.items():
-            buffer, positions, numbers = _sorted(found)
+            buffer, positions, numbers = sorted_cells(found)
             found.clear()
             left_out = outranked(buffer, positions, numbers)
             self.outranked += int(left_out.sum())
@@ -359,21 +324,11 @@ class _Run:
                 yield from _blocks(number, families[code], clusters, buffer, positions[chosen], numbers[chosen])
 
 
-def _sorted(parts: Sequence[tuple[Bytes, Int64s, Int64s]]) -> tuple[Bytes, Int64s, Int64s]:
-    """All cells in the order of a store: buffer, where each begins, and their numbers."""
-    shifts = np.cumsum([0, *(len(buffer) for buffer, _, _ in parts)])
-    buffer = np.concatenate([buffer for buffer, _, _ in parts])
-    positions = np.concatenate([at + shift for (_, at, _), shift in zip(parts, shifts[:-1], strict=True)])
-    numbers = np.concatenate([numbers for _, _, numbers in parts])
-    order = store_order(buffer, positions, numbers)
-    return buffer, positions[order], numbers[order]
-
-
 def _blocks(
     piece: int, family: bytes, clusters: bytes, buffer: Bytes, positions: Int64s, numbers: Int64s
 ) -> Iterator[pa.RecordBatch]:
     """Sorted cells of one family, cut into blocks."""
-    data, starts = _taken(buffer, positions)
+    data, starts = taken(buffer, positions)
     block = starts[:-1] // BLOCK_BYTES
     first = np.flatnonzero(np.diff(block, prepend=-1))
     cuts = np.append(first, len(positions))
@@ -385,7 +340,7 @@ def _blocks(
     def same(value: object, kind: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, kind), len(first))
 
-    rows = [_row(data, int(starts[at])) for at in first.tolist()]
+    rows = [row_at(data, int(starts[at])) for at in first.tolist()]
     batch = pa.record_batch(
         [
             same(piece, pa.int32()), same(family, pa.binary()), same(clusters, pa.binary()),
@@ -397,17 +352,6 @@ def _blocks(
     at_once = max(1, (4 << 20) // BLOCK_BYTES)
     for begin in range(0, batch.num_rows, at_once):
         yield batch.slice(begin, at_once)
-
-
-def _taken(buffer: Bytes, positions: Int64s) -> tuple[Bytes, Int64s]:
-    """The cells at these positions one after the other, and where each begins, and the last ends."""
-    lengths = cell_lengths(buffer, positions)
-    return gather(buffer, positions, positions + lengths), np.append(0, np.cumsum(lengths))
-
-
-def _row(buffer: Bytes, position: int) -> bytes:
-    size = int.from_bytes(buffer[position + 12 : position + 14].tobytes(), "big")
-    return buffer[position + 14 : position + 14 + size].tobytes()
 
 
 # ------------------------------------------------------------------ loading
@@ -433,14 +377,14 @@ def _apply(task: BulkTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     yield pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], ["outcome"])
 
 
-def _load_piece(task: BulkTask, piece: int, blocks: Iterator[_Block], route: Route) -> BulkApplied:
+def _load_piece(task: BulkTask, piece: int, blocks: Iterator[Block], route: Route) -> BulkApplied:
     """Write and load the blocks of one piece, which come by family and first row."""
     table = task.rows.borders[piece][0]
     loader = Loader(route, table, f"{staging_folder(task.root, route.tables[table])}/{piece}")
     outranked_cells = taken = 0
     staged: list[Staged] = []
     for family, mine in groupby(blocks, key=itemgetter(0)):
-        with _Merge(mine, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
+        with Merge(mine, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
             for clusters, cells in merge.by_clusters():
                 staged += loader.stage(family, clusters, task.formats[table][family], cells)
             outranked_cells += merge.outranked
@@ -451,11 +395,7 @@ def _load_piece(task: BulkTask, piece: int, blocks: Iterator[_Block], route: Rou
     )
 
 
-_Block = tuple[bytes, bytes, bytes, Bytes, Int64s]
-"""family, raw list of clusters, first row, cells, their numbers"""
-
-
-def _blocks_of(batches: Iterator[pa.RecordBatch], piece: int) -> Iterator[_Block]:
+def _blocks_of(batches: Iterator[pa.RecordBatch], piece: int) -> Iterator[Block]:
     for batch in batches:
         for row in range(batch.num_rows):
             if batch["piece"][row].as_py() != piece:
@@ -469,96 +409,3 @@ def _blocks_of(batches: Iterator[pa.RecordBatch], piece: int) -> Iterator[_Block
                 batch["family"][row].as_py(), batch["clusters"][row].as_py(), batch["first"][row].as_py(), cells,
                 numbers.view(np.int64),
             )  # fmt: skip
-
-
-class _Merge:
-    """Merges the blocks of a family, which come by their first rows: what is below the last one's is complete."""
-
-    def __init__(self, blocks: Iterator[_Block], *, keeps_deleted: bool) -> None:
-        self._blocks = blocks
-        self._keeps_deleted = keeps_deleted
-        self._lists: list[bytes] = []
-        """of clusters, by number"""
-        self._others: dict[int, _Spool] = {}
-        self.outranked = self.taken = 0
-
-    def __enter__(self) -> _Merge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for spool in self._others.values():
-            spool.close()
-
-    def by_clusters(self) -> Iterator[tuple[bytes, Iterator[tuple[Bytes, Int64s]]]]:
-        """Each list of clusters that edits came from, with their cells in order; to be read one after the other.
-
-        One pass: what came from others than the first one waits on disk.
-        """
-        first = next(self._blocks, None)
-        if first is None:
-            return
-        yield first[1], self._merged(chain([first], self._blocks))
-        for number, spool in self._others.items():
-            yield self._lists[number], spool.cells()
-
-    def _number(self, clusters: bytes) -> int:
-        if clusters not in self._lists:
-            self._lists.append(clusters)
-            if len(self._lists) > MOST_LISTS:
-                raise WalferryError(f"the edits came from more than {MOST_LISTS} lists of clusters: apply them by rpc")
-        return self._lists.index(clusters)
-
-    def _merged(self, blocks: Iterable[_Block]) -> Iterator[tuple[Bytes, Int64s]]:
-        waiting: list[tuple[Bytes, Int64s, Int64s]] = []
-        size, limit = 0, MERGE_BYTES
-        for _, clusters, first, cells, numbers in blocks:
-            if size >= limit:
-                buffer, positions, ranks = _sorted(waiting)
-                below = count_below(buffer, positions, first)
-                yield from self._kept(buffer, positions[:below], ranks[:below])
-                rest, starts = _taken(buffer, positions[below:])
-                waiting = [(rest, starts[:-1], ranks[below:])]
-                size, limit = len(rest), max(MERGE_BYTES, 2 * len(rest))
-            waiting.append((cells, cell_starts(cells), numbers | self._number(clusters) << 1))
-            self.taken += len(numbers)
-            size += len(cells)
-        yield from self._kept(*_sorted(waiting))
-
-    def _kept(self, buffer: Bytes, positions: Int64s, numbers: Int64s) -> Iterator[tuple[Bytes, Int64s]]:
-        """Of whole rows what is to be loaded of the first list; the rest of it is put aside."""
-        left_out = outranked(buffer, positions, numbers)
-        self.outranked += int(left_out.sum())
-        keep = winners(buffer, positions) & ~left_out & (numbers & 1 == 0)
-        positions, lists = positions[keep], numbers[keep] >> 1 & MOST_LISTS - 1
-        if not self._keeps_deleted and len(positions):
-            covered = stepped_over(buffer, positions)
-            positions, lists = positions[~covered], lists[~covered]
-        for number in np.unique(lists).tolist():
-            mine = positions[lists == number]
-            if number == 0:
-                yield buffer, mine
-            else:
-                if number not in self._others:
-                    self._others[number] = _Spool()
-                self._others[number].add(_taken(buffer, mine)[0])
-
-
-class _Spool:
-    """Sorted cells that wait in a file of this machine."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by its owner)
-        self._lengths: list[int] = []
-
-    def add(self, cells: Bytes) -> None:
-        self._file.write(cells.data)
-        self._lengths.append(len(cells))
-
-    def cells(self) -> Iterator[tuple[Bytes, Int64s]]:
-        self._file.seek(0)
-        for length in self._lengths:
-            cells = np.frombuffer(self._file.read(length), np.uint8)
-            yield cells, cell_starts(cells)
-
-    def close(self) -> None:
-        self._file.close()

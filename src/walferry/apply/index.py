@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,32 +47,60 @@ class FileIndex:
     """those of other times that the target already has"""
 
 
+class Reading:
+    """One pass over a sealed file: tallies, region events and unreadable markers of the wanted tables."""
+
+    def __init__(self, wal: Wal, file: WalFile, tables: Collection[str]) -> None:
+        self._wal = wal
+        self._file = file
+        self._tables = tables
+        self._tally = Tally(tables)
+        self._events: list[RegionEvent] = []
+        self._complete = False
+        self.refusals: list[Refusal] = []
+
+    def batches(self, accepted: int | None = None) -> Iterator[EntryBatch]:
+        """The batches of the file up to its end, or to damage, which is a refusal then. Keeps none of them.
+
+        Raises DamagedInputError for damage before `accepted`, the offset of damage that was accepted.
+        """
+        name = self._file.name
+        try:
+            for batch in self._wal:
+                selected = self._tally.add(batch)
+                self._events += region_events(batch, name, selected)
+                self.refusals += unreadable_markers(batch, name, self._tables)
+                yield batch
+                if len(batch):
+                    count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
+                del batch
+        except DamagedInputError as error:
+            if accepted is not None and error.facts["offset"] < accepted:
+                raise
+            self.refusals.append(damage(error))
+        else:
+            self._complete = True
+
+    def report(self) -> FileReport:
+        """What has been read."""
+        length = self._wal.length if self._complete else self._file.length
+        return FileReport(
+            self._file.name, length, self._complete, self._tally.rows(), tuple(self.refusals), (), tuple(self._events)
+        )
+
+
 def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select | None = None) -> FileIndex:
-    """Read one sealed file: tallies, region events and unreadable markers of the wanted tables; what is selected."""
-    tally = Tally(tables)
+    """What one sealed file holds for the wanted tables, and what of it is selected."""
     in_window: dict[tuple[str, str], InWindow] = {}
-    events: list[RegionEvent] = []
-    refusals: list[Refusal] = []
     inside, settled = Moved(file.name), Moved(file.name)
-    complete = True
-    try:
-        for batch in wal:
-            selected = tally.add(batch)
-            events += region_events(batch, file.name, selected)
-            refusals += unreadable_markers(batch, file.name, tables)
-            if select is not None:
-                picked = select(batch)
-                _look(in_window, batch, *picked)
-                inside.add(batch, picked[0])
-                settled.add(batch, picked[1])
-            if len(batch):
-                count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
-    except DamagedInputError as error:
-        refusals.append(damage(error))
-        complete = False
-    length = wal.length if complete else file.length
-    report = FileReport(file.name, length, complete, tally.rows(), tuple(refusals), (), tuple(events))
-    return FileIndex(report, in_window, inside.edits(), settled.edits())
+    reading = Reading(wal, file, tables)
+    for batch in reading.batches():
+        if select is not None:
+            picked = select(batch)
+            _look(in_window, batch, *picked)
+            inside.add(batch, picked[0])
+            settled.add(batch, picked[1])
+    return FileIndex(reading.report(), in_window, inside.edits(), settled.edits())
 
 
 def merge(one: InWindow | None, other: InWindow) -> InWindow:

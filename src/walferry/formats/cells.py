@@ -129,6 +129,12 @@ def cell_lengths(buffer: Bytes, positions: Int64s) -> Int64s:
     return lengths
 
 
+def row_at(buffer: Bytes, position: int) -> bytes:
+    """The row of the cell at a position, checked before."""
+    size = int.from_bytes(buffer[position + 12 : position + 14].tobytes(), "big")
+    return buffer[position + 14 : position + 14 + size].tobytes()
+
+
 def row_starts(buffer: Bytes, position: Int64s) -> Int64s:
     """Of cells at these positions, each checked before, the numbers of those that begin another row."""
     found: Int64s = kernels.row_starts(buffer, position)

@@ -12,16 +12,19 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 
 import cramjam
 import crc32c
 import numpy as np
+from google.protobuf import proto
+from google.protobuf.message import Message
 
 from walferry.formats import _hfile_write_kernels as kernels
 from walferry.formats._hfile_encode_kernels import MOST_MORE_BYTES, encode, index_rows
 from walferry.formats._hfile_kernels import DIFF, FAST_DIFF, PREFIX, ROW_INDEX
 from walferry.formats._order_kernels import compare_keys
-from walferry.formats.cells import Bytes, Int64s
+from walferry.formats.cells import Bytes, Int64s, row_at
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.value_codecs import ALGORITHMS
 
@@ -148,7 +151,7 @@ class _Writer:
     def add(self, buffer: Bytes, positions: Int64s) -> Iterator[bytes]:
         """Lay cells into blocks; those that are full are given out."""
         if not self._written.cells:
-            self._written.first_row = _row(buffer, int(positions[0]))
+            self._written.first_row = row_at(buffer, int(positions[0]))
         elif compare_keys(self._last, 0, buffer, positions[0]) >= 0:
             raise ValueError(f"cell {self._written.cells} is not in order")
         cell, status = 0, kernels.FULL
@@ -167,7 +170,7 @@ class _Writer:
                 self._make_room(_int32(buffer, int(positions[cell])))
         self._written.cells += len(positions)
         last = int(positions[-1])
-        self._written.last_row = _row(buffer, last)
+        self._written.last_row = row_at(buffer, last)
         self._last = buffer[last : last + 12 + _int32(buffer, last + 4)].copy()
         if self._filter is not None:
             for chunk, key in self._filter.add(buffer, positions):
@@ -204,8 +207,8 @@ class _Writer:
             last_data_block_offset=self._previous[_DATA if self._format.encoding == "NONE" else _ENCODED],
             comparator_class_name=_COMPARATOR,
             compression_codec=ALGORITHMS.index(self._format.compression),
-        ).SerializeToString()
-        tail = _TRAILER + _varint(len(trailer)) + trailer
+        )
+        tail = _TRAILER + _with_length(trailer)
         self._ready.append(tail.ljust(_TRAILER_BYTES - len(_VERSION), b"\0") + _VERSION)
         self._written.size = self._offset + _TRAILER_BYTES
         yield self._given_out()
@@ -316,8 +319,7 @@ class _Writer:
         if self._filter is not None:
             info |= {b"BLOOM_FILTER_TYPE": self._format.bloom.encode(), b"LAST_BLOOM_KEY": self._filter.last_key}
         pairs = [pb.BytesBytesPair(first=name, second=value) for name, value in sorted(info.items())]
-        message = pb.FileInfoProto(map_entry=pairs).SerializeToString()
-        return b"PBUF" + _varint(len(message)) + bytes(message)
+        return b"PBUF" + _with_length(pb.FileInfoProto(map_entry=pairs))
 
 
 class _Bloom:
@@ -411,18 +413,10 @@ def _int64(value: int | np.int64) -> bytes:
     return struct.pack(">q", int(value))
 
 
-def _row(buffer: Bytes, position: int) -> bytes:
-    size = int.from_bytes(buffer[position + 12 : position + 14].tobytes(), "big")
-    return buffer[position + 14 : position + 14 + size].tobytes()
-
-
-def _varint(value: int) -> bytes:
-    """As protobuf writes a length."""
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
+def _with_length(message: Message) -> bytes:
+    out = BytesIO()
+    proto.serialize_length_prefixed(message, out)
+    return out.getvalue()
 
 
 def _vlong(value: int) -> bytes:

@@ -27,7 +27,7 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots import HFILE, LINK, region_name
+from walferry.snapshots import region_name, stored
 from walferry.spark.clients import workers
 from walferry.storage import FileSystem
 
@@ -128,25 +128,15 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
         for file in family.store_files
     }
     for region, family, name in sorted(listed):
-        if HFILE.match(name):
-            yield _copy_of(run, table, region, family, name)
-        elif link := LINK.match(name):
-            namespace = link["namespace"] or "default"
-            linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
-            yield _copy_of(run, linked, link["region"], family, link["file"])
-        else:
+        place = stored(table, region, name)
+        if place is None:
             referenced, _, parent = name.rpartition(".")
-            if not referenced:
-                raise _unknown_kind(table, name)
-            if HFILE.match(referenced):
-                if (parent, family, referenced) not in listed:  # the parent may have left the manifest already
-                    yield _copy_of(run, table, parent, family, referenced)
-            elif link := LINK.match(referenced):
-                namespace = link["namespace"] or "default"
-                linked = link["table"] if namespace == "default" else f"{namespace}:{link['table']}"
-                yield _copy_of(run, linked, link["region"], family, link["file"])
-            else:
-                raise _unknown_kind(table, name)
+            if (parent, family, referenced) in listed:  # it may have left the manifest already
+                continue
+            place = stored(table, parent, referenced)
+        if place is None:
+            raise _unknown_kind(table, name)
+        yield _copy_of(run, place.table, place.region, family, place.file)
 
 
 def _unknown_kind(table: str, name: str) -> WalferryError:

@@ -187,7 +187,6 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
     stopped: dict[int, set[str]] = {}
 
     def begin(piece: Piece) -> Callable[[], list[FileReport]]:
-        work.run.ledger.batches.start(piece.number, work.fence)
         stopped[piece.number] = work.stopped()
         route = work.narrowed(set(work.route.tables) - stopped[piece.number])
         if not route.tables:
@@ -200,11 +199,10 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
-        work.guard()
         mine = [files[name] for name in json.loads(piece.plan)]
         outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
 
-    apply_pieces(work.run, work.spark, pieces, begin, done)
+    apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
     return [outcomes[piece.number] for piece in pieces]
 
 
@@ -276,16 +274,14 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
     apply = place_rows(work.spark, task)
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
-        work.run.ledger.batches.start(piece.number, work.fence)
         number = ranges[piece.number].number
         return partial(apply, number, f"apply edits by row, piece {number + 1} of {len(pieces)}")
 
     def done(piece: Piece, applied: RowsApplied) -> None:
-        work.guard()
         work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json(), work.fence)
         refusals.extend(applied.refusals)
 
-    apply_pieces(work.run, work.spark, pieces, begin, done)
+    apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
     return refusals
 
 

@@ -13,7 +13,9 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.route import Route
 from walferry.ledger import Piece
+from walferry.ledger.batches import Change
 from walferry.replay.applying import is_paused
 from walferry.run.run import Run
 from walferry.spark.fan_out import AT_ONCE_HERE
@@ -46,17 +48,31 @@ def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> li
 def apply_pieces(
     run: Run,
     spark: SparkSession | None,
+    route: Route,
+    fence: Change,
     pieces: Sequence[Piece],
     begin: Callable[[Piece], Callable[[], Result]],
     done: Callable[[Piece, Result], None],
 ) -> None:
     """Apply the pieces that are not done, as many at once as there are cores, as `run_pieces` does; pausing the run
-    pauses it. Without Spark, as many as `AT_ONCE_HERE`."""
+    pauses it. Without Spark, as many as `AT_ONCE_HERE`.
+
+    Each is recorded as begun before `begin`, by its fence, and `done` comes only while the route's leases are held.
+    """
     context = None if spark is None else spark.sparkContext
+
+    def started(piece: Piece) -> Callable[[], Result]:
+        run.ledger.batches.start(piece.number, fence)
+        return begin(piece)
+
+    def ended(piece: Piece, result: Result) -> None:
+        route.guard(list(route.tables.values()))
+        done(piece, result)
+
     run_pieces(
         [piece for piece in pieces if piece.state != "done"],
-        begin,
-        done,
+        started,
+        ended,
         at_once=AT_ONCE_HERE if context is None else max(1, context.defaultParallelism),
         may_begin=lambda: not is_paused(run),
         cancel=None if context is None else context.cancelAllJobs,

@@ -231,11 +231,9 @@ def _load(
     outcomes = [_Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
 
     def begin(piece: Piece) -> Callable[[], BulkApplied]:
-        run.ledger.batches.start(piece.number, fence)
         return partial(apply, piece.number, f"load edits in bulk, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, applied: BulkApplied) -> None:
-        task.route.guard(list(task.route.tables.values()))
         placed = sum(file.placed.get(piece.number, 0) for file in told)
         if applied.taken != placed:
             raise WalferryError(
@@ -246,5 +244,5 @@ def _load(
         run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
         outcomes.append(outcome)
 
-    apply_pieces(run, spark, pieces, begin, done)
+    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
     return outcomes

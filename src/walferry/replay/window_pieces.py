@@ -291,16 +291,14 @@ def _apply_rows(
     apply = place_rows(session, replace(task, by_group=found.standing, borders=borders, pieces=left))
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
-        run.ledger.batches.start(piece.number, fence)
         return partial(apply, piece.number, f"apply edits by row, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, applied: RowsApplied) -> None:
-        task.route.guard(list(task.route.tables.values()))
         outcome = _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
         run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
         outcomes.append(outcome)
 
-    apply_pieces(run, session, pieces, begin, done)
+    apply_pieces(run, session, task.route, fence, pieces, begin, done)
     return outcomes
 
 
@@ -310,7 +308,6 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
 
     def begin(piece: Piece) -> Callable[[], list[FileReport]]:
-        run.ledger.batches.start(piece.number, fence)
         # A region that stood still is in one group only, whose pieces come one after the other.
         held = frozenset().union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
         mine = tuple(files[name] for name in json.loads(piece.plan))
@@ -319,7 +316,6 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         return partial(apply_groups, spark, [one], what)
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
-        task.route.guard(list(task.route.tables.values()))
         refusals = tuple(refusal for report in reports for refusal in report.refusals)
         left = [report.file for report in reports if report.withheld or not report.complete]
         if left and not refusals and not any(outcome.refusals for outcome in outcomes.values()):
@@ -333,5 +329,5 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         outcomes[piece.number] = _GroupDone(held=frozenset(held), refusals=refusals)
         run.ledger.batches.finish(piece.number, outcomes[piece.number].model_dump_json(), fence)
 
-    apply_pieces(run, spark, pieces, begin, done)
+    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
     return list(outcomes.values())

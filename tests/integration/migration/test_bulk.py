@@ -22,6 +22,7 @@ from walferry.errors import WalferryError
 from walferry.formats.cells import Bytes, CellType, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.formats.order import stepped_over, store_order, winners
+from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import RequestTimeoutError
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
@@ -183,19 +184,11 @@ def test_an_answer_is_not_believed_while_the_file_lies_where_it_was(
 
 def test_edits_that_came_from_the_target_are_loaded_without_its_name(at_target: HBaseClient, there: Target) -> None:
     own = UUID(at_target.cluster_id())
-    clusters = bytes([0x42, 22, 0x08]) + _varint(own.int & (1 << 64) - 1) + b"\x10" + _varint(own.int >> 64)
-    clusters = clusters[:1] + bytes([len(clusters) - 2]) + clusters[2:]
+    name = pb.UUID(least_sig_bits=own.int & (1 << 64) - 1, most_sig_bits=own.int >> 64)
+    clusters = pb.WALKey(cluster_ids=[name]).SerializePartialToString()
     loader = there.loader()
     assert loader._cluster_ids(clusters) == [str(UUID(int=7))]
     loader.load(loader.stage(b"f", clusters, StoreFormat(), in_order(edits(10))))
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def test_a_new_attempt_removes_what_the_one_before_it_left(there: Target) -> None:

@@ -91,6 +91,23 @@ def now() -> int:
     return at
 
 
+def replay_killed_at_the_third_piece(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay a window until two of its pieces are recorded, and a third one is applied."""
+    finish, done = run.ledger.batches.finish, 0
+
+    def counted(*args: object) -> None:
+        nonlocal done
+        done += 1
+        if done == 3:
+            raise KeyboardInterrupt
+        finish(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.ledger.batches, "finish", counted)
+        with pytest.raises(KeyboardInterrupt):
+            replay_window(run, lambda: spark)
+
+
 def edit(client: HBaseClient, table: str, step: int, edits: int = 40, size: int = 0) -> None:
     """Puts and deletes of few cells at few timestamps, so that what comes later decides; values of at least `size`."""
     chance = random.Random(step)
@@ -160,19 +177,7 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     time.sleep(window_log.SKEW_MS / 1000)
     older, newer = spans_of(edges)
     run = open_replay(two_tables, newer)
-    finish, done = run.ledger.batches.finish, 0
-
-    def counted(*args: object) -> None:
-        nonlocal done
-        done += 1
-        if done == 3:
-            raise KeyboardInterrupt
-        finish(*args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run.ledger.batches, "finish", counted)
-        with pytest.raises(KeyboardInterrupt):
-            replay_window(run, lambda: spark)
+    replay_killed_at_the_third_piece(run, spark, monkeypatch)
     pieces = run.ledger.batches.pieces()
     assert sum(piece.state == "done" for piece in pieces) == 2
     assert {piece.kind for piece in pieces} == {"rows", "group"}
@@ -195,19 +200,7 @@ def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_
         edit(at_source, two_tables, step, size=1000)
     run = open_replay(two_tables, (start, now()))
     time.sleep(window_log.SKEW_MS / 1000)
-    finish, done = run.ledger.batches.finish, 0
-
-    def counted(*args: object) -> None:
-        nonlocal done
-        done += 1
-        if done == 3:
-            raise KeyboardInterrupt
-        finish(*args)  # type: ignore[arg-type]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run.ledger.batches, "finish", counted)
-        with pytest.raises(KeyboardInterrupt):
-            replay_window(run, lambda: spark)
+    replay_killed_at_the_third_piece(run, spark, monkeypatch)
     pieces = run.ledger.batches.pieces()
     assert 2 == sum(piece.state == "done" for piece in pieces) < len(pieces) - 1
     facts = replay_window(run, lambda: spark)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from unit.apply.guards import Guard
 from unit.formats.test_order import OF_FAMILY, covers
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply import in_bulk
+from walferry.apply import bulk_merge, in_bulk
 from walferry.apply.bulk_loader import Staged
 from walferry.apply.by_row import RowTask, Settled, WriteTimes
 from walferry.apply.in_bulk import BulkTask, InFile, place_here
@@ -128,7 +128,7 @@ def test_what_counts_of_the_log_is_loaded_once_and_nothing_else(edits: list[Edit
         patch.setattr(in_bulk, "Loader", Recorder)
         patch.setattr(in_bulk, "RUN_BYTES", 200)
         patch.setattr(in_bulk, "BLOCK_BYTES", 60)
-        patch.setattr(in_bulk, "MERGE_BYTES", 100)
+        patch.setattr(bulk_merge, "MERGE_BYTES", 100)
         patch.setattr(Recorder, "loaded", [])
         with closing(place_here(task_of(edits, borders))) as placed:
             files = placed.read()
@@ -202,7 +202,7 @@ def test_damage_before_the_one_that_was_accepted_is_an_error_and_loses_nothing(a
 
 def test_more_origins_than_numbers_are_an_error_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_bulk, "Loader", Recorder)
-    monkeypatch.setattr(in_bulk, "MOST_LISTS", 2)
+    monkeypatch.setattr(bulk_merge, "MOST_LISTS", 2)
     edits = [Edit(b"r%d" % n, b"f", b"q", 1, CellType.PUT, False, n, 0, n + 1) for n in range(3)]
     with closing(place_here(task_of(edits, [b""]))) as placed:
         placed.read()
