@@ -106,6 +106,7 @@ $(BIN)/.lock-installed: requirements.lock | $(BIN)/pip
 $(BIN)/.walferry: $(BIN)/.lock-installed pyproject.toml hatch_build.py $(PROTOS)
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/python -m uv pip install --no-deps --no-build-isolation -e .
 	$(BIN)/python -m walferry.formats # compiles the numba kernels into their cache
+	$(BIN)/python -m walferry.spark archive # Spark's classes, which the JVM would load and check at each start
 	$(BIN)/python -m compileall -q src # which Python leaves undone where PYTHONDONTWRITEBYTECODE is set
 	@touch $@
 

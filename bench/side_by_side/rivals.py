@@ -86,10 +86,11 @@ class Rivals:
     def count_rows(self, table: str) -> Timed:
         """RowCounter; `output` is the number of rows."""
         done = self._job(self._clusters.source, "mapreduce.RowCounter", _SCANS, [table])
-        counted = re.search(r"^\s+ROWS=(\d+)$", done.errors, re.MULTILINE)
-        if counted is None:
+        # Each map tells its own, the job the sum of them at the end.
+        counted = re.findall(r"^\s+ROWS=(\d+)$", done.errors, re.MULTILINE)
+        if not counted:
             raise WalferryError("RowCounter told no number of rows")
-        return replace(done, output=counted[1])
+        return replace(done, output=counted[-1])
 
     def _inputs(self, paths: Sequence[str]) -> str:
         return _SEPARATOR.join(f"{self._clusters.source_hdfs}{path}" for path in paths)

@@ -60,7 +60,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "protect": lambda run, _, means: protect.protect(run),
     "fence": lambda run, _, means: cut.start_fence(run),
     "snapshot": lambda run, table, means: copy.snapshot(run, table),
-    "copy": lambda run, table, means: copy.copy(run, means.spark(), table),
+    "copy": lambda run, table, means: copy.copy(run, means.spark, table),
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
     "replay": lambda run, _, means: follower.follow(run, means.spark()),

@@ -95,6 +95,16 @@ def read_info(files: FileSystem, root: str, name: str) -> pb.SnapshotDescription
     return info
 
 
+def size_of(manifest: pb.SnapshotDataManifest) -> int:
+    """Bytes of a snapshot's store files, as its manifest says."""
+    return sum(
+        file.file_size
+        for region in manifest.region_manifests
+        for family in region.family_files
+        for file in family.store_files
+    )
+
+
 def regions_of(root: str, manifest: pb.SnapshotDataManifest) -> list[SnapshotRegion]:
     """A snapshot's regions by their first row. Raises UnreadableInputError for a store file of an unknown kind.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from walferry import snapshots
 from walferry.apply.region_events import store_file
+from walferry.apply.writer_protocol import Limits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
@@ -27,8 +28,10 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots import region_name, stored
+from walferry.snapshots import region_name, size_of, stored
 from walferry.spark.clients import workers
+from walferry.spark.fan_out import AT_ONCE_HERE
+from walferry.spark.session import session_for
 from walferry.storage import FileSystem
 
 log = logging.getLogger(__name__)
@@ -60,11 +63,16 @@ def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
     return snapshots.read_manifest(run.source_files, run.source_root, run.snapshot(table))
 
 
-def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
-    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check."""
+def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:
+    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check.
+
+    Spark is asked for only if the files are large.
+    """
 
     def work() -> dict[str, Any]:
         manifest = read_manifest(run, table)
+        session = session_for(spark, size_of(manifest), Limits().here_bytes)
+        at_once = AT_ONCE_HERE if session is None else workers(session)
         files = list(files_of(run, table, manifest))
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
@@ -75,11 +83,11 @@ def copy(run: Run, spark: SparkSession, table: str) -> dict[str, Any]:
         started = time.monotonic()
         for begin in range(0, len(files), _WAVE):
             copied += copy_files(
-                spark,
-                run.source_address(workers(spark)),
+                session,
+                run.source_address(at_once),
                 run.spec.target.address(),
                 files[begin : begin + _WAVE],
-                tasks=workers(spark) * 2,
+                tasks=at_once * 2,
             )
             _progress(table, len(copied), len(files), sum(c.target_bytes for c in copied), started)
         return {

@@ -43,9 +43,9 @@ class FileCopied:
 
 
 def copy_files(
-    spark: SparkSession, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
+    spark: SparkSession | None, source: ClusterAddress, target: ClusterAddress, files: Sequence[FileCopy], tasks: int
 ) -> list[FileCopied]:
-    """Copy files in parallel; a file that the target already has whole is not copied again."""
+    """Copy files in parallel; a file that the target already has whole is not copied again. `spark`: as `fan_out`'s."""
 
     def work(file: FileCopy) -> Iterator[FileCopied]:
         yield copy_file(shared_files(source), shared_files(target), file)

@@ -43,7 +43,7 @@ from walferry.replay.window_log import covering, iso, known_files, missing_range
 from walferry.replay.window_pieces import apply_in_pieces, is_small
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow
-from walferry.spark.session import LateSession
+from walferry.spark.session import LateSession, must_open
 from walferry.wal.files import Place, WalFile, list_wals
 
 OWNER = "window"
@@ -173,7 +173,7 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
             )
         require_targets(run)
         session = LateSession(spark)
-        if session.must_open:
+        if must_open():
             session()
         return _apply(run, session, window)
 

@@ -1,4 +1,5 @@
-"""`python -m walferry.spark pack FILE`: what Spark's executors need of this environment, as one archive."""
+"""`python -m walferry.spark`: `pack FILE`, what Spark's executors need of this environment; `archive`, Spark's classes
+as a file that the JVM maps."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from packaging.requirements import Requirement
 
 import pyspark_hbase_snapshot
 import pyspark_hbase_wal
-from walferry.errors import UsageError
+from walferry.errors import UsageError, WalferryError
+from walferry.spark import class_archive
 
 PYTHON = Path(sys.executable).resolve()
 NOT_RUN = {".h", ".c", ".pxd", ".pyx", ".pyi"}
@@ -85,6 +87,17 @@ def pack_command(
         typer.echo(error.message, err=True)
         raise typer.Exit(error.exit_code) from None
     typer.echo(f"{file}: {file.stat().st_size / 1e6:.0f} MB")
+
+
+@app.command("archive")
+def archive_command() -> None:
+    """Archive Spark's classes beside its jars: Spark starts in half the time then, where it runs without a cluster."""
+    try:
+        path = class_archive.make()
+    except WalferryError as error:
+        typer.echo(error.message, err=True)
+        raise typer.Exit(error.exit_code) from None
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
 
 
 def pack(file: Path, python: Path = PYTHON) -> None:

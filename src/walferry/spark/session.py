@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -18,12 +18,16 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from walferry.errors import UsageError
+from walferry.spark.class_archive import jvm_options
 from walferry.wal.keys import KEY_VARIABLES
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 BATCH_BYTES = 16 << 20
 """of records handed to a Python worker at a time, or a single larger one"""
+
+_JVM = (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLevel=1")
+"""It moves bytes between Python's workers: a better compiler costs seconds at each start, and gains little later."""
 
 _WATCHER = """
 read -r _ || kill -9 "$1"
@@ -37,8 +41,10 @@ REDACTED = "(?i)secret|password|token|access[.]?key|wal_key"
 that somebody sets in `spark.executorEnv`"""
 
 
-def open_session(app_name: str) -> SparkSession:
+def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     """Start (or join) a Spark session; `local[*]` unless spark-submit or SPARK_MASTER says otherwise.
+
+    `jvm`: more options of the JVM, if this process starts it.
 
     The executors run the interpreter of this process. Filter pushdown into Python sources stays off: in Spark 4.2 and
     4.3 it leaks filters between queries over one DataFrame. Speculation stays off too: a second copy of a task would
@@ -86,7 +92,7 @@ def open_session(app_name: str) -> SparkSession:
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+            .config("spark.driver.extraJavaOptions", " ".join((*_JVM, *(jvm or jvm_options()))))
         )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -104,11 +110,6 @@ class LateSession:
     def __init__(self, open_it: Callable[[], SparkSession]) -> None:
         self._open = open_it
         self._opened: Future[SparkSession] | None = None
-
-    @property
-    def must_open(self) -> bool:
-        """Whether this process was started by spark-submit, which in some modes takes it for failed without Spark."""
-        return "PYSPARK_GATEWAY_PORT" in os.environ
 
     def begin(self) -> None:
         """Open it in another thread."""
@@ -129,6 +130,17 @@ class LateSession:
             opened.set_result(self._open())
         except BaseException as error:
             opened.set_exception(error)
+
+
+def must_open() -> bool:
+    """Whether this process was started by spark-submit, which in some modes takes it for failed without Spark."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def session_for(spark: Callable[[], SparkSession], size: int, here: int) -> SparkSession | None:
+    """The session for work on so many bytes; None if at most `here`: that is done before Spark has begun."""
+    opened = spark() if size > here or must_open() else None
+    return opened if size > here else None
 
 
 def require_one_pyspark() -> None:

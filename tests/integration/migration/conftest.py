@@ -82,7 +82,7 @@ def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: P
                 as_if_copied(run, table)
                 continue
             copy.snapshot(run, table)
-            copy.copy(run, spark, table)
+            copy.copy(run, lambda: spark, table)
             copy.clone(run, table)
         return run
 

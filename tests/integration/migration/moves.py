@@ -87,7 +87,7 @@ def copy_tables(run: Run) -> None:
     """Snapshot, copy and clone of every table."""
     for pair in run.tables:
         copy.snapshot(run, pair.source)
-        copy.copy(run, spark(), pair.source)
+        copy.copy(run, spark, pair.source)
         copy.clone(run, pair.source)
 
 

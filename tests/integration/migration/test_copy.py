@@ -102,9 +102,12 @@ def test_a_table_that_was_cloned_itself_arrives_with_what_its_links_name(
         here.delete_snapshot(f"s{origin}")
 
 
+@pytest.mark.parametrize("by_spark", [False, True])
 def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
-    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
+    if by_spark:
+        monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")
     table = unique()
     here.create_table(table, {"f": {}})
     fill(here, table)
@@ -125,13 +128,13 @@ def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
             time.sleep(2)
             here.move_region(here.regions(table)[0])  # a region that closes archives what it has compacted
 
-        facts = copy.copy(run, spark(), table)
+        facts = copy.copy(run, spark, table)
         skipped = {file["target"]: file["skipped"] for file in facts["copied"]}
         assert skipped[first.target] is False
         copy.clone(run, table)
         check_copy(run, tmp_path / "docs")
         assert visible(target, table) == visible(source, table)
-        assert copy.copy(run, spark(), table) == facts  # done is done
+        assert copy.copy(run, spark, table) == facts  # done is done
 
 
 def test_a_file_that_was_copied_wrong_shuts_the_gate_and_a_wrong_border_too(

@@ -25,7 +25,7 @@ Phase = Callable[[Run, str], object]
 STEPS: list[tuple[str, str, tuple[ClusterSide, ObjectKind], Phase]] = [
     ("source", "add_peer", ("source", "peer"), lambda run, table: protect.protect(run)),
     ("source", "snapshot", ("source", "snapshot"), copy.snapshot),
-    ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark(), table)),
+    ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark, table)),
     ("target", "clone_snapshot", ("target", "table"), copy.clone),
     ("source", "set_read_only", ("source", "read-only table"), lambda run, table: cutover.stop_writes(run, None)),
 ]
@@ -93,11 +93,11 @@ def test_an_object_of_another_ledger_is_neither_used_nor_removed(
         protect.protect(first)
         assert first.source.peers()[first.peer][0] is False
         copy.snapshot(first, table)
-        copy.copy(first, spark(), table)
+        copy.copy(first, spark, table)
         skip(second, "snapshot")
         second.ledger.objects.plan("source", "snapshot", second.snapshot(table))  # of another source
         with pytest.raises(UsageError, match=f"snapshot {first.snapshot(table)} already exists at the target"):
-            copy.copy(second, spark(), table)
+            copy.copy(second, spark, table)
 
 
 def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(

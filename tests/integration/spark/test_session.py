@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from walferry import process
 from walferry.errors import UsageError
+from walferry.spark.class_archive import archive
 from walferry.spark.session import require_one_pyspark
 from walferry.wal.keys import KEY_NAME
 
@@ -75,3 +77,9 @@ def test_files_of_another_packages_version_over_pysparks_are_told_before_a_job_f
     assert str(caught.value).endswith(f"pip install --force-reinstall --no-deps pyspark=={installed}")
     monkeypatch.setattr(pyspark, "__file__", "/opt/spark/python/pyspark/__init__.py")  # a Spark distribution's own
     require_one_pyspark()
+
+
+def test_the_jvm_maps_the_archive_of_sparks_classes_that_the_setup_has_made(spark: SparkSession) -> None:
+    assert spark.sparkContext._gateway is not None
+    jvm = spark.sparkContext._gateway.proc.pid
+    assert str(archive()) in Path(f"/proc/{jvm}/maps").read_text()

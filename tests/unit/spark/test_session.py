@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from unit.spark_stand_in import SPARK
 from walferry.errors import UsageError
-from walferry.spark.session import REDACTED, LateSession
+from walferry.spark.session import REDACTED, LateSession, session_for
 from walferry.wal.keys import KEY_HEX, KEY_STORE
 
 STARTER = """
@@ -87,3 +87,22 @@ def test_a_session_that_cannot_be_opened_raises_why_where_it_is_needed(begun: bo
         session.begin()
     with pytest.raises(UsageError, match="PySpark is broken"):
         session()
+
+
+@pytest.mark.parametrize(
+    ("size", "submitted", "opened", "used"), [(9, False, 1, True), (8, False, 0, False), (8, True, 1, False)]
+)
+def test_what_is_small_is_done_without_spark_which_is_opened_only_where_spark_submit_must_see_it(
+    size: int, submitted: bool, opened: int, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    if submitted:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    calls: list[int] = []
+
+    def open_it() -> SparkSession:
+        calls.append(1)
+        return SPARK
+
+    assert (session_for(open_it, size, 8) is SPARK) is used
+    assert len(calls) == opened
