@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from walferry.checks.validation import import_ahead
 from walferry.ledger import Ledger
 from walferry.pipeline import Means, do
 from walferry.run.run import Run
@@ -15,6 +16,7 @@ if __name__ == "__main__":
     run_id, table = sys.argv[1:]
     with Ledger.open(os.environ["WALFERRY_LEDGER"], create=False) as book, Run(book, run_id) as run:
         means = Means(spark=lambda: open_session(run_id), docs=Path(os.environ["WALFERRY_REPORTS"]))
+        import_ahead()
         do(run, "copy", table, means)
         do(run, "clone", table, means)
         do(run, "check_copy", "", means)

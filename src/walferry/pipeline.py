@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.checks.gates import before_cutover, check_copy, check_drain
+from walferry.checks.validation import import_ahead
 from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
@@ -95,6 +96,8 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     names = [phase.name for phase, _ in todo]
     begin, end = names.index("replay"), names.index("end_fence")
     _ = run.source, run.target, run.source_files, run.target_files  # opened once, before several threads use them
+    if run.ledger.phases.facts("check_copy") is None:
+        import_ahead()
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,8 +118,18 @@ def require(result: GateResult) -> None:
     )
 
 
+def import_ahead() -> None:
+    """Import Great Expectations in another thread: some seconds that a later `validate` need not wait for."""
+
+    def load() -> None:
+        with suppress(WalferryError):  # `validate` will raise it
+            _great_expectations()
+
+    threading.Thread(target=load, name="import Great Expectations", daemon=True).start()
+
+
 def _great_expectations() -> Any:
-    """Import Great Expectations (about a second) without telemetry and without its 200 lines of log."""
+    """Import Great Expectations without telemetry and without its 200 lines of log."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     try:
