@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -23,6 +25,7 @@ from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import ReadOnlyTableError
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_family_version, delete_version, put
+from walferry.spark.snapshot_source import HBaseSnapshotReader, SnapshotQuery
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 TTL_MS = 15_000
@@ -62,11 +65,30 @@ def test_a_table_with_a_writer_and_moving_regions_is_migrated_killed_and_cut_ove
         seen = visible(target, table)
         assert len(seen) > 30
         assert seen == visible(source, table)
+        assert seen == in_snapshot(source, here, table)
+        assert seen == in_snapshot(target, there, table)
         assert left_behind(here, f"{name}-1") == left_behind(there, f"{name}-1") == []
         facts = json.loads(walferry(tmp_path, "report", name, "--json").stdout)
         assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
     shown = [path for path in tmp_path.rglob("*") if path.is_file() and b"?password=" in path.read_bytes()]
     assert shown == []  # neither ledger, nor reports, nor what the command said
+
+
+def in_snapshot(cluster: Cluster, client: HBaseClient, table: str) -> list[Any]:
+    """What `hbase_snapshot` reads of a snapshot of the table, as `visible` gives it."""
+    name = f"read-{table}"
+    client.snapshot(name, table)
+    try:
+        options = {"path": str(urlsplit(cluster.rootdir).path), "webhdfs": str(cluster.address.webhdfs)}
+        reader = HBaseSnapshotReader(SnapshotQuery.parse({**options, "snapshot": name, "versions": "all"}))
+        found: dict[tuple[bytes, bytes], list[tuple[bytes, int]]] = {}
+        for partition in reader.partitions():
+            for cell in (cell for batch in reader.read(partition) for cell in batch.to_pylist()):
+                column = cell["row"], cell["family"] + b":" + cell["qualifier"]
+                found.setdefault(column, []).append((cell["value"], cell["timestamp"]))
+        return [(row, column, cells) for (row, column), cells in sorted(found.items())]
+    finally:
+        client.delete_snapshot(name)
 
 
 class Load:

@@ -81,6 +81,10 @@ class Loader:
         self._target = self.route.tables[self.table]
         # Of attempts before this one, whose requests can no longer find their files.
         self._files.delete(self.folder, recursive=True)
+        # A region server moves the files as its own user, who need not be ours: as HBase's staging folders, this one is
+        # open to whoever knows its name, and nobody can list the one above.
+        self._files.mkdirs(self.folder, 0o711)
+        self._files.mkdirs(f"{self.folder}/{self._attempt}", 0o777)
 
     def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[Staged]:
         """Write the cells of one family and origin, a file for each region that has some.
@@ -176,7 +180,6 @@ class Loader:
         left, gone = [], []
         for file in files:
             path = self._path()
-            self._files.mkdirs(path.rpartition("/")[0])
             try:
                 self._files.rename(file.path, path)
             except FileNotFoundError:

@@ -17,6 +17,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
+from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, place_here, place_in_bulk, sample_rows
 from walferry.apply.index import FileIndex
@@ -44,6 +45,7 @@ from walferry.replay.window_pieces import (
 from walferry.run.run import Run
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import AT_ONCE_HERE
+from walferry.storage import PermissionDeniedError, QuotaExceededError
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,17 @@ def bulk_faults(run: Run) -> list[str]:
     return faults
 
 
+def _staging_faults(run: Run) -> list[str]:
+    """Why files cannot be staged for the target tables, each as text."""
+    root, faults = run.spec.target.address().root_path, []
+    for pair in run.tables:
+        try:
+            run.target_files.mkdirs(staging_folder(root, pair.target))
+        except (PermissionDeniedError, QuotaExceededError) as error:
+            faults.append(f"{error.message} (bulk loads wait there)")
+    return faults
+
+
 def in_bulk(run: Run, size: int) -> bool:
     """Whether the run's window, of files of so many bytes, is applied in bulk."""
     asked = run.spec.apply
@@ -86,9 +99,9 @@ def in_bulk(run: Run, size: int) -> bool:
         return True
     if asked != "auto" or size < BULK_FROM_BYTES:
         return False
-    faults = bulk_faults(run)
+    faults = bulk_faults(run) or _staging_faults(run)
     if faults:
-        log.info("the edits go by rpc, not in bulk: %s", "; ".join(faults))
+        log.warning("the edits go by rpc, not in bulk: %s", "; ".join(faults))
     return not faults
 
 

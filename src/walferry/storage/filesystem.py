@@ -78,8 +78,12 @@ class FileSystem(Protocol):
         """Delete a file, or a folder with `recursive`; False when it did not exist."""
         ...
 
-    def mkdirs(self, path: str) -> None:
-        """Create a folder and its parents; no error when it exists."""
+    def mkdirs(self, path: str, permission: int | None = None) -> None:
+        """Create a folder and its parents; no error when it exists.
+
+        `permission`: what others may do in the folder itself, such as 0o711, whatever the umask; it is set also when
+        the folder exists.
+        """
         ...
 
     def checksum(self, path: str) -> str | None:

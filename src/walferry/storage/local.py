@@ -74,10 +74,12 @@ class Local:
                 Path(path).rmdir()
             return True
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Create a folder and its parents."""
         with _translated(path):
             Path(path).mkdir(parents=True, exist_ok=True)
+            if permission is not None:
+                Path(path).chmod(permission)
 
     def checksum(self, path: str) -> str | None:
         """None: local file systems keep no checksums."""

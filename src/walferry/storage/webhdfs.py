@@ -132,9 +132,11 @@ class WebHdfs:
         """Delete a file, or a folder with `recursive`."""
         return bool(self._repeated("delete", path, lambda: self._client.delete(path, recursive=recursive)))
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Create a folder and its parents."""
         self._repeated("mkdirs", path, lambda: self._client.makedirs(path))
+        if permission is not None:
+            self._repeated("set_permission", path, lambda: self._client.set_permission(path, f"{permission:o}"))
 
     def checksum(self, path: str) -> str | None:
         """HDFS's MD5 of MD5s of CRCs, for files with equal block size and bytes per checksum."""

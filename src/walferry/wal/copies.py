@@ -112,9 +112,9 @@ class _WithCopies:
         """Delete a file or folder of the cluster's own."""
         return self._files.delete(path, recursive)
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, permission: int | None = None) -> None:
         """Create a folder on the cluster's own file system."""
-        self._files.mkdirs(path)
+        self._files.mkdirs(path, permission)
 
     def checksum(self, path: str) -> str | None:
         """The checksum of a file of the cluster's own."""

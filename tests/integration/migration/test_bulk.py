@@ -26,7 +26,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import RequestTimeoutError
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
-from walferry.storage import WebHdfs
+from walferry.storage import PermissionDeniedError, WebHdfs
 
 pytestmark = pytest.mark.cluster
 
@@ -189,6 +189,14 @@ def test_edits_that_came_from_the_target_are_loaded_without_its_name(at_target: 
     loader = there.loader()
     assert loader._cluster_ids(clusters) == [str(UUID(int=7))]
     loader.load(loader.stage(b"f", clusters, StoreFormat(), in_order(edits(10))))
+
+
+def test_another_user_may_move_what_is_staged_but_not_look_for_it(there: Target) -> None:
+    (file,) = there.loader().stage(b"f", b"", StoreFormat(), in_order(edits(1)))
+    stranger = WebHdfs(there.files.url, "mallory")
+    with pytest.raises(PermissionDeniedError):
+        stranger.list(there.folder)
+    stranger.rename(file.path, f"{file.path}-taken")
 
 
 def test_a_new_attempt_removes_what_the_one_before_it_left(there: Target) -> None:

@@ -18,12 +18,13 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import window_log, window_pieces
+from walferry.replay import window_bulk, window_log, window_pieces
 from walferry.replay.cut import record_seen
 from walferry.replay.follower import replay
 from walferry.replay.settled import OverlappingRunError
 from walferry.replay.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
+from walferry.storage import WebHdfs
 
 pytestmark = pytest.mark.cluster
 
@@ -89,6 +90,26 @@ def now() -> int:
     at = time.time_ns() // 1_000_000
     time.sleep(0.05)
     return at
+
+
+def test_where_files_may_not_be_staged_auto_says_so_and_goes_by_rpc(
+    source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, ledger: Ledger, spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    start = now()
+    edit(at_source, two_tables, 1)
+    end = now()
+    time.sleep(window_log.SKEW_MS / 1000)
+    spec = make_spec(source, target, [two_tables], window={"from": iso(start), "to": iso(end)}, apply="auto")
+    monkeypatch.setattr(window_bulk, "BULK_FROM_BYTES", 0)
+    monkeypatch.setattr(Run, "target_files", WebHdfs(str(target.address.webhdfs), "mallory"))
+    with Run(ledger, open_window(ledger, spec.model_copy(update={"name": "replay"}), "test").run_id) as run:
+        replay_window(run, lambda: spark)
+    assert "go by rpc, not in bulk" in caplog.text
+    assert "as user mallory" in caplog.text
+    here = content(source, two_tables)
+    assert len(here) > 10
+    assert content(target, two_tables) == here
 
 
 def replay_killed_at_the_third_piece(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,13 @@ def test_a_refused_user_is_named_with_the_path(files: WebHdfs, folder: str, sour
             ask()
 
 
+def test_a_folder_gets_the_permission_that_is_asked_for_whatever_the_umask(files: WebHdfs, folder: str) -> None:
+    for path, permission in ((f"{folder}/closed", 0o711), (f"{folder}/open", 0o777)):
+        files.mkdirs(path)
+        files.mkdirs(path, permission)
+        assert files._client.status(path)["permission"] == f"{permission:o}"
+
+
 def test_a_used_up_quota_is_told_with_the_path(files: WebHdfs, folder: str) -> None:
     response = files._client._session.put(
         f"{files.url}/webhdfs/v1{folder}",
