@@ -217,14 +217,17 @@ def roll_wal(client: Calls, server: Server) -> None:
 
 
 def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
-    """Take a FLUSH snapshot and wait for it: all edits acknowledged before the call are in it.
+    """Take a snapshot and wait for it: all edits acknowledged before the call are in it.
+
+    Regions are flushed for it (FLUSH); not those of a table that is read-only, which refuse to be: they were when they
+    were closed, to be opened as such (SKIPFLUSH).
 
     Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
     ms). One that fails is taken again, up to SNAPSHOT_ATTEMPTS times: a region may have moved. Raises
     SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it failed.
     """
     what = f"snapshot {name} of {table}"
-    wanted = pb.SnapshotDescription(name=name, table=table, type=pb.SnapshotDescription.FLUSH)
+    wanted = pb.SnapshotDescription(name=name, table=table)
     deadline = time.monotonic() + deadline_s
 
     def finished() -> pb.SnapshotDescription | None:
@@ -246,6 +249,8 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
     failures = 0
     while (found := finished()) is None:
         left = deadline - time.monotonic()
+        read_only = client.describe(table).read_only
+        wanted.type = pb.SnapshotDescription.SKIPFLUSH if read_only else pb.SnapshotDescription.FLUSH
         try:
             request = with_nonce(pb.SnapshotRequest(snapshot=wanted))
             answer = client.master_call("Snapshot", request, pb.SnapshotResponse)

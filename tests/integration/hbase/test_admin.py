@@ -104,6 +104,18 @@ def test_a_read_only_table_refuses_writes_until_it_is_opened_again(
     client.put(name, ONE)
 
 
+def test_a_read_only_table_is_snapshotted_with_all_that_was_written_before(
+    client: HBaseClient, make_table: Callable[..., str]
+) -> None:
+    name, copy, snapshot = make_table(), f"c{uuid4().hex[:8]}", f"s{uuid4().hex[:8]}"
+    client.put(name, [Cell(b"a", b"f", b"q", b"v", 1)])
+    client.modify_table(client.describe(name).with_attribute("READONLY", "true"))
+    client.snapshot(snapshot, name)
+    client.clone_snapshot(snapshot, copy)
+    assert b"".join(bytes(block) for block in client.scan(copy)) == b"".join(map(bytes, client.scan(name))) != b""
+    client.delete_snapshot(snapshot)
+
+
 def test_a_clone_of_a_snapshot_holds_what_was_there_when_it_was_taken(
     client: HBaseClient, make_table: Callable[..., str], cells: ReadCells
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import admin, procedures
 from walferry.hbase.calls import Calls
+from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.errors import SnapshotFailedError, remote_error
 
 MOVED = "Regions moved during the snapshot '{ ss=S table=t type=FLUSH }'. expected=2 snapshotted=1."
@@ -20,8 +21,12 @@ class Master:
     """Fails the first `failures` snapshots that it is asked for."""
 
     failures: int
+    read_only: bool = False
     taken: int = 0
     snapshots: list[pb.SnapshotDescription] = field(default_factory=list)
+
+    def describe(self, table: str) -> TableDescriptor:
+        return TableDescriptor(pb.TableSchema()).with_attribute("READONLY", str(self.read_only).lower())
 
     def master_call(self, method: str, request: Any, response_type: Any, **_: Any) -> Any:
         match method:
@@ -48,6 +53,12 @@ def test_a_snapshot_that_failed_is_taken_again() -> None:
     master = Master(failures=2)
     assert admin.snapshot(cast(Calls, master), "S", "t").name == "S"
     assert master.taken == 3
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_only_regions_that_can_be_flushed_are_asked_to_be(read_only: bool) -> None:
+    taken = admin.snapshot(cast(Calls, Master(failures=0, read_only=read_only)), "S", "t")
+    assert taken.type == (pb.SnapshotDescription.SKIPFLUSH if read_only else pb.SnapshotDescription.FLUSH)
 
 
 def test_a_snapshot_that_always_fails_is_given_up() -> None:
