@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
@@ -37,8 +38,24 @@ def taken(buffer: Bytes, positions: Int64s) -> tuple[Bytes, Int64s]:
     return gather(buffer, positions, positions + lengths), np.append(0, np.cumsum(lengths))
 
 
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.gettempdir()
+        raise WalferryError(
+            f"{folder}: {error.strerror}. Edits wait there until they are loaded in bulk: set TMPDIR to a larger disk, "
+            "or apply: rpc",
+            folder=folder,
+        ) from error
+
+
 class Spool:
-    """Bytes that wait in a file of this machine. One thread at a time adds to it."""
+    """Bytes that wait in a file of this machine. One thread at a time adds to it.
+
+    Raises WalferryError when the disk has no room for them.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by its owner)
@@ -46,12 +63,14 @@ class Spool:
 
     def add(self, content: memoryview | pa.Buffer) -> tuple[int, int]:
         """Keep bytes; returns what `read` takes."""
-        begin, self._end = self._end, self._end + self._file.write(content)
+        with _room():
+            begin, self._end = self._end, self._end + self._file.write(content)
         return begin, self._end
 
     def read(self, begin: int, end: int) -> bytes:
         """The bytes that lie there."""
-        self._file.flush()
+        with _room():
+            self._file.flush()
         return os.pread(self._file.fileno(), end - begin, begin)
 
     def close(self) -> None:
