@@ -1,6 +1,7 @@
 """HFiles, the files of a store: their cells in the order of the store, and what a file says of itself.
 
-Versions 3 (HFileWriterImpl, HBase 1.0 and newer) and 2 with minor version 3. A file is a row of blocks:
+Versions 3 (HFileWriterImpl; HFileWriterV3 of HBase 1.x, minor version 0) and 2 with minor version 3. A file is a row of
+blocks:
 
     data blocks, with blocks of the index and of bloom filters between them | root of the index | root of the meta index
     | file info | bloom filters' own | trailer, 4096 bytes (version 2: 212)
@@ -353,8 +354,8 @@ class HFile:
         size = _TRAILER_BYTES.get(major)
         if size is None or len(tail) < size or tail[-size:][:8] != _TRAILER:
             raise self._damaged(max(0, self._length - 4), "it does not end with an HFile's trailer")
-        if minor != 3:
-            raise self._unreadable(f"it is of version {major}, minor version {minor}, which HBase before 0.96 wrote")
+        if minor > 3 or (major == 2 and minor < 3):
+            raise self._unreadable(f"it is of version {major}, minor version {minor}; 2.3 and 3.0 to 3.3 are read")
         at = self._length - size
         data = np.frombuffer(tail, np.uint8)[-size:]
         message = _delimited(data, 8)

@@ -158,6 +158,19 @@ def test_damage_that_no_checksum_shows_neither_crashes_nor_takes_memory(seed: in
         assert sum(len(cell[5]) + len(cell[6]) for cell in found) <= len(damaged)
 
 
+def test_files_of_hbase_1_whose_minor_version_is_0_are_read() -> None:
+    data = data_of("none")
+    assert data[-4:] == b"\x03\0\0\x03"
+    assert told(of_bytes(data[:-4] + b"\0\0\0\x03", "older").batches()) == expected("none")
+
+
+def test_files_without_hbases_checksums_are_refused_by_their_version() -> None:
+    data = data_of("none")
+    trailer = data[-4096:-4].rstrip(b"\0").ljust(208, b"\0")
+    with pytest.raises(UnreadableInputError, match=r"version 2, minor version 0; 2\.3 and"):
+        of_bytes(data[:-4096] + trailer + b"\0\0\0\x02", "old")
+
+
 def test_a_file_of_another_kind_is_no_hfile() -> None:
     for data in (b"", b"PWAL", bytes(5000)):
         with pytest.raises(DamagedInputError, match="does not end with an HFile's trailer"):
