@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, MovedEdits, Refusal, Tally, damage, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.errors import DamagedInputError
@@ -48,7 +49,7 @@ class FileIndex:
 
 
 class Reading:
-    """One pass over a sealed file: tallies, region events and unreadable markers of the wanted tables."""
+    """One pass over a sealed file: tallies, region events, numbers and unreadable markers of the wanted tables."""
 
     def __init__(self, wal: Wal, file: WalFile, tables: Collection[str]) -> None:
         self._wal = wal
@@ -56,6 +57,7 @@ class Reading:
         self._tables = tables
         self._tally = Tally(tables)
         self._events: list[RegionEvent] = []
+        self._numbers = Numbers(file.name)
         self._complete = False
         self.refusals: list[Refusal] = []
 
@@ -69,6 +71,7 @@ class Reading:
             for batch in self._wal:
                 selected = self._tally.add(batch)
                 self._events += region_events(batch, name, selected)
+                self._numbers.add(batch, selected)
                 self.refusals += unreadable_markers(batch, name, self._tables)
                 yield batch
                 if len(batch):
@@ -85,8 +88,9 @@ class Reading:
         """What has been read."""
         length = self._wal.length if self._complete else self._file.length
         return FileReport(
-            self._file.name, length, self._complete, self._tally.rows(), tuple(self.refusals), (), tuple(self._events)
-        )
+            self._file.name, length, self._complete, self._tally.rows(), tuple(self.refusals), (), tuple(self._events),
+            numbers=self._numbers.spans(),
+        )  # fmt: skip
 
 
 def index_file(wal: Wal, file: WalFile, tables: Collection[str], select: Select | None = None) -> FileIndex:

@@ -52,6 +52,17 @@ class Batches:
             fence(connection)
             self._insert(connection, pieces)
 
+    def replan(self, plan: str, pieces: Sequence[Piece] | None, fence: Change) -> None:
+        """Change the plan of the batch, and its pieces to these, of which nothing is done; None: to what they are."""
+        batches, found = self._store.table("batches"), self._store.table("pieces")
+        with self._store.database.write() as connection:
+            self._store.unfinished(connection, self._run_id)
+            fence(connection)
+            connection.execute(update(batches).where(batches.c.run_id == self._run_id).values(plan=plan))
+            if pieces is not None:
+                connection.execute(delete(found).where(found.c.run_id == self._run_id))
+                self._insert(connection, pieces)
+
     def now(self) -> BatchRecord | None:
         """The unfinished batch; None when there is none."""
         with self._store.database.read() as connection:

@@ -27,6 +27,7 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.schema import Fit, fit
+from walferry.replay.bulk_pieces import table_faults
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
 from walferry.replay.staged import try_writing
@@ -124,8 +125,6 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         wals = list_wals(source_files, wal_root)
         findings += [*_version(source, "source"), *_version(target, "target")]
         findings += _peer(source) if spec.stage is None else _stage(spec.stage, source, wals)
-        if spec.apply == "bulk":
-            findings.append(Finding("refuse", "apply", "bulk is for windows of the log; a migration takes auto or rpc"))
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
         else:
@@ -141,6 +140,11 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             findings += _table(source, target, pair, descriptor)
             fits = fit(target, descriptor)
             findings += _fit(pair, fits)
+            if spec.apply == "bulk":
+                findings += [
+                    Finding("refuse", pair.source, f"{fault}: use apply: auto or rpc")
+                    for fault in table_faults(pair.target, descriptor)
+                ]
             folder = data_folder(source_root, pair.source)
             tables.append(
                 TablePlan(

@@ -4,6 +4,10 @@ Regions that stood still while the files were written go by group: one pass over
 that moved are sorted, in pieces that are ranges of rows. Both are decided when the batch begins and kept in the ledger:
 a process that continues a batch repeats only the pieces that were running.
 
+A large batch is loaded in bulk instead, in pieces that are ranges of rows, and recorded as a whole. That is for plain
+ones only: if anything in it cannot be applied, is held, or shows a new history, nothing of it is loaded, and it goes by
+group. So does one whose loading keeps failing: edits that were loaded may be sent again in their order.
+
 What a file holds for a table is recorded with its piece if all of the table's regions stood still. Otherwise it waits
 for the rows, because only all files together tell whether the table's history continued (R11).
 """
@@ -23,15 +27,26 @@ from sqlalchemy import Connection
 
 from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
+from walferry.apply.in_bulk import place_in_bulk
 from walferry.apply.outcomes import FileReport, Refusal, Withheld, damage
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.errors import DamagedInputError, GapError
+from walferry.errors import DamagedInputError, GapError, WalferryError, WalKeyError, is_transient
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Piece, Round
 from walferry.ledger.batches import Change, in_one
 from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage, numbering
+from walferry.replay.applying import remove_staged
+from walferry.replay.bulk_pieces import (
+    BULK_FROM_BYTES,
+    as_pieces,
+    bulk_faults,
+    bulk_task,
+    cut_in_bulk,
+    load_pieces,
+    staging_faults,
+)
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError, resource
 from walferry.replay.pieces import apply_pieces, cut_groups
@@ -39,10 +54,17 @@ from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.row_ranges import RowRange, cut_rows
 from walferry.run.backlog import unapplied
 from walferry.run.facts import keep_lines
-from walferry.run.run import Run
+from walferry.run.run import Run, RunEndedError
+from walferry.spark.clients import workers
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
+
+BULK_REGION_BYTES = 2 << 20
+"""of log for each region of the target tables, from which on a batch goes in bulk: a load flushes a region, and adds a
+file to it, so small ones for many regions cost more than they save"""
+BULK_ATTEMPTS = 4
+"""at loading a batch that may fail before it goes by group"""
 
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -65,6 +87,8 @@ class Batch(BaseModel):
     """each table's regions as of the cut; at the drain, as of its beginning"""
     held: dict[str, frozenset[str]] = {}
     """for each table, the regions that quarantine held"""
+    bulk: int = 0
+    """how many more times it may fail in bulk; 0: it goes by group"""
 
 
 class _GroupDone(BaseModel):
@@ -148,8 +172,10 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
     `fence` is of before the batch's files were chosen.
     """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
-    batch = batch.model_copy(update={"held": held})
-    run.ledger.batches.begin(batch.model_dump_json(), cut_groups(batch.files, piece_bytes), started_ms, fence)
+    bulk = BULK_ATTEMPTS if _goes_in_bulk(run, batch.files, held) else 0
+    batch = batch.model_copy(update={"held": held, "bulk": bulk})
+    pieces = [] if bulk else cut_groups(batch.files, piece_bytes)
+    run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, fence)
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
@@ -168,12 +194,85 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
     if not any(piece.attempts for piece in run.ledger.batches.pieces()):
         _look_at_closed(work)
     try:
+        loaded = _apply_in_bulk(work) if work.batch.bulk else None
+        if loaded is not None:
+            return _record(work, kept.started_ms, [loaded], [])
         groups = _apply_groups(work)
         refusals = _apply_rows_or_stop(work, [report for group in groups for report in group.reports])
     except GapError as gap:
         run.ledger.log.mark_missing(gap.facts["file"])
         raise
     return _record(work, kept.started_ms, groups, refusals)
+
+
+# ------------------------------------------------------------------ in bulk
+
+
+def _goes_in_bulk(run: Run, files: Sequence[WalFile], held: Collection[str]) -> bool:
+    """Whether a batch of these files is loaded in bulk; `held`: tables with held regions."""
+    size = sum(file.length for file in files)
+    if run.spec.apply not in ("auto", "bulk") or size < BULK_FROM_BYTES:
+        return False
+    regions = sum(len(run.target.regions(pair.target)) for pair in run.tables)
+    if size < regions * BULK_REGION_BYTES:
+        return False
+    faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or staging_faults(run)
+    if faults:
+        log.warning("%.1f MB of log go by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
+    return not faults
+
+
+def _apply_in_bulk(work: _Work) -> _GroupDone | None:
+    """Load what is left of the batch; what its files have shown. None if it goes by group: it is cut anew then."""
+    batches, batch = work.run.ledger.batches, work.batch
+    try:
+        reports = _load(work)
+    except (GapError, WalKeyError, LeaseLostError, RunEndedError):
+        raise
+    except Exception as error:
+        work.guard()
+        left = batch.bulk - 1 if is_transient(error) else 0
+        if left:
+            batches.replan(batch.model_copy(update={"bulk": left}).model_dump_json(), None, work.fence)
+            raise
+        log.warning("the batch goes by rpc from its beginning, not in bulk: %s", error)
+        remove_staged(work.run)  # so that nothing is loaded over what is sent now
+        pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
+        batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
+        return None
+    size = sum(report.length for report in reports)
+    return _GroupDone(bytes=size, entries=0, cells=0, held=frozenset(), reports=tuple(reports))
+
+
+def _load(work: _Work) -> list[FileReport]:
+    """Read all files, then load what is left. Raises WalferryError before anything is loaded if the edits are not plain
+    ones, and whatever keeps them from being loaded."""
+    run, batch = work.run, work.batch
+    if held := held_regions(run):
+        raise WalferryError(f"quarantine holds regions of {', '.join(held)}")
+    task = RowTask(work.route, batch.files)
+    kept = run.ledger.batches.pieces()
+    ranges = [RowRange.model_validate_json(piece.plan) for piece in kept]
+    if not kept:
+        ranges = cut_in_bulk(run, workers(work.spark), task)
+    left = frozenset(piece.number for piece in kept if piece.state != "done") if kept else None
+    placed = place_in_bulk(work.spark, bulk_task(run, replace(task, pieces=left), ranges))
+    told = placed.read()
+    reports = [file.index.report for file in told]
+    _require_plain(work, reports)
+    if not kept:
+        run.ledger.batches.add(as_pieces(ranges), work.fence)
+    load_pieces(run, work.spark, task, told, placed.apply, work.fence)
+    return reports
+
+
+def _require_plain(work: _Work, reports: Sequence[FileReport]) -> None:
+    """Raise WalferryError if some of the edits may have to wait."""
+    refusals = [refusal for report in reports for refusal in report.refusals]
+    _, after = _follow(work, reports, work.route.tables)
+    refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_of, work.run.source))
+    if refusals:
+        raise WalferryError(refusals[0].reason, file=refusals[0].file)
 
 
 # ------------------------------------------------------------------ by group

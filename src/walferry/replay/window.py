@@ -33,12 +33,13 @@ from walferry.ledger import Ledger, Quarantined, QuarantineItem, RunRecord
 from walferry.refusals import ANY_TABLE, RefusalKind
 from walferry.replay import window_log
 from walferry.replay.applying import applying, shared_by_workers
+from walferry.replay.bulk_pieces import bulk_faults
 from walferry.replay.cut import await_archive, cut_log, record_seen
 from walferry.replay.lineage import FamiliesOf, created, families_of, follow
 from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
-from walferry.replay.window_bulk import apply_in_bulk, bulk_faults, in_bulk
+from walferry.replay.window_bulk import apply_in_bulk, in_bulk
 from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
 from walferry.replay.window_pieces import apply_in_pieces, is_small
 from walferry.run.run import Run

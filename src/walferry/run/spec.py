@@ -179,7 +179,7 @@ class Spec(BaseModel):
     apply: Literal["auto", "bulk"] | WriterKind = Field(
         default="auto",
         title="Way in which edits are applied",
-        description="auto: by rpc, or in bulk where a window is large. bulk: as HFiles. thrift: without tags.",
+        description="auto: by rpc, or in bulk where there is much log. bulk: as HFiles. thrift: without tags.",
     )
     protect: Literal["peer", "stage"] = Field(
         default="peer",

@@ -52,7 +52,7 @@ def test_a_plan_tells_what_the_tables_weigh_and_finds_nothing_wrong(
     fill(at_source, table, 50)
     at_source.flush_table(table)
     before = state(at_source), state(at_target)
-    plan = make_plan(make_spec(source, target, [table]))
+    plan = make_plan(make_spec(source, target, [table], apply="bulk"))
     assert plan.findings == []
     (found,) = plan.tables
     assert (found.source, found.target, found.regions, found.families) == (table, table, 2, ["f", "g"])
@@ -81,13 +81,14 @@ def test_every_fault_is_in_one_refusal(
     at_source.disable_table(disabled)
     at_source.create_table(mob, {"f": {"IS_MOB": "true", "MOB_THRESHOLD": "100"}})
     at_source.create_table(order, {"f": {"NEW_VERSION_BEHAVIOR": "true"}})
-    line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order]))
+    line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order], apply="bulk"))
     for part in (
         f"{missing}: there is no such table at the source",
         f"{taken}: target table {taken} already exists; drop it or map to another name",
         f"{disabled}: the table is disabled; enable it",
         f"{mob}: family f stores MOB files",
         f"{order}: family f has NEW_VERSION_BEHAVIOR",
+        f"{mob}: {mob}:f keeps large values in MOB files: use apply: auto or rpc",
     ):
         assert part in line
     at_source.enable_table(disabled)

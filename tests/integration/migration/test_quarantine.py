@@ -15,7 +15,7 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.refusals import RefusalKind
-from walferry.replay import cut, quarantine
+from walferry.replay import batch, cut, quarantine
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
 from walferry.run.run import Run
@@ -36,7 +36,10 @@ def drain_all(run: Run, spark: SparkSession) -> None:
     drain(run, spark)
 
 
+@pytest.mark.parametrize("way", ["by group", "not in bulk"])
 def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
     at_source: HBaseClient,
     at_target: HBaseClient,
     make_table: Callable[..., str],
@@ -44,6 +47,9 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     sides: Sides,
     spark: SparkSession,
 ) -> None:
+    if way == "not in bulk":  # although there is enough for it
+        monkeypatch.setattr(batch, "BULK_FROM_BYTES", 1)
+        monkeypatch.setattr(batch, "BULK_REGION_BYTES", 0)
     table = make_table()
     run = start_run(table)
     whole = at_target.describe(table)
