@@ -7,12 +7,15 @@ have; or a reference to the half of one of these that a split or merge left (`fi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from hashlib import md5
 from typing import NamedTuple
 
+import numpy as np
+
 from walferry.errors import UnreadableInputError, WalferryError
-from walferry.formats.hfile import HFile
+from walferry.formats.hfile import HFile, StoredCells
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_text
 from walferry.storage import FileSystem
@@ -155,6 +158,30 @@ def stored(table: str, region: str, name: str) -> Stored | None:
         return None
     other = link["table"] if link["namespace"] in (None, "default") else f"{link['namespace']}:{link['table']}"
     return Stored(other, link["region"], link["file"])
+
+
+def stored_cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
+    """The cells of an opened store file that are of the region's rows."""
+    start, stop = common_rows(file.start, file.stop, region.start, region.end)
+    if stop and start >= stop:
+        return
+    number = file.bulk_sequence
+    for found in hfile.batches(start, stop):
+        yield found if number is None else replace(found, sequence=np.full(len(found), number, np.int64))
+
+
+def common_rows(start: bytes, stop: bytes, other_start: bytes, other_stop: bytes) -> tuple[bytes, bytes]:
+    """The rows that two ranges have in common; b"" as a stop is no border."""
+    return max(start, other_start), min(stop, other_stop) if stop and other_stop else stop or other_stop
+
+
+def rows_inside(files: FileSystem, region: SnapshotRegion, part_bytes: int) -> list[bytes]:
+    """Rows that cut a region with more bytes of store files into such parts, by the index of its biggest file."""
+    parts = -(-sum(file.size for file in region.files) // part_bytes)
+    if parts < 2:
+        return []
+    biggest = max(region.files, key=lambda file: file.size).open(files)
+    return [row for row in biggest.rows_between(parts) if row > region.start and (not region.end or row < region.end)]
 
 
 def _store_file(

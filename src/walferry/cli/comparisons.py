@@ -25,7 +25,8 @@ SHOWN = 20
 def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """Compare both sides of a run's tables now; exit 5 if something found would shut the last gate.
 
-    Reads both clusters and changes neither. The result is recorded, but the gate uses the run's own comparison.
+    Reads both clusters and changes no data; snapshots that it takes are deleted at the end. The result is recorded, but
+    the gate uses the run's own comparison.
     """
     from walferry.migration.compare import compare
     from walferry.run.run import Run

@@ -34,6 +34,16 @@ def is_older(timestamp, ttl, now):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def outlived(buffer, timestamp, tags_start, tags_length, now):  # type: ignore[no-untyped-def]
+    """Whether each cell is beyond the TTL in its own tags."""
+    found = np.zeros(len(timestamp), np.bool_)
+    for i in range(len(timestamp)):
+        if tags_length[i] > 0:
+            found[i] = is_older(timestamp[i], ttl_of_tags(buffer, tags_start[i], tags_length[i]), now)
+    return found
+
+
+@njit(cache=True, nogil=True)
 def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
     """Whether the timestamp is among the first `count` of `stamps`, which descend (binary search)."""
     low = 0

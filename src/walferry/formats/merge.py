@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from walferry.formats.cells import CellIndex, Int64s
+from walferry.formats.cells import CellIndex
 from walferry.formats.hfile import StoredCells
 from walferry.formats.order import count_below, store_order, winners
 
@@ -92,19 +92,14 @@ def _whole_rows(parts: Sequence[StoredCells]) -> Iterator[StoredCells]:
 def _distinct(part: StoredCells) -> CellIndex:
     """The cells of one file without those whose key the one before them has."""
     first = winners(part.cells.buffer, part.cells.position)
-    return part.cells if first.all() else _picked(part.cells, np.flatnonzero(first))
+    return part.cells if first.all() else part.cells.pick(np.flatnonzero(first))
 
 
 def _in_order(parts: list[StoredCells]) -> CellIndex:
     cells = _joined(parts)
     buffer = cells.cells.buffer
     order = store_order(buffer, cells.cells.position, cells.sequence)
-    return _picked(cells.cells, order[winners(buffer, cells.cells.position[order])])
-
-
-def _picked(cells: CellIndex, numbers: Int64s) -> CellIndex:
-    columns = (getattr(cells, spec.name) for spec in fields(cells) if spec.name != "buffer")
-    return CellIndex(cells.buffer, *(column[numbers] for column in columns))
+    return cells.cells.pick(order[winners(buffer, cells.cells.position[order])])
 
 
 def _joined(parts: Sequence[StoredCells]) -> StoredCells:

@@ -93,6 +93,14 @@ def resolve(cells: CellIndex, rules: Mapping[bytes, FamilyRules], now_ms: int) -
     return result
 
 
+def outlived(cells: CellIndex, now_ms: int) -> npt.NDArray[np.bool_]:
+    """Which cells are beyond a TTL of their own (tag 8): a region server shows them to nobody, not even a raw scan."""
+    found: npt.NDArray[np.bool_] = kernels.outlived(
+        cells.buffer, cells.timestamp, cells.tags_start, cells.tags_length, now_ms
+    )
+    return found
+
+
 def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
     """Digest of the cells that `keep` (one bool per cell) marks.
 

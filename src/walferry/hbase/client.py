@@ -137,13 +137,20 @@ class HBaseClient:
 
         They report whole MiB per region, so this is a lower bound.
         """
+        return self._sizes(lambda region: region.mem_store_size_MB)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes in store files and memory, by table, likewise."""
+        return self._sizes(lambda region: region.store_file_size_MB + region.mem_store_size_MB)
+
+    def _sizes(self, mebibytes: Callable[[pb.RegionLoad], int]) -> dict[str, int]:
         request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
         answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
         sizes: dict[str, int] = {}
         for server in answer.cluster_status.live_servers:
             for region in server.server_load.region_loads:
                 table = region.region_specifier.value.partition(b",")[0].decode()
-                sizes[table] = sizes.get(table, 0) + (region.mem_store_size_MB << 20)
+                sizes[table] = sizes.get(table, 0) + (mebibytes(region) << 20)
         return sizes
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:

@@ -1,21 +1,23 @@
 """Compare: whether source and target are equal, and why a row differs.
 
-Both sides of a row range are read raw in parallel and resolved by one function at one moment; the cells that are then
-visible are compared: row, family, qualifier, timestamp, type, value, tags (`digest`). Rows that differ are read again
-and explained from both sides and from the log (`row_sides`, `wal_lookup`, `explain`).
+Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans, and resolved by one
+function at one moment; the cells that are then visible are compared: row, family, qualifier, timestamp, type, value,
+tags (`digest`). Rows that differ are read again, live, and explained from both sides and from the log (`row_sides`,
+`wal_lookup`, `explain`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import TableDescriptor
@@ -31,6 +33,7 @@ from walferry.migration.digest import (
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
+from walferry.migration.stored_sides import compare_stored, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.last_comparison import attempt_done, end_fence_digest
@@ -113,8 +116,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     marks = dirty.marks(run.target.zk, run.pair(table).target)
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
-    pairs = _pairs(run, spark, table)
-    outcomes = compare_pairs(spark, pairs)
+    pairs, outcomes = _both_sides(run, spark, table, purpose)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(spark, pairs, outcomes)
     differences = explain(run, spark, table, rows, applied, before.began_ms) if rows else []
@@ -163,14 +165,36 @@ def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
     return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
 
 
-def _pairs(run: Run, spark: SparkSession, table: str) -> list[RangePair]:
-    """The rows of every source region, on both sides. A scan continues when a region is moved, split or merged."""
+def _both_sides(run: Run, spark: SparkSession, table: str, purpose: Purpose) -> tuple[list[RangePair], list[Outcome]]:
+    """The rows of every source region, compared from snapshots or by scans."""
+    asked = run.spec.compare
+    because = "the spec says so" if asked == "scans" else why_scanned(run, table) if asked == "auto" else None
+    if because is None:
+        try:
+            with snapshots_taken(run, table, purpose) as stored:
+                pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source))
+                return pairs, compare_stored(run, spark, pairs, stored)
+        except TransientError:
+            raise
+        except (WalferryError, OSError) as error:
+            if asked == "snapshots":
+                raise
+            log.warning("%s cannot be compared from snapshots, so its region servers are asked: %s", table, error)
+    else:
+        log.info("%s is compared by scans: %s", table, because)
+    # A scan continues when a region is moved, split or merged.
+    regions = sorted(run.source.regions(table), key=lambda region: region.start)
+    pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions))
+    return pairs, compare_pairs(spark, pairs)
+
+
+def _pairs(run: Run, spark: SparkSession, table: str, regions: Iterable[tuple[str, bytes, bytes]]) -> list[RangePair]:
+    """A range for every region of the source: its encoded name, first row, and the one after its last."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
     source, target = run.source_address(workers(spark)), run.spec.target.address()
     return [
-        RangePair(source, target, pair.source, pair.target, region.encoded, region.start, region.end, rules)
-        for region in sorted(run.source.regions(table), key=lambda region: region.start)
+        RangePair(source, target, pair.source, pair.target, name, start, end, rules) for name, start, end in regions
     ]
 
 

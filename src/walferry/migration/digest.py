@@ -8,6 +8,9 @@ later one had arrived, plus the allowed clock skew. So a cell is either
 - within its TTL until `last_ms`: every correct copy holds it, and it is compared;
 - expiring in between: a server may have dropped it before it was read. It is compared too if both sides hold it. If one
   does not, the piece is read again, and what is still held by only one side counts as *uncompared*.
+
+Read from snapshots (`stored_sides`), all pieces have the same two moments: before the first snapshot was begun, and
+after the last was done. A piece that must be read again is read from the region servers.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ READS = 3
 SHOWN_ROWS = 200
 """how many of a range's differing rows are named by default, the first ones"""
 
-Scan = Callable[[bytes, bytes], Iterator[bytes]]
-"""Raw cell blocks of whole rows, from a start row to before a stop row."""
+Scan = Callable[[bytes, bytes], Iterator[bytes | CellIndex]]
+"""Raw cells of whole rows, as blocks or indexed, from a start row to before a stop row."""
 AHEAD_BYTES = 8 << 20
 """how large a block may be for the next one to be read while it is compared"""
 Clock = Callable[[], int]
@@ -61,6 +64,18 @@ class RangePair:
     rules: Mapping[bytes, FamilyRules]
     named: int = SHOWN_ROWS
     """how many of the rows that differ are named, at most"""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """When snapshots of both sides were taken, and how to read rows live after all."""
+
+    first_ms: int
+    """before the first of them was begun"""
+    last_ms: int
+    """after the last of them was done: what expires later is in its files"""
+    live: tuple[Scan, Scan]
+    """source and target"""
 
 
 @dataclass(frozen=True)
@@ -102,10 +117,11 @@ NOTHING = Outcome(
 
 def compare_pairs(spark: SparkSession, pairs: Sequence[RangePair]) -> list[Outcome]:
     """Compare every range in its own Spark task."""
-    return fan_out(spark, lambda pair: [compare_pair(pair, *_scans(pair))], pairs, what="compare both sides")
+    return fan_out(spark, lambda pair: [compare_pair(pair, *scans(pair))], pairs, what="compare both sides")
 
 
-def _scans(pair: RangePair) -> tuple[Scan, Scan]:
+def scans(pair: RangePair) -> tuple[Scan, Scan]:
+    """Both sides as their region servers show them."""
     source, target = shared_client(pair.source), shared_client(pair.target)
     return (
         lambda start, stop: source.scan_raw(pair.source_table, start, stop),
@@ -113,20 +129,22 @@ def _scans(pair: RangePair) -> tuple[Scan, Scan]:
     )
 
 
-def compare_pair(pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1) -> Outcome:
+def compare_pair(
+    pair: RangePair, source: Scan, target: Scan, clock: Clock = now_ms, read: int = 1, taken: Taken | None = None
+) -> Outcome:
     """Read a range on both sides and compare it. Memory: two blocks of each side; of rows above AHEAD_BYTES, one of
     each side, with an eighth more while it arrives, and 104 bytes for each of its cells.
 
-    `read` counts the reads of these rows, from 1.
+    `read` counts the reads of these rows, from 1. `taken`: the two show snapshots, in which nothing expires any more.
     """
     total = NOTHING
     start = pair.start
-    for here, there in _pieces(pair, source, target, clock):
+    for here, there in _pieces(pair, source, target, clock, taken):
         stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
         outcome = _compare(here, there, pair.rules)
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
-            outcome = compare_pair(again, source, target, clock, read + 1)
+            outcome = compare_pair(again, *(taken.live if taken else (source, target)), clock, read + 1)
         total += outcome
         total = replace(total, rows=total.rows[: pair.named])
         start = stop
@@ -153,10 +171,13 @@ class _Piece:
 class _Side:
     """One side's scan; the next block is read while the previous one is compared, unless that is large."""
 
-    def __init__(self, blocks: Iterator[bytes], readers: ThreadPoolExecutor, clock: Clock) -> None:
+    def __init__(
+        self, blocks: Iterator[bytes | CellIndex], readers: ThreadPoolExecutor, clock: Clock, taken: Taken | None
+    ) -> None:
         self._blocks = blocks
         self._readers = readers
         self._clock = clock
+        self._taken = taken
         self._ended = False
         self._next: Future[_Piece] | None = None
         self._piece = _Piece(_NO_CELLS, 0, 0)
@@ -164,7 +185,10 @@ class _Side:
     def _read(self) -> _Piece:
         first_ms = self._clock()
         block = next(self._blocks, b"")
-        return _Piece(index_cells(np.frombuffer(block, np.uint8)), first_ms, self._clock())
+        cells = block if isinstance(block, CellIndex) else index_cells(np.frombuffer(block, np.uint8))
+        if self._taken is not None:
+            return _Piece(cells, self._taken.first_ms, self._taken.last_ms)
+        return _Piece(cells, first_ms, self._clock())
 
     def read_on(self) -> None:
         """Begin to read the next block, if it is needed now."""
@@ -193,11 +217,13 @@ class _Side:
 _NO_CELLS = index_cells(np.empty(0, np.uint8))
 
 
-def _pieces(pair: RangePair, source: Scan, target: Scan, clock: Clock) -> Iterator[tuple[_Piece, _Piece]]:
+def _pieces(
+    pair: RangePair, source: Scan, target: Scan, clock: Clock, taken: Taken | None
+) -> Iterator[tuple[_Piece, _Piece]]:
     """Both sides of the same rows, piece by piece; one of the two may have no cells."""
     with ThreadPoolExecutor(2) as readers:
-        here = _Side(source(pair.start, pair.stop), readers, clock)
-        there = _Side(target(pair.start, pair.stop), readers, clock)
+        here = _Side(source(pair.start, pair.stop), readers, clock, taken)
+        there = _Side(target(pair.start, pair.stop), readers, clock, taken)
         while True:
             here.read_on()
             there.read_on()

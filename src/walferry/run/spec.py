@@ -196,6 +196,11 @@ class Spec(BaseModel):
         title="How writes stop",
         description="confirm: you stop the writers and say so. readonly: the source tables become READONLY.",
     )
+    compare: Literal["auto", "snapshots", "scans"] = Field(
+        default="scans",
+        title="How both sides are compared",
+        description="scans: of the region servers. snapshots: from files of both sides. auto: by size and family.",
+    )
     max_lag: int = Field(
         default=30,
         ge=1,

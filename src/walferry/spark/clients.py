@@ -26,6 +26,6 @@ def shared_files(address: ClusterAddress) -> FileSystem:
     return with_copies(WebHdfs(address.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
 
 
-def workers(spark: SparkSession) -> int:
-    """How many tasks, each in a process with clients of its own, run at once."""
-    return spark.sparkContext.defaultParallelism
+def workers(spark: SparkSession | None) -> int:
+    """How many tasks, each in a process with clients of its own, run at once; without Spark there is this one."""
+    return spark.sparkContext.defaultParallelism if spark is not None else 1

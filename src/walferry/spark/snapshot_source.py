@@ -37,11 +37,19 @@ from pyspark.sql.types import StructType
 
 from walferry.errors import UnreadableInputError, UsageError
 from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column
-from walferry.formats.hfile import HFile, StoredCells
+from walferry.formats.hfile import HFile
 from walferry.formats.merge import merged
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.hbase.descriptors import TableDescriptor
-from walferry.snapshots import SnapshotRegion, StoreFile, read_info, read_manifest, regions_of
+from walferry.snapshots import (
+    SnapshotRegion,
+    common_rows,
+    read_info,
+    read_manifest,
+    regions_of,
+    rows_inside,
+    stored_cells,
+)
 from walferry.storage import FileSystem, open_file_system
 
 OPTIONS = {
@@ -184,14 +192,14 @@ class HBaseSnapshotReader(DataSourceReader):
             at_ms = read_info(files, root, query.snapshot).creation_time
         found = []
         for region in regions_of(root, manifest):
-            start, end = _common(region.start, region.end, query.start_row, query.stop_row)
+            start, end = common_rows(region.start, region.end, query.start_row, query.stop_row)
             if end and start >= end:
                 continue
             asked = tuple(file for file in region.files if query.wants_family(file.family))
             if not asked:
                 continue
             cut = replace(region, start=start, end=end, files=asked)
-            borders = [start, *self._rows_inside(files, cut), end]
+            borders = [start, *rows_inside(files, cut, query.partition_bytes), end]
             found += [SnapshotPartition(replace(cut, start=a, end=b), rules, at_ms) for a, b in pairwise(borders)]
         return found
 
@@ -203,7 +211,7 @@ class HBaseSnapshotReader(DataSourceReader):
         opened = [(file, file.open(files)) for file in region.files]
         wanted = [(file, hfile) for file, hfile in opened if self.query.wants_file(hfile)]
         wanted.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        for cells in merged([_cells(file, hfile, region) for file, hfile in wanted]):
+        for cells in merged([stored_cells(file, hfile, region) for file, hfile in wanted]):
             chosen = self.query.select(cells, partition.rules, partition.at_ms)
             if chosen.any():
                 yield _to_arrow(cells, np.flatnonzero(chosen), self.query.fields)
@@ -228,30 +236,6 @@ class HBaseSnapshotReader(DataSourceReader):
             kept = family.max_versions if most is None else min(most, family.max_versions)
             rules[name.encode()] = FamilyRules(kept, min(kept, family.min_versions), family.ttl_ms)
         return rules
-
-    def _rows_inside(self, files: FileSystem, region: SnapshotRegion) -> list[bytes]:
-        """Rows that cut a big region, by the index of its biggest file."""
-        parts = -(-sum(file.size for file in region.files) // self.query.partition_bytes)
-        if parts < 2:
-            return []
-        biggest = max(region.files, key=lambda file: file.size).open(files)
-        return [
-            row for row in biggest.rows_between(parts) if row > region.start and (not region.end or row < region.end)
-        ]
-
-
-def _cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
-    start, stop = _common(file.start, file.stop, region.start, region.end)
-    if stop and start >= stop:
-        return
-    number = file.bulk_sequence
-    for found in hfile.batches(start, stop):
-        yield found if number is None else replace(found, sequence=np.full(len(found), number, np.int64))
-
-
-def _common(start: bytes, stop: bytes, other_start: bytes, other_stop: bytes) -> tuple[bytes, bytes]:
-    """The rows that two ranges have in common; b"" as a stop is no border."""
-    return max(start, other_start), min(stop, other_stop) if stop and other_stop else stop or other_stop
 
 
 def _to_arrow(cells: CellIndex, chosen: npt.NDArray[np.int64], names: Sequence[str]) -> pa.RecordBatch:

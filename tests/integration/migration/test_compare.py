@@ -202,3 +202,26 @@ def test_a_row_of_which_thousands_of_cells_differ_is_cut_off_and_says_so(moved: 
     assert differences[b"narrow"].kind == NOT_IN_LOG
     with pytest.raises(UsageError, match="no row wide"):
         accept(moved.ledger, ROWS, ["wide"], "a cache", "tester")
+
+
+def test_snapshots_of_both_sides_show_what_scans_show_and_are_deleted(
+    moved: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells in several files of each side, markers, versions that one side has dropped; one row differs for good.
+
+    The last test: a snapshot flushes.
+    """
+    before = {side: {taken.name for taken in side.snapshots()} for side in (moved.source, moved.target)}
+    moved.source.put(EQUAL, [cell(b"r06", b"under way")])
+    moved.target.put(EQUAL, [cell(b"stranger", b"forged", 7)])
+    found = {}
+    for way in ("scans", "snapshots"):
+        monkeypatch.setattr(moved, "spec", moved.spec.model_copy(update={"compare": way}))
+        for table in (EQUAL, KEPT, EXPIRED, ROWS):
+            made = compare(moved, spark(), table)
+            sums = [(r.start, r.stop, r.region, r.source_digest, r.target_digest) for r in made.ranges]
+            found[way, table] = sums, {difference.row: difference.kind for difference in made.differences}
+    for table in (EQUAL, KEPT, EXPIRED, ROWS):
+        assert found["snapshots", table] == found["scans", table]
+    assert found["snapshots", EQUAL][1].items() >= {b"r06": IN_FLIGHT, b"stranger": UNEXPLAINED}.items()
+    assert before == {side: {taken.name for taken in side.snapshots()} for side in (moved.source, moved.target)}

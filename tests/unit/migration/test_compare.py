@@ -89,8 +89,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 9_000, 9_000, 0))
     monkeypatch.setattr(compare, "applied_files", lambda *_: set())
-    monkeypatch.setattr(compare, "_pairs", lambda *_: [])
-    monkeypatch.setattr(compare, "compare_pairs", lambda *_: [])
+    monkeypatch.setattr(compare, "_both_sides", lambda *_: ([], []))
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
     address = SimpleNamespace(address=lambda: HERE)
     run: Any = SimpleNamespace(
