@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,10 @@ _READ_AT_ONCE = 2_000
 """rows that differ, read again by one Spark job"""
 _PER_TASK = 100
 """and by one task"""
+_AT_A_TIME = 8
+"""requested by one task, which mostly waits for the answers"""
+_LARGE_BYTES = 1 << 20
+"""of a row, after which the next one is requested by itself, so that no task holds many such"""
 
 
 @dataclass(frozen=True)
@@ -193,8 +198,12 @@ def _pairs(run: Run, spark: SparkSession, table: str, regions: Iterable[tuple[st
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
     source, target = run.source_address(workers(spark)), run.spec.target.address()
+    borders = list(regions)
+    # So few ranges have to be read again for the names of the rows that differ.
+    named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     return [
-        RangePair(source, target, pair.source, pair.target, name, start, end, rules) for name, start, end in regions
+        RangePair(source, target, pair.source, pair.target, name, start, end, rules, named)
+        for name, start, end in borders
     ]
 
 
@@ -294,8 +303,20 @@ class _Rows:
 def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
     """In an executor: both sides of each row; None if they are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
-    for row in asked.rows:
+
+    def read(row: bytes) -> tuple[bytes, bytes, int]:
         here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
         there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
-        sides = row_sides(here, there, asked.rules, now_ms() + CLOCKS_APART_MS, asked.bounds)
-        yield row, None if sides is None else Packed(sides)
+        return here, there, now_ms()
+
+    large = True  # until the first one is known
+    done = 0
+    with ThreadPoolExecutor(_AT_A_TIME) as readers:
+        while done < len(asked.rows):
+            rows = asked.rows[done : done + (1 if large else _AT_A_TIME)]
+            done += len(rows)
+            large = False
+            for row, (here, there, read_ms) in zip(rows, readers.map(read, rows), strict=True):
+                sides = row_sides(here, there, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
+                large |= max(len(here), len(there)) > _LARGE_BYTES
+                yield row, None if sides is None else Packed(sides)

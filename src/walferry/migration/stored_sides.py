@@ -26,7 +26,7 @@ from walferry.formats.hfile import StoredCells
 from walferry.formats.merge import merged
 from walferry.formats.resolve import outlived
 from walferry.ledger.rows import ClusterSide, Purpose
-from walferry.migration.digest import NOTHING, Outcome, RangePair, Taken, compare_pair, scans
+from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
 from walferry.snapshots import SnapshotRegion, common_rows, read_manifest, regions_of, rows_inside, stored_cells
 from walferry.spark.clients import shared_files
@@ -115,6 +115,8 @@ def compare_stored(
             [region.start, *rows_inside(run.source_files, region, RANGE_BYTES), region.end]
         )
     ]  # fmt: skip
+    named = max(SHOWN_ROWS, sum(pair.named for pair in pairs) // max(1, len(cut)))
+    cut = [replace(item, pair=replace(item.pair, named=named)) for item in cut]
     found = iter(fan_out(spark, lambda item: [_compare(item)], cut, what="compare snapshots of both sides"))
     numbers = Counter(item.pair.region for item in cut)
     totals = []

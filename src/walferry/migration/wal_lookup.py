@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from walferry.errors import DamagedInputError, GapError, WalferryError
+from walferry.formats.cells import binary_column, cells_to_arrow
+from walferry.formats.entries import index_entry_cells
 from walferry.hbase.address import ClusterAddress
 from walferry.migration.explain import RowLog
 from walferry.migration.row_sides import Bounds, Cell, Packed, Question, Room, cells_of
@@ -31,8 +33,7 @@ from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import job
 from walferry.spark.load import handing_over
 from walferry.wal.files import WalFile, list_wals
-from walferry.wal.open import Until, open_wal
-from walferry.wal.open import cells_of as cells_of_table
+from walferry.wal.open import Until, edits_of, open_wal
 
 _EDITS_PER_PARTITION = 100_000
 _QUESTIONS_AT_ONCE = 1_000
@@ -215,13 +216,23 @@ def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
     question = lru_cache(_QUESTIONS_AT_ONCE)(lambda row: lookup.questions[row].value())
     until = Until.SEALED if file.name in lookup.applied else Until.NOW
     wal = open_wal(shared_files(lookup.source), lookup.source.wal_path, file, until)
-    for batch in cells_of_table(wal, file.name, lookup.table):
-        numbers = pc.index_in(batch["row"], rows)
-        mine = batch.append_column("number", numbers).filter(pc.is_valid(numbers))
-        for start in range(0, mine.num_rows, _CELLS_AT_ONCE):
-            part = mine.slice(start, _CELLS_AT_ONCE)
-            origins = zip(*(part[name].to_pylist() for name in ("number", "sequence_number", "offset")), strict=True)
-            for (row, sequence_number, offset), cell in zip(origins, cells_of(part), strict=True):
+    for batch in wal:
+        entries = edits_of(batch, lookup.table)
+        cells, entry, _ = index_entry_cells(entries)
+        # Of nearly all cells nothing is made but their rows.
+        numbers = pc.index_in(binary_column(cells.buffer, cells.row_start, cells.row_length), rows)
+        found = pc.is_valid(numbers).to_numpy(zero_copy_only=False).nonzero()[0]
+        for start in range(0, len(found), _CELLS_AT_ONCE):
+            mine = found[start : start + _CELLS_AT_ONCE]
+            origins = zip(
+                numbers.take(pa.array(mine)).to_pylist(),
+                entries.sequence_number[entry[mine]].tolist(),
+                entries.offset[entry[mine]].tolist(),
+                strict=True,
+            )
+            for (row, sequence_number, offset), cell in zip(
+                origins, cells_of(cells_to_arrow(cells.pick(mine))), strict=True
+            ):
                 if finds.has_room(row) and question(row).concerns(cell):
                     finds.add(row, {(_place(lookup, file, offset), cell): sequence_number})
         yield _frame(finds.edits)

@@ -9,7 +9,6 @@ from errno import ENOENT
 from posixpath import basename
 
 import numpy as np
-import pyarrow as pa
 
 from walferry.errors import (
     DamagedInputError,
@@ -19,7 +18,6 @@ from walferry.errors import (
     WalKeyError,
     WrongWalKeyError,
 )
-from walferry.formats.entries import entry_cells
 from walferry.formats.markers import Marker
 from walferry.formats.wal import MAGIC, Ending, EntryBatch, WalReader
 from walferry.formats.wal_header import WalHeader
@@ -209,8 +207,7 @@ def entry_at(wal: Iterable[EntryBatch], offset: int) -> tuple[bytes, int]:
     raise ValueError(f"no entry begins at byte {offset}")
 
 
-def cells_of(batches: Iterable[EntryBatch], file: str, table: str) -> Iterator[pa.RecordBatch]:
-    """The cells of one table in a file's entries, markers left out (WAL_CELL_SCHEMA)."""
-    for batch in batches:
-        wanted = np.array([name == table.encode() for name in batch.tables] or [False])
-        yield entry_cells(batch, file, wanted[batch.table] & (batch.marker == Marker.NONE))
+def edits_of(batch: EntryBatch, table: str) -> EntryBatch:
+    """The entries with edits of one table, markers left out."""
+    wanted = np.array([name == table.encode() for name in batch.tables] or [False])
+    return batch.take(np.flatnonzero(wanted[batch.table] & (batch.marker == Marker.NONE)))

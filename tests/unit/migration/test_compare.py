@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
+from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable, Difference
@@ -118,3 +121,45 @@ def test_a_comparison_is_told_in_a_line(kinds: list[DifferenceKind], more: int, 
     made = ComparedTable("t", 1, "verify", 0, 0, "", 1, 2, len(kinds) + more)
     found = [Difference("t", bytes([number]), kind, "") for number, kind in enumerate(kinds)]
     assert compare.TableComparison(made, [], found, set()).describe() == told
+
+
+def test_rows_are_read_again_several_at_a_time_but_not_after_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each waits for the answers of two servers; large ones at once would not fit into memory."""
+    at_once: list[int] = []
+    reading: list[bytes] = []
+    changed = threading.Lock()
+
+    class Side:
+        def __init__(self, there: bool) -> None:
+            self.there = there
+
+        def scan_raw(self, table: str, row: bytes, stop: bytes) -> list[bytes]:
+            with changed:
+                if not self.there:
+                    reading.append(row)
+                    at_once.append(len(reading))
+            time.sleep(0.05)
+            with changed:
+                if self.there:
+                    reading.remove(row)
+            size = compare._LARGE_BYTES + 1 if row.startswith(b"big") else 1
+            value = b"other" if self.there and row == b"small3" else bytes(size)
+            return [encode_cell(row, b"f", b"q", 1, CellType.PUT, value)]
+
+    sides = {"here": Side(False), "there": Side(True)}
+    monkeypatch.setattr(compare, "shared_client", lambda address: sides[address])
+    rules = {b"f": FamilyRules(1, 0, None)}
+
+    def read(*rows: bytes) -> dict[bytes, Any]:
+        at_once.clear()
+        here: Any = "here"
+        there: Any = "there"
+        return dict(compare._read_rows(compare._Rows(here, there, "t", "t", rows, rules, Bounds.of_each(1))))
+
+    small = [b"small%d" % number for number in range(9)]
+    found = read(*small)
+    assert list(found) == small
+    assert [row for row, sides_of in found.items() if sides_of is not None] == [b"small3"]
+    assert 1 < max(at_once) <= compare._AT_A_TIME
+    assert list(read(b"big1", b"big2", b"big3")) == [b"big1", b"big2", b"big3"]
+    assert max(at_once) == 1
