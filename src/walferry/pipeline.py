@@ -69,7 +69,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
-    "compare": lambda run, table, means: last_comparison(run, means.spark(), table),
+    "compare": lambda run, table, means: last_comparison(run, means.spark, table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(run, means.outcome or OUTCOMES[run.record.kind]),
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cache, partial
 from typing import Annotated
 
 import typer
@@ -36,7 +37,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         record = book.find(name)
         book.verify_audit()
         with Run(book, record.run_id) as run:
-            spark = open_session(f"{record.run_id} verify")
+            spark = cache(partial(open_session, f"{record.run_id} verify"))
             results = [compare(run, spark, pair.source) for pair in run.tables]
     if as_json:
         print_json([result.facts() for result in results])

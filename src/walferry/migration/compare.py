@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
@@ -41,6 +42,7 @@ from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client, workers
 from walferry.spark.fan_out import fan_out
+from walferry.spark.session import session_for
 
 log = logging.getLogger(__name__)
 
@@ -113,18 +115,21 @@ class TableComparison:
         }  # fmt: skip
 
 
-def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verify") -> TableComparison:
+def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Purpose = "verify") -> TableComparison:
     """Compare one table, by regions of the source, and record the result as the newest in the ledger.
+
+    Spark is asked for if the table is large, and for the log if rows differ.
 
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     """
     marks = dirty.marks(run.target.zk, run.pair(table).target)
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
-    pairs, outcomes = _both_sides(run, spark, table, purpose)
+    session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
+    pairs, outcomes = _both_sides(run, session, table, purpose)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
-    count, rows = _differing(spark, pairs, outcomes)
-    differences = explain(run, spark, table, rows, applied, before.began_ms) if rows else []
+    count, rows = _differing(session, pairs, outcomes)
+    differences = explain(run, spark(), table, rows, applied, before.began_ms) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
@@ -139,7 +144,7 @@ def compare(run: Run, spark: SparkSession, table: str, purpose: Purpose = "verif
     return result
 
 
-def last_comparison(run: Run, spark: SparkSession, table: str) -> None:
+def last_comparison(run: Run, spark: Callable[[], SparkSession], table: str) -> None:
     """The comparison after the drain, as the phase `compare`. The gate that follows judges its differences."""
 
     def work() -> dict[str, Any]:
@@ -170,7 +175,9 @@ def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
     return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
 
 
-def _both_sides(run: Run, spark: SparkSession, table: str, purpose: Purpose) -> tuple[list[RangePair], list[Outcome]]:
+def _both_sides(
+    run: Run, spark: SparkSession | None, table: str, purpose: Purpose
+) -> tuple[list[RangePair], list[Outcome]]:
     """The rows of every source region, compared from snapshots or by scans."""
     asked = run.spec.compare
     because = "the spec says so" if asked == "scans" else why_scanned(run, table) if asked == "auto" else None
@@ -193,7 +200,9 @@ def _both_sides(run: Run, spark: SparkSession, table: str, purpose: Purpose) -> 
     return pairs, compare_pairs(spark, pairs)
 
 
-def _pairs(run: Run, spark: SparkSession, table: str, regions: Iterable[tuple[str, bytes, bytes]]) -> list[RangePair]:
+def _pairs(
+    run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]]
+) -> list[RangePair]:
     """A range for every region of the source: its encoded name, first row, and the one after its last."""
     pair = run.pair(table)
     rules = rules_of(run.source.describe(table))
@@ -207,7 +216,9 @@ def _pairs(run: Run, spark: SparkSession, table: str, regions: Iterable[tuple[st
     ]
 
 
-def _differing(spark: SparkSession, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]) -> tuple[int, list[bytes]]:
+def _differing(
+    spark: SparkSession | None, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]
+) -> tuple[int, list[bytes]]:
     """How many rows differ, and which: all of them, or only the first SHOWN_ROWS if more than EXPLAINED_ROWS differ."""
     count = sum(outcome.differing for outcome in outcomes)
     rows = {row for outcome in outcomes for row in outcome.rows}

@@ -30,7 +30,6 @@ from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
 from walferry.snapshots import region_name, size_of, stored
 from walferry.spark.clients import workers
-from walferry.spark.fan_out import AT_ONCE_HERE
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
 
@@ -72,7 +71,6 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
     def work() -> dict[str, Any]:
         manifest = read_manifest(run, table)
         session = session_for(spark, size_of(manifest), Limits().here_bytes)
-        at_once = AT_ONCE_HERE if session is None else workers(session)
         files = list(files_of(run, table, manifest))
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
@@ -84,10 +82,10 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
         for begin in range(0, len(files), _WAVE):
             copied += copy_files(
                 session,
-                run.source_address(at_once),
+                run.source_address(workers(session)),
                 run.spec.target.address(),
                 files[begin : begin + _WAVE],
-                tasks=at_once * 2,
+                tasks=workers(session) * 2,
             )
             _progress(table, len(copied), len(files), sum(c.target_bytes for c in copied), started)
         return {

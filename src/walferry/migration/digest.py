@@ -115,8 +115,8 @@ NOTHING = Outcome(
 )  # fmt: skip
 
 
-def compare_pairs(spark: SparkSession, pairs: Sequence[RangePair]) -> list[Outcome]:
-    """Compare every range in its own Spark task."""
+def compare_pairs(spark: SparkSession | None, pairs: Sequence[RangePair]) -> list[Outcome]:
+    """Compare every range in a task of its own. `spark`: as `fan_out`'s."""
     return fan_out(spark, lambda pair: [compare_pair(pair, *scans(pair))], pairs, what="compare both sides")
 
 

@@ -91,14 +91,14 @@ def moved(source: Cluster, target: Cluster, tmp_path_factory: pytest.TempPathFac
 
 def found(run: Run, table: str) -> dict[bytes, str]:
     """The class of each differing row, as the ledger keeps it."""
-    compare(run, spark(), table)
+    compare(run, spark, table)
     return {d.row: d.kind for d in run.ledger.comparisons.differences(None, table)}
 
 
 def test_equal_tables_are_equal_also_when_one_side_has_compacted(moved: Run, source: Cluster, target: Cluster) -> None:
     assert visible(source, EQUAL) == visible(target, EQUAL)
     for attempt in (1, 2):
-        result = compare(moved, spark(), EQUAL)
+        result = compare(moved, spark, EQUAL)
         assert (result.differing_rows, result.unexplained, len(result.ranges)) == (0, 0, 2)
         assert sum(r.source_rows for r in result.ranges) == 19  # 20, two deleted, one new
         assert sum(r.dropped["target"]["marker"] for r in result.ranges) == (2 if attempt == 1 else 0)
@@ -114,7 +114,7 @@ def test_of_a_table_with_a_ttl_everything_that_a_reader_sees_is_compared(
     moved: Run, source: Cluster, target: Cluster
 ) -> None:
     """Hole: the moment of comparison lay ten minutes ahead and more, so that nothing of this table was compared."""
-    result = compare(moved, spark(), EXPIRED)
+    result = compare(moved, spark, EXPIRED)
     assert visible(source, EXPIRED) == visible(target, EXPIRED)
     assert [row for row, _, _ in visible(source, EXPIRED)] == [b"r02"]
     assert (result.differing_rows, result.uncompared, sum(r.source_cells for r in result.ranges)) == (0, 0, 1)
@@ -131,7 +131,7 @@ def test_of_a_table_with_a_ttl_everything_that_a_reader_sees_is_compared(
 def test_expired_versions_that_a_family_keeps_are_equal_whatever_a_side_has_dropped(
     moved: Run, source: Cluster, target: Cluster
 ) -> None:
-    result = compare(moved, spark(), KEPT)
+    result = compare(moved, spark, KEPT)
     assert (result.differing_rows, result.unexplained) == (0, 0)
     assert sum(r.source_cells for r in result.ranges) == 10 * 2 + 10  # two versions of what was written again
     seen = visible(target, KEPT)
@@ -165,13 +165,13 @@ def test_every_difference_is_found_with_its_row_and_gets_its_class(
 
 def test_a_decision_about_an_unlogged_row_covers_no_later_loss(moved: Run) -> None:
     """Hole: rows that the log does not hold passed as a warning, and a lost log looks just like that."""
-    assert compare(moved, spark(), ROWS).undecided == 1
+    assert compare(moved, spark, ROWS).undecided == 1
     accept(moved.ledger, ROWS, ["unlogged"], "a cache that nobody needs", "tester")
-    assert compare(moved, spark(), ROWS).undecided == 0
+    assert compare(moved, spark, ROWS).undecided == 0
     unlogged = put(b"unlogged", [cell(b"unlogged", b"never logged either")])
     unlogged.durability = pb.MutationProto.SKIP_WAL
     moved.source.mutate(ROWS, [unlogged])
-    assert compare(moved, spark(), ROWS).undecided == 1
+    assert compare(moved, spark, ROWS).undecided == 1
 
 
 def test_hundreds_of_unlogged_rows_are_examined_one_by_one_and_can_be_accepted(moved: Run) -> None:
@@ -180,10 +180,10 @@ def test_hundreds_of_unlogged_rows_are_examined_one_by_one_and_can_be_accepted(m
     for mutation in unlogged:
         mutation.durability = pb.MutationProto.SKIP_WAL
     moved.source.mutate(EQUAL, unlogged)
-    result = compare(moved, spark(), EQUAL)
+    result = compare(moved, spark, EQUAL)
     assert (result.differing_rows, result.undecided, result.unexplained) == (450, 450, 0)
     assert len(accept(moved.ledger, EQUAL, None, "a cache that nobody needs", "tester")) == 450
-    again = compare(moved, spark(), EQUAL)
+    again = compare(moved, spark, EQUAL)
     assert (again.differing_rows, again.undecided, again.shuts_the_gate) == (450, 0, False)
 
 
@@ -195,7 +195,7 @@ def test_a_row_of_which_thousands_of_cells_differ_is_cut_off_and_says_so(moved: 
     narrow.durability = pb.MutationProto.SKIP_WAL
     moved.source.mutate(ROWS, [wide, narrow])
     moved.source.put(ROWS, [Cell(b"wide", b"f", b"z", b"logged")])
-    compare(moved, spark(), ROWS)
+    compare(moved, spark, ROWS)
     differences = {d.row: d for d in moved.ledger.comparisons.differences(None, ROWS)}
     assert (differences[b"wide"].kind, differences[b"wide"].fingerprint) == (UNEXPLAINED, "")
     assert differences[b"wide"].detail.startswith("2501 cells differ, too many to examine each: only the first 1000 ")
@@ -218,7 +218,7 @@ def test_snapshots_of_both_sides_show_what_scans_show_and_are_deleted(
     for way in ("scans", "snapshots"):
         monkeypatch.setattr(moved, "spec", moved.spec.model_copy(update={"compare": way}))
         for table in (EQUAL, KEPT, EXPIRED, ROWS):
-            made = compare(moved, spark(), table)
+            made = compare(moved, spark, table)
             sums = [(r.start, r.stop, r.region, r.source_digest, r.target_digest) for r in made.ranges]
             found[way, table] = sums, {difference.row: difference.kind for difference in made.differences}
     for table in (EQUAL, KEPT, EXPIRED, ROWS):

@@ -24,6 +24,7 @@ from walferry.hbase.mutate import Cell
 from walferry.migration import copy_files, digest
 from walferry.migration.compare import TableComparison, compare
 from walferry.replay.follower import replay
+from walferry.run.run import Run
 from walferry.spark.fan_out import fan_out
 
 pytestmark = [
@@ -99,6 +100,10 @@ def put_large(client: HBaseClient, row: bytes) -> None:
     client.put("large", [Cell(row, b"f", b"q%d" % column, bytes(LARGE), 7) for column in range(CELLS)])
 
 
+def compare_all(run: Run, spark: SparkSession, compared: list[TableComparison]) -> None:
+    compared += [compare(run, lambda: spark, table) for table in ("large", "many")]
+
+
 def test_what_a_worker_holds_is_bounded_by_the_largest_entry_or_row_whatever_their_number(
     pair: tuple[Cluster, Cluster], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +119,7 @@ def test_what_a_worker_holds_is_bounded_by_the_largest_entry_or_row_whatever_the
 
     # All files in one task: otherwise the size of a piece would bound what a leak can take.
     monkeypatch.setenv("WALFERRY_PIECE_BYTES", str(1 << 30))
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", "1")  # Spark's workers do it all
     before_copy, before = idle(copy_files), idle(by_group, by_row, digest)
     more: dict[str, int] = {}
     compared: list[TableComparison] = []
@@ -131,8 +137,8 @@ def test_what_a_worker_holds_is_bounded_by_the_largest_entry_or_row_whatever_the
         run.source.split_region(run.source.locate("large", b"0"), b"1")
         write()
         more["replay by row"] = peak(spark, lambda: replay(run, spark, until=lambda: True)) - before
-        tables = ("large", "many")
-        more["comparison"] = peak(spark, lambda: compared.extend(compare(run, spark, t) for t in tables)) - before
+
+        more["comparison"] = peak(spark, lambda: compare_all(run, spark, compared)) - before
         rounds = run.ledger.rounds.all()
     assert [made.cells for made in rounds] == [4 * CELLS + COLUMNS + 500, 4 * CELLS + COLUMNS]
     assert [result.shuts_the_gate for result in compared] == [False, False]

@@ -187,11 +187,11 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
     monkeypatch.setattr(gates, "caught_up", lambda ledger: True)
     with pytest.raises(GateShutError, match=r"rows 'r00' to 'r39' of target table .* may hold old edits"):
         gates.before_cutover(run)
-    assert compare(run, spark, table).unexplained == ROWS
+    assert compare(run, lambda: spark, table).unexplained == ROWS
     with pytest.raises(GateShutError, match="may hold old edits"):
         gates.before_cutover(run)
     with hold(at_target.zk, [table], holder="a repair", request_seconds=0, wait_seconds=5) as leases:
         send(at_target, Claims(target.address, dict(leases), "repair", 1, 7), table, b"n")
-    assert not compare(run, spark, table).shuts_the_gate
+    assert not compare(run, lambda: spark, table).shuts_the_gate
     gates.before_cutover(run)
     assert dirty.marks(at_target.zk, table) == []

@@ -98,12 +98,12 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
     run: Any = SimpleNamespace(
         source_address=lambda workers: HERE,
         spec=SimpleNamespace(target=address),
-        source=SimpleNamespace(describe=lambda table: None),
+        source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict)),
     )
-    found = compare.compare(run, SPARK, "t").differences
+    found = compare.compare(run, lambda: SPARK, "t").differences
     assert read == [2_000, 2_000, 1_000]
     assert asked == [(4_999, Bounds.of_each(5_000))]
     assert [(item.row, item.kind) for item in found[:2]] == [(rows[0], IN_FLIGHT), (rows[1], NOT_IN_LOG)]
