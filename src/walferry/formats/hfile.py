@@ -114,7 +114,7 @@ class HFile:
         )
         self._refuse_unreadable()
         opening_at = self.trailer.load_on_open_data_offset
-        if not 0 < opening_at < trailer_at:
+        if not (self.trailer.entry_count > 0) <= opening_at < trailer_at:  # a file without cells begins with its index
             raise self._damaged(trailer_at, "the trailer names an offset outside of the file")
         if opening_at < tail_at:
             tail_at, tail = opening_at, read_at(opening_at, length - opening_at)

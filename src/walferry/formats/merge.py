@@ -11,6 +11,7 @@ import numpy as np
 from walferry.formats.cells import CellIndex
 from walferry.formats.hfile import StoredCells
 from walferry.formats.order import count_below, store_order, winners
+from walferry.formats.resolve import outlived
 
 
 def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
@@ -35,6 +36,20 @@ def merged(files: Sequence[Iterable[StoredCells]]) -> Iterator[CellIndex]:
             if not source.ended and source.last_row == bound:
                 source.read()
         sources = [source for source in sources if source.pending]
+
+
+def alive(batches: Iterable[StoredCells], at_ms: int) -> Iterator[StoredCells]:
+    """The cells of a file that have not outlived a TTL of their own.
+
+    To be asked before `merged`: a region server leaves out such a cell, and shows the one that it had overwritten.
+    """
+    for found in batches:
+        gone = outlived(found.cells, at_ms)
+        if not gone.any():
+            yield found
+        elif not gone.all():
+            kept = np.flatnonzero(~gone)
+            yield StoredCells(found.cells.pick(kept), found.sequence[kept])
 
 
 class _Source:

@@ -1,8 +1,7 @@
 """Both sides of a table from the store files of snapshots, past the region servers.
 
 A snapshot is consistent per region only, and the two are not of the same moment: rows that differ are read again live,
-as after any comparison. The files hold what a raw scan shows, with one exception: a region server leaves out a cell
-beyond a TTL of its own, and what that cell had overwritten shows up again. So it is left out here too.
+as after any comparison. The files hold what a raw scan shows, but for cells beyond a TTL of their own (`merge.alive`).
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
 
-import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms
 from walferry.errors import UnreadableInputError, WalferryError
 from walferry.formats.cells import CellIndex
-from walferry.formats.hfile import StoredCells
-from walferry.formats.merge import merged
-from walferry.formats.resolve import outlived
+from walferry.formats.merge import alive, merged
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
@@ -162,18 +158,7 @@ def _scan(
         part = replace(region, start=first, end=end)
         opened = [(file, file.open(files)) for file in region.files]
         opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        yield from merged([_alive(stored_cells(file, hfile, part), at_ms) for file, hfile in opened])
-
-
-def _alive(batches: Iterator[StoredCells], at_ms: int) -> Iterator[StoredCells]:
-    """The cells that have not outlived a TTL of their own."""
-    for found in batches:
-        gone = outlived(found.cells, at_ms)
-        if not gone.any():
-            yield found
-        elif not gone.all():
-            kept = np.flatnonzero(~gone)
-            yield StoredCells(found.cells.pick(kept), found.sequence[kept])
+        yield from merged([alive(stored_cells(file, hfile, part), at_ms) for file, hfile in opened])
 
 
 def _within(regions: Sequence[SnapshotRegion], start: bytes, stop: bytes) -> tuple[SnapshotRegion, ...]:

@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from walferry.errors import UnreadableInputError, UsageError
 from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column
 from walferry.formats.hfile import HFile
-from walferry.formats.merge import merged
+from walferry.formats.merge import alive, merged
 from walferry.formats.resolve import FamilyRules, Fate, resolve
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.snapshots import (
@@ -211,7 +211,8 @@ class HBaseSnapshotReader(DataSourceReader):
         opened = [(file, file.open(files)) for file in region.files]
         wanted = [(file, hfile) for file, hfile in opened if self.query.wants_file(hfile)]
         wanted.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        for cells in merged([stored_cells(file, hfile, region) for file, hfile in wanted]):
+        stored = [stored_cells(file, hfile, region) for file, hfile in wanted]
+        for cells in merged(stored if self.query.raw else [alive(batches, partition.at_ms) for batches in stored]):
             chosen = self.query.select(cells, partition.rules, partition.at_ms)
             if chosen.any():
                 yield _to_arrow(cells, np.flatnonzero(chosen), self.query.fields)

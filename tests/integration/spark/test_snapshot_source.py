@@ -50,12 +50,17 @@ def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows
             here.put(table, [Cell(b"r%02d" % n, family, b"q", b"v%d-%d" % (turn, n), 10 + turn) for n in rows])
         here.put(table, [Cell(b"r05", b"f", b"tie", b"t%d" % turn, 7)])
         here.flush_table(table)
+    for ttl_ms in (None, 1):  # the later one has expired, so that the one below it is shown
+        cell = Cell(b"r08", b"f", b"own", b"with a TTL of %r" % ttl_ms, 7)
+        here.mutate(table, [mutate.put(b"r08", [cell], ttl_ms=ttl_ms)])
+        here.flush_table(table)
     here.mutate(table, [mutate.delete_column(b"r06", b"f", b"q", 12)])
     here.mutate(table, [mutate.delete_family(b"r07", b"f", 11), mutate.delete_version(b"r15", b"g", b"q", 13)])
     here.snapshot(f"s{table}", table)
     try:
         seen = visible(source, table)
         assert len(seen) > 40
+        assert (b"r08", b"f:own", [(b"with a TTL of None", 7)]) in seen
         assert read(spark, source, f"s{table}") == seen
         assert read(spark, source, f"s{table}", partition_bytes=1) == seen
         assert read(spark, source, f"s{table}", columns="f:tie") == [x for x in seen if x[1] == b"f:tie"]

@@ -16,7 +16,7 @@ from unit.spark_stand_in import SPARK
 from walferry.errors import TransientError, UnreadableInputError, WalferryError
 from walferry.formats.cells import CellIndex, CellType, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile import StoredCells
-from walferry.formats.merge import merged
+from walferry.formats.merge import alive, merged
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Family
@@ -44,7 +44,7 @@ def index(*cells: tuple[bytes, int, bytes, int | None]) -> CellIndex:
 
 
 def values(files: list[list[StoredCells]]) -> list[bytes]:
-    shown = merged([stored_sides._alive(iter(file), NOW) for file in files])
+    shown = merged([alive(iter(file), NOW) for file in files])
     return [value for cells in shown for value in cells_to_arrow(cells)["value"].to_pylist()]
 
 
