@@ -39,9 +39,9 @@ from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage, numbering
 from walferry.replay.applying import remove_staged
 from walferry.replay.bulk_pieces import (
-    BULK_FROM_BYTES,
     as_pieces,
     bulk_faults,
+    bulk_pays,
     bulk_task,
     cut_in_bulk,
     load_pieces,
@@ -60,9 +60,6 @@ from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
-BULK_REGION_BYTES = 2 << 20
-"""of log for each region of the target tables, from which on a batch goes in bulk: a load flushes a region, and adds a
-file to it, so small ones for many regions cost more than they save"""
 BULK_ATTEMPTS = 4
 """at loading a batch that may fail before it goes by group"""
 
@@ -211,10 +208,7 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
 def _goes_in_bulk(run: Run, files: Sequence[WalFile], held: Collection[str]) -> bool:
     """Whether a batch of these files is loaded in bulk; `held`: tables with held regions."""
     size = sum(file.length for file in files)
-    if run.spec.apply not in ("auto", "bulk") or size < BULK_FROM_BYTES:
-        return False
-    regions = sum(len(run.target.regions(pair.target)) for pair in run.tables)
-    if size < regions * BULK_REGION_BYTES:
+    if run.spec.apply not in ("auto", "bulk") or not bulk_pays(run, size):
         return False
     faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or staging_faults(run)
     if faults:

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 BULK_FROM_BYTES = 64 << 20
 """of files from which on `apply: auto` goes in bulk (docs/performance.md)"""
+BULK_REGION_BYTES = 2 << 20
+"""of them for each region of the target tables: a load flushes a region, and adds a file to it, so small ones for many
+regions cost more than they save"""
 
 
 class Loaded(BaseModel):
@@ -75,6 +78,14 @@ def staging_faults(run: Run) -> list[str]:
         except (PermissionDeniedError, QuotaExceededError) as error:
             faults.append(f"{error.message} (bulk loads wait there)")
     return faults
+
+
+def bulk_pays(run: Run, size: int) -> bool:
+    """Whether so many bytes of log are applied sooner in bulk than by rpc."""
+    if size < BULK_FROM_BYTES:
+        return False
+    regions = sum(len(run.target.regions(pair.target)) for pair in run.tables)
+    return size >= regions * BULK_REGION_BYTES
 
 
 def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:

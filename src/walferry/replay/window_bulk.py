@@ -23,9 +23,9 @@ from walferry.errors import DamagedInputError
 from walferry.refusals import RefusalKind
 from walferry.replay.batch import fence_of
 from walferry.replay.bulk_pieces import (
-    BULK_FROM_BYTES,
     as_pieces,
     bulk_faults,
+    bulk_pays,
     bulk_task,
     cut_in_bulk,
     load_pieces,
@@ -53,7 +53,7 @@ def in_bulk(run: Run, size: int) -> bool:
     asked = run.spec.apply
     if asked == "bulk":
         return True
-    if asked != "auto" or size < BULK_FROM_BYTES:
+    if asked != "auto" or not bulk_pays(run, size):
         return False
     faults = bulk_faults(run) or staging_faults(run)
     if faults:

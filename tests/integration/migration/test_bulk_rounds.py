@@ -43,8 +43,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return outcomes
 
     monkeypatch.setattr(batch, "load_pieces", counted)
-    monkeypatch.setattr(batch, "BULK_FROM_BYTES", 1)
-    monkeypatch.setattr(batch, "BULK_REGION_BYTES", 0)
+    monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 1)
+    monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
     return counts
 
 
@@ -104,13 +104,13 @@ def test_a_backlog_with_moves_and_splits_is_loaded_and_its_tail_is_sent(
     assert len(here) > 30
     assert there == here
 
-    monkeypatch.setattr(batch, "BULK_FROM_BYTES", AUTO)
+    monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", AUTO)
     edit(at_source, table, 6)
     one_round(run, spark)
     assert len(loaded) == 2, "a small round is sent"
     here, there = sides(run)
     assert there == here
-    monkeypatch.setattr(batch, "BULK_FROM_BYTES", 1)
+    monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 1)
     edit(at_source, table, 7)
     one_round(run, spark)
     assert len(loaded) == 3

@@ -15,7 +15,7 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.refusals import RefusalKind
-from walferry.replay import batch, cut, quarantine
+from walferry.replay import bulk_pieces, cut, quarantine
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
 from walferry.run.run import Run
@@ -48,8 +48,8 @@ def test_a_region_whose_family_the_target_lacks_waits_until_it_is_released(
     spark: SparkSession,
 ) -> None:
     if way == "not in bulk":  # although there is enough for it
-        monkeypatch.setattr(batch, "BULK_FROM_BYTES", 1)
-        monkeypatch.setattr(batch, "BULK_REGION_BYTES", 0)
+        monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 1)
+        monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
     table = make_table()
     run = start_run(table)
     whole = at_target.describe(table)

@@ -18,7 +18,7 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import window_bulk, window_log, window_pieces
+from walferry.replay import bulk_pieces, window_log, window_pieces
 from walferry.replay.cut import record_seen
 from walferry.replay.follower import replay
 from walferry.replay.settled import OverlappingRunError
@@ -101,7 +101,8 @@ def test_where_files_may_not_be_staged_auto_says_so_and_goes_by_rpc(
     end = now()
     time.sleep(window_log.SKEW_MS / 1000)
     spec = make_spec(source, target, [two_tables], window={"from": iso(start), "to": iso(end)}, apply="auto")
-    monkeypatch.setattr(window_bulk, "BULK_FROM_BYTES", 0)
+    monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 0)
+    monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
     monkeypatch.setattr(Run, "target_files", WebHdfs(str(target.address.webhdfs), "mallory"))
     with Run(ledger, open_window(ledger, spec.model_copy(update={"name": "replay"}), "test").run_id) as run:
         replay_window(run, lambda: spark)
