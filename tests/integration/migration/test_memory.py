@@ -123,7 +123,7 @@ def test_what_a_worker_holds_is_bounded_by_the_largest_entry_or_row_whatever_the
     before_copy, before = idle(copy_files), idle(by_group, by_row, digest)
     more: dict[str, int] = {}
     compared: list[TableComparison] = []
-    with run_of(make_spec(*pair, ["large", "many"]), tmp_path) as run:
+    with run_of(make_spec(*pair, ["large", "many"], apply="rpc"), tmp_path) as run:
         run.source.create_table("large", {"f": {}})
         run.source.create_table("many", {"f": {}}, BORDERS)
         put_large(run.source, b"00")
