@@ -114,7 +114,8 @@ class HFile:
         )
         self._refuse_unreadable()
         opening_at = self.trailer.load_on_open_data_offset
-        if not (self.trailer.entry_count > 0) <= opening_at < trailer_at:  # a file without cells begins with its index
+        least = 1 if self.trailer.entry_count else 0  # a file without cells begins with its index
+        if not least <= opening_at < trailer_at:
             raise self._damaged(trailer_at, "the trailer names an offset outside of the file")
         if opening_at < tail_at:
             tail_at, tail = opening_at, read_at(opening_at, length - opening_at)

@@ -1,4 +1,4 @@
-"""Rounds with much log are loaded in bulk, and the rest of the log goes by rpc behind them, without a gap."""
+"""Rounds with much log are loaded in bulk, and the rest of the log goes by rpc after them, without a gap."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_backlog_with_moves_and_splits_is_loaded_and_its_tail_is_sent(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, loaded: list[int],
 ) -> None:  # fmt: skip
     table = make_table((b"m", b"q"))
-    # A compaction behind a split drops markers, and the source then shows what is put behind them.
+    # A compaction after a split drops markers, and the source then shows what is put after them.
     at_source.modify_table(at_source.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
     edit(at_source, table, 1)
     run = start_run(table)

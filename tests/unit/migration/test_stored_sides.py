@@ -1,4 +1,4 @@
-"""Comparisons from snapshots: what files show that no server would, the choice, and what is left behind."""
+"""Comparisons from snapshots: what files show that no server would, the choice, and that no snapshot remains."""
 
 from __future__ import annotations
 
