@@ -31,7 +31,7 @@ demo: setup ## Move two live tables between two real clusters, and prove it
 
 test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
 	$(UNIT_TESTS)
-	$(BIN)/pytest tests/integration tests/e2e -m "not memory" -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/pytest tests/e2e tests/integration -m "not memory" -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-unit: setup ## What needs no server: about a minute on two cores
 	$(UNIT_TESTS)

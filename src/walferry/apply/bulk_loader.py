@@ -27,7 +27,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RegionNotServedError, RemoteError
 from walferry.spark.clients import shared_client
-from walferry.storage import FileSystem, WebHdfs
+from walferry.storage import FileSystem, open_hdfs
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Loader:
         target = self.route.target
         assert target.webhdfs is not None
         self._client = shared_client(target)
-        self._files = WebHdfs(target.webhdfs, target.user, meter=target.meter())
+        self._files = open_hdfs(target.webhdfs, target.user, target.name_node, target.meter())
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
         # Of attempts before this one, whose requests can no longer find their files.

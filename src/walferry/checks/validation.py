@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walferry.background import begun
 from walferry.checks.suites import suite
 from walferry.errors import WalferryError
 
@@ -125,7 +126,7 @@ def import_ahead() -> None:
         with suppress(WalferryError):  # `validate` will raise it
             _great_expectations()
 
-    threading.Thread(target=load, name="import Great Expectations", daemon=True).start()
+    begun(load, "import Great Expectations")
 
 
 def _great_expectations() -> Any:
@@ -133,8 +134,9 @@ def _great_expectations() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     try:
-        import great_expectations as gx
-        import great_expectations.checkpoint
+        with _without_collecting():
+            import great_expectations as gx
+            import great_expectations.checkpoint
     except ImportError as error:
         raise WalferryError("the checks need Great Expectations: pip install 'walferry[checks]'") from error
     except SystemExit as error:
@@ -146,6 +148,17 @@ def _great_expectations() -> Any:
         if "great_expectations" in name:
             logging.getLogger(name).setLevel(logging.WARNING)
     return gx
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Neither during a large import nor at the end does the garbage collector look at what stays: a second or so."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _failure(result: Any) -> GateFailure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
@@ -50,6 +51,16 @@ class ClusterAddress:
         if self.rootdir is None:
             raise UsageError(f"the rootdir of the cluster at {self.zookeeper} is not known; add it to its address")
         return urlsplit(self.rootdir).path.rstrip("/") or "/"
+
+    @property
+    def name_node(self) -> str | None:
+        """The name node that the rootdir names, "hdfs://host:8020"; None if it names none that can be reached.
+
+        A name without a port may be one of several name nodes together: Hadoop's configuration files explain it.
+        """
+        root = urlsplit(self.rootdir or "")
+        explained = root.port is not None or not os.environ.keys().isdisjoint(("HADOOP_CONF_DIR", "HADOOP_HOME"))
+        return f"hdfs://{root.netloc}" if root.scheme == "hdfs" and root.netloc and explained else None
 
     @property
     def wal_path(self) -> str:

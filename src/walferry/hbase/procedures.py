@@ -14,7 +14,7 @@ from walferry.hbase.descriptors import table_name
 from walferry.hbase.errors import remote_error
 
 DEADLINE_S = 600.0
-POLL_S = 0.1
+POLL_S = 0.05
 MAX_POLL_S = 1.0
 
 
@@ -56,7 +56,7 @@ def wait(done: Callable[[], bool], what: str, deadline_s: float) -> None:
         if time.monotonic() > deadline:
             raise TransientError(f"{what} has not finished after {deadline_s:.0f} s; it may still do so", what=what)
         time.sleep(pause)
-        pause = min(pause * 1.5, MAX_POLL_S)
+        pause = min(pause * 1.25, MAX_POLL_S)
 
 
 def await_reopened(client: Calls, table: str) -> None:

@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -180,7 +181,7 @@ class _Side:
         self._taken = taken
         self._ended = False
         self._next: Future[_Piece] | None = None
-        self._piece = _Piece(_NO_CELLS, 0, 0)
+        self._piece = _Piece(_no_cells(), 0, 0)
 
     def _read(self) -> _Piece:
         first_ms = self._clock()
@@ -209,12 +210,14 @@ class _Side:
         cells = self._piece.cells
         count = bisect_right(range(len(cells)), border, key=cells.row)
         taken = replace(self._piece, cells=cells.part(0, count))
-        rest = cells.part(count, len(cells)) if count < len(cells) else _NO_CELLS
+        rest = cells.part(count, len(cells)) if count < len(cells) else _no_cells()
         self._piece = replace(self._piece, cells=rest)
         return taken
 
 
-_NO_CELLS = index_cells(np.empty(0, np.uint8))
+@cache
+def _no_cells() -> CellIndex:
+    return index_cells(np.empty(0, np.uint8))
 
 
 def _pieces(

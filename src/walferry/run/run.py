@@ -18,8 +18,7 @@ from walferry.run.fences import fences_of
 from walferry.run.heartbeat import beating
 from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
-from walferry.storage import FileSystem
-from walferry.storage.webhdfs import WebHdfs
+from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.copies import as_url, open_folder, with_copies
 from walferry.wal.fences import Fences
 from walferry.wal.source_log import SourceLog
@@ -226,9 +225,10 @@ class PhaseNotReadyError(UsageError):
 
 
 def file_system(cluster: Cluster, address: ClusterAddress | None = None) -> FileSystem:
-    """The file system of a cluster, over WebHDFS; `address` if it differs from the cluster's own."""
+    """The file system of a cluster; `address` if it differs from the cluster's own."""
     address = address or cluster.address()
-    return with_copies(WebHdfs(cluster.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
+    files = open_hdfs(cluster.webhdfs, address.user, address.name_node, address.meter())
+    return with_copies(files, address.copies, address.user)
 
 
 def _answers(url: str, user: str) -> bool:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
-from walferry.storage import FileSystem, WebHdfs
+from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.copies import with_copies
 
 
@@ -20,10 +20,11 @@ def shared_client(address: ClusterAddress) -> HBaseClient:
 
 @cache
 def shared_files(address: ClusterAddress) -> FileSystem:
-    """The file system of a cluster, over WebHDFS, with the copies of its WALs."""
+    """The file system of a cluster, with the copies of its WALs."""
     if address.webhdfs is None:
         raise ValueError(f"the address of the cluster at {address.zookeeper} names no WebHDFS")
-    return with_copies(WebHdfs(address.webhdfs, address.user, meter=address.meter()), address.copies, address.user)
+    files = open_hdfs(address.webhdfs, address.user, address.name_node, address.meter())
+    return with_copies(files, address.copies, address.user)
 
 
 def workers(spark: SparkSession | None) -> int:

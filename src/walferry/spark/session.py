@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, distribution
@@ -17,6 +16,7 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from walferry.background import begun
 from walferry.errors import UsageError
 from walferry.spark.class_archive import jvm_options
 from walferry.wal.keys import KEY_VARIABLES
@@ -114,22 +114,13 @@ class LateSession:
     def begin(self) -> None:
         """Open it in another thread."""
         if self._opened is None:
-            self._opened = Future()
-            # A daemon: a process that fails meanwhile ends without it.
-            threading.Thread(target=self._fulfil, args=(self._opened,), name="open Spark", daemon=True).start()
+            self._opened = begun(self._open, "open Spark")
 
     def __call__(self) -> SparkSession:
         """The session. Raises what opening it raised."""
-        if self._opened is None:
-            self._opened = Future()
-            self._fulfil(self._opened)
+        self.begin()
+        assert self._opened is not None
         return self._opened.result()
-
-    def _fulfil(self, opened: Future[SparkSession]) -> None:
-        try:
-            opened.set_result(self._open())
-        except BaseException as error:
-            opened.set_exception(error)
 
 
 def must_open() -> bool:

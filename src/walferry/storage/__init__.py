@@ -1,4 +1,4 @@
-"""Files: one small interface, implemented for WebHDFS and the local file system."""
+"""Files: one small interface, implemented for HDFS and the local file system."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from walferry.errors import UsageError
+from walferry.load import Meter
 from walferry.storage.filesystem import FileStatus, FileSystem, PermissionDeniedError, QuotaExceededError
 from walferry.storage.local import Local
 
@@ -21,6 +22,7 @@ __all__ = [
     "QuotaExceededError",
     "WebHdfs",
     "open_file_system",
+    "open_hdfs",
 ]
 
 # Scheme of a path's URL -> scheme of the name node's HTTP address.
@@ -35,6 +37,17 @@ def __getattr__(name: str) -> Any:
     from walferry.storage.webhdfs import WebHdfs
 
     return WebHdfs
+
+
+def open_hdfs(webhdfs: str, user: str, name_node: str | None = None, meter: Meter | None = None) -> WebHdfs:
+    """The HDFS at a name node's HTTP address; with `name_node`, its data nodes are asked for files directly."""
+    if name_node is None:
+        from walferry.storage.webhdfs import WebHdfs
+
+        return WebHdfs(webhdfs, user, meter=meter)
+    from walferry.storage.direct import DirectHdfs
+
+    return DirectHdfs(webhdfs, user, name_node, meter=meter)
 
 
 def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, str]:

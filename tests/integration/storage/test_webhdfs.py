@@ -1,4 +1,4 @@
-"""WebHDFS of a real HDFS, with a real HBase writing to it."""
+"""A real HDFS, through WebHDFS alone and with its data nodes asked directly, and a real HBase writing to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from walferry.errors import TransientError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.load import Meter, RequestRates, Service, counted
-from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system
+from walferry.storage import PermissionDeniedError, QuotaExceededError, WebHdfs, open_file_system, open_hdfs
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def files(source: Cluster) -> WebHdfs:
-    return WebHdfs(str(source.address.webhdfs), source.address.user)
+@pytest.fixture(scope="module", params=["webhdfs", "direct"])
+def files(source: Cluster, request: pytest.FixtureRequest) -> WebHdfs:
+    address = source.address
+    return open_hdfs(str(address.webhdfs), address.user, address.name_node if request.param == "direct" else None)
 
 
 @pytest.fixture

@@ -1,0 +1,190 @@
+"""HDFS whose data nodes are asked for the bytes of files directly (`hdfs-native`), and WebHDFS for everything else.
+
+A byte then costs a data node much less. Where it does not work, WebHDFS takes over, and the log says why: servers out
+of reach, a file in an encryption zone, a second user in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
+
+import hdfs
+import hdfs_native
+
+from walferry.background import begun
+from walferry.errors import TransientError
+from walferry.load import Meter, Service
+from walferry.storage.webhdfs import WebHdfs
+
+CHUNK_BYTES = 2 << 20
+REST_SECONDS = 300.0
+"""without another attempt, after one that failed"""
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_ERRORS = (OSError, RuntimeError)
+"""what the library raises; a time-out is an OSError, too"""
+_REFUSAL = re.compile(r'RPCError\("(?:[\w$]+[.$])*(\w+)", "((?:[^"\\]|\\.)*)')
+"""the name node's exception and its message, as the library quotes them"""
+_user: list[str] = []
+"""of this process, for name nodes without Kerberos"""
+
+
+class DirectHdfs(WebHdfs):
+    """The HDFS at `url`, as `WebHdfs`, whose files are read from and written to its data nodes.
+
+    `name_node` is its "hdfs://host:port", or "hdfs://name" where the files in HADOOP_CONF_DIR explain the name. Without
+    Kerberos the library takes its user from the process: of several in one process, the first one's files go directly.
+    """
+
+    def __init__(
+        self, url: str, user: str, name_node: str, *, timeout_s: float = 60, meter: Meter | None = None
+    ) -> None:
+        super().__init__(url, user, timeout_s=timeout_s, meter=meter)
+        self._name_node = name_node
+        self._timeout_s = timeout_s
+        self._meter = meter
+        self._lock = threading.Lock()
+        self._client_of_data: hdfs_native.Client | None = None
+        self._rest_until = 0.0
+
+    def write(
+        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+    ) -> None:
+        """Create the file and its parent folders. Not repeated: only the caller can produce the chunks again."""
+        options = hdfs_native.WriteOptions(block_size=block_size, overwrite=overwrite, create_parent=True)
+        writer = self._opened("write", path, lambda client: client.create(path, options))
+        if writer is None:
+            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            return
+        try:
+            for chunk in chunks:
+                with self._told("write", path):
+                    self._within_time(partial(writer.write, chunk))
+        except BaseException:
+            # Its lease would be renewed as long as this process lives.
+            with suppress(*_ERRORS):
+                self._within_time(writer.close)
+            raise
+        with self._told("write", path):
+            self._within_time(writer.close)
+
+    def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
+        """What the name node lists, from the data nodes; then what follows, which is not listed yet, from WebHDFS."""
+        reader = self._opened("read", path, lambda client: client.read(path))
+        if reader is not None:
+            listed = len(reader)
+            end = listed if length is None else min(listed, offset + length)
+            at = offset
+            try:
+                for chunk in self._ranges(reader, offset, end):
+                    at += len(chunk)
+                    yield chunk
+            except _ERRORS as error:
+                self._rest(f"read {path}", error)
+            length = None if length is None else offset + length - at
+            offset = at
+        if length != 0:
+            yield from super()._open(path, offset, length)
+
+    def _ranges(self, reader: hdfs_native.FileReader, offset: int, end: int) -> Iterator[bytes]:
+        """These bytes in chunks, from the second one on with the next one under way."""
+
+        def ask(at: int) -> Future[bytes]:
+            return begun(partial(reader.read_range, at, min(CHUNK_BYTES, end - at)), "read HDFS")
+
+        ahead: Future[bytes] | None = None
+        for at in range(offset, end, CHUNK_BYTES):
+            asked = ahead or ask(at)
+            after = at + CHUNK_BYTES
+            ahead = ask(after) if offset < at and after < end else None
+            yield asked.result(self._timeout_s)
+
+    def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
+        """What `opening` returns; None if WebHDFS must do it."""
+        client = self._usable()
+        if client is None:
+            return None
+        if self._meter is not None:
+            self._meter.request(Service.NAMENODE)
+        try:
+            return self._within_time(partial(opening, client))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} is not on {self.url}") from None
+        except FileExistsError:
+            raise FileExistsError(f"{path} already exists on {self.url}") from None
+        except _ERRORS as error:
+            # What the name node refuses, it refuses through WebHDFS too, which tells why.
+            if _REFUSAL.search(str(error)) is None:
+                self._rest(f"{operation} {path}", error)
+            return None
+
+    def _usable(self) -> hdfs_native.Client | None:
+        """The client, if it can be used now."""
+        with self._lock:
+            if time.monotonic() < self._rest_until:
+                return None
+            if self._client_of_data is None:
+                try:
+                    self._client_of_data = self._connected()
+                except _ERRORS as error:
+                    self._rest("be used", error)
+            return self._client_of_data
+
+    def _connected(self) -> hdfs_native.Client:
+        if not _is_user(self.user):
+            raise RuntimeError(f"this process already is {_user[0]} to HDFS, and {self.user} besides")
+        client = hdfs_native.Client(self._name_node)
+        # Both must be the same HDFS: what one writes, the other one is asked about.
+        directly = self._within_time(partial(client.get_file_info, "/")).modification_time
+        root = self.status("/")
+        if root is None or root.modified_ms != directly:
+            raise RuntimeError(f"its root folder is another one than that of {self.url}")
+        return client
+
+    def _within_time(self, work: Callable[[], _T]) -> _T:
+        """The library itself waits for ever for a server that hangs."""
+        return begun(work, "HDFS").result(self._timeout_s)
+
+    def _rest(self, purpose: str, error: BaseException) -> None:
+        self._rest_until = time.monotonic() + REST_SECONDS
+        _log.warning(
+            "HDFS at %s cannot %s directly (%s); WebHDFS is used, for %.0f s at least",
+            self._name_node, purpose, _first_line(error), REST_SECONDS,
+        )  # fmt: skip
+
+    @contextmanager
+    def _told(self, operation: str, path: str) -> Iterator[None]:
+        """Turn the library's errors into those of `FileSystem`."""
+        try:
+            yield
+        except _ERRORS as error:
+            facts = {"operation": operation, "path": path, "url": self.url}
+            refusal = _REFUSAL.search(str(error))
+            if refusal is not None:
+                raise self._error(hdfs.HdfsError(refusal[2], exception=refusal[1]), facts) from error
+            self._rest(f"{operation} {path}", error)
+            message = f"HDFS at {self._name_node} failed ({operation} of {path}): {_first_line(error)}"
+            raise TransientError(message, **facts) from error
+
+
+def _is_user(user: str) -> bool:
+    """Make it the user of this process, unless there is another one already."""
+    if not _user:
+        _user.append(user)
+        # For the library alone: `os.environ`, which child processes are given, stays as it is.
+        os.putenv("HADOOP_USER_NAME", user)
+    return _user[0] == user
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or "no answer in time"
