@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 EXPLAINED_ROWS = 20_000
 """of a table; if more differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
 _READ_AT_ONCE = 2_000
-"""rows that differ, read again by one Spark job"""
+"""rows that differ, read again by one job"""
 _PER_TASK = 100
 """and by one task"""
 _AT_A_TIME = 8
@@ -118,7 +118,7 @@ class TableComparison:
 def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Purpose = "verify") -> TableComparison:
     """Compare one table, by regions of the source, and record the result as the newest in the ledger.
 
-    Spark is asked for if the table is large, and for the log if rows differ.
+    Spark is asked for if the table is large, and, if rows differ, for a large log.
 
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     """
@@ -129,7 +129,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     pairs, outcomes = _both_sides(run, session, table, purpose)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
-    differences = explain(run, spark(), table, rows, applied, before.began_ms) if rows else []
+    differences = explain(run, spark, session, table, rows, applied, before.began_ms) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
@@ -255,16 +255,22 @@ def _range(table: str, pair: RangePair, outcome: Outcome) -> RangeComparison:
 
 
 def explain(
-    run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], applied: set[str], until_ms: int
+    run: Run,
+    spark: Callable[[], SparkSession],
+    session: SparkSession | None,
+    table: str,
+    rows: Sequence[bytes],
+    applied: set[str],
+    until_ms: int,
 ) -> list[Difference]:
     """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
 
     `applied` are the WAL files that the target had before the comparison began, at `until_ms`. The log is read after
-    the rows, so that it holds every edit that they show.
+    the rows, so that it holds every edit that they show. `session` is the comparison's, if it needed one.
     """
     rules = rules_of(run.source.describe(table))
     bounds = Bounds.of_each(len(rows))
-    sides = _read_again(run, spark, table, rows, rules, bounds)
+    sides = _read_again(run, session, table, rows, rules, bounds)
     questions: dict[bytes, Packed[Question]] = {}
     for row, found in sides.items():
         if found is not None and not (value := found.value()).too_many:
@@ -283,7 +289,12 @@ def explain(
 
 
 def _read_again(
-    run: Run, spark: SparkSession, table: str, rows: Sequence[bytes], rules: Mapping[bytes, FamilyRules], bounds: Bounds
+    run: Run,
+    spark: SparkSession | None,
+    table: str,
+    rows: Sequence[bytes],
+    rules: Mapping[bytes, FamilyRules],
+    bounds: Bounds,
 ) -> dict[bytes, Packed[RowSides] | None]:
     """Both sides of each row; None for those that are equal now."""
     source, target = run.source_address(workers(spark)), run.spec.target.address()

@@ -1,17 +1,18 @@
-"""What the WALs hold of rows that differ, looked up in the executors in one pass.
+"""What the WALs hold of rows that differ, looked up in one pass: in the executors, or here if the files are small.
 
 Only files that can hold them are read: those past the start fence in which the ledger counted cells of the table, and
 those that it has not counted yet. A file's write times and regions do not rule it out: applications may set any
 timestamp, and a row's region may have been on any server.
 
 Each file is read once for all rows. Its finds go to the partitions of their rows, where what is kept of a row is
-bounded, and the driver gets one result per row. So no process holds more than its rows' share.
+bounded, and the driver gets one result per row. So no process holds more than its rows' share; the driver, where it
+reads the files itself, holds what each of them has of the rows.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from walferry.apply.writer_protocol import Limits
 from walferry.errors import DamagedInputError, GapError, WalferryError
 from walferry.formats.cells import binary_column, cells_to_arrow
 from walferry.formats.entries import index_entry_cells
@@ -30,14 +32,17 @@ from walferry.replay.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers
-from walferry.spark.fan_out import job
+from walferry.spark.fan_out import fan_out, job
 from walferry.spark.load import handing_over
-from walferry.wal.files import WalFile, list_wals
+from walferry.spark.session import session_for
+from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import Until, edits_of, open_wal
 
 _EDITS_PER_PARTITION = 100_000
 _QUESTIONS_AT_ONCE = 1_000
 _CELLS_AT_ONCE = 1_000
+_OPEN_BYTES = 128 << 20
+"""what a file that is being written counts as: the NameNode lists it with length 0, and it is usually rolled at this"""
 _UNREAD, _GONE, _FAILED = -1, -2, -3
 """instead of a row's number: why a file could not be read, an applied one that no longer exists, an error to raise"""
 _FOUND = pa.schema([("row", pa.int32()), ("found", pa.binary())])
@@ -79,7 +84,7 @@ class RowLogs:
 
 def look_up(
     run: Run,
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     table: str,
     questions: Mapping[bytes, Packed[Question]],
     applied: set[str],
@@ -89,7 +94,7 @@ def look_up(
     """What WAL files past the start fence hold of these rows; `applied` names those whose edits the target has.
 
     `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs. `bounds`: the edits
-    kept of a row; one with more has `too_many`.
+    kept of a row; one with more has `too_many`. Spark is asked for if the files are large.
     """
     nothing = RowLog(fence_facts(run, "start").at_ms, until_ms)
     files = _files(run, table, applied) if questions else []
@@ -98,14 +103,16 @@ def look_up(
     released = run.ledger.quarantine.items("released")
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     rows = tuple(sorted(questions))
+    size = sum(max(file.length, _OPEN_BYTES if file.place is Place.LIVE else 0) for file in files)
+    session = session_for(spark, size, Limits().here_bytes)
     lookup = _Lookup(
-        run.source_address(workers(spark)), table, tuple(files), frozenset(applied), rows,
+        run.source_address(workers(session)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
     )  # fmt: skip
     found = {}
     unread = []
     let_go = False
-    for number, data in _finds(spark, lookup):
+    for number, data in _finds(session, lookup):
         result = pickle.loads(data)
         if number == _FAILED:
             raise result
@@ -129,8 +136,10 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
     return [file for file in files.values() if file.name not in empty]
 
 
-def _finds(spark: SparkSession, lookup: _Lookup) -> list[tuple[int, bytes]]:
+def _finds(spark: SparkSession | None, lookup: _Lookup) -> list[tuple[int, bytes]]:
     """Numbers of rows, each with its pickled Packed[RowLog], and what else `_merge` yields."""
+    if spark is None:
+        return _finds_here(lookup)
     shared = spark.sparkContext.broadcast(lookup)  # once per worker process, not once per task
     count = len(lookup.files)
     most = len(lookup.rows) * lookup.bounds.cells
@@ -148,7 +157,16 @@ def _finds(spark: SparkSession, lookup: _Lookup) -> list[tuple[int, bytes]]:
         shared.destroy()
 
 
-# ------------------------------------------------------------------ in the executors
+def _finds_here(lookup: _Lookup) -> list[tuple[int, bytes]]:
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        return _read(lookup, [pa.record_batch([pa.array([number])], ["id"])])
+
+    found = fan_out(None, read, range(len(lookup.files)), what="look rows up in the WALs")
+    merged = pa.Table.from_batches(_merge(lookup, found), _FOUND)
+    return list(zip(merged["row"].to_pylist(), merged["found"].to_pylist(), strict=True))
+
+
+# ------------------------------------------------------------------ in the executors, or here
 
 
 class _Place(IntEnum):

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
-from unit.spark_stand_in import SPARK
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
@@ -70,19 +68,16 @@ class Log:
 
     def look(self, rows: Sequence[bytes] = (b"row",), bounds: Bounds = WIDE) -> dict[bytes, RowLog]:
         questions = dict.fromkeys(rows, QUESTION)
-        logs = wal_lookup.look_up(self.run, SPARK, "t1", questions, self.applied, UNTIL, bounds)
+        logs = wal_lookup.look_up(self.run, no_spark, "t1", questions, self.applied, UNTIL, bounds)
         return {row: logs.of(row) for row in rows}
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("these files are small")
 
 
 @pytest.fixture
 def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[Log]:
-    def finds(spark: SparkSession, lookup: Any) -> list[tuple[int, bytes]]:
-        numbers = [pa.record_batch([pa.array([number])], ["id"]) for number in range(len(lookup.files))]
-        found = [batch for number in numbers for batch in wal_lookup._read(lookup, [number])]
-        results = [batch.to_pylist() for batch in wal_lookup._merge(lookup, found)]
-        return [(item["row"], item["found"]) for items in results for item in items]
-
-    monkeypatch.setattr(wal_lookup, "_finds", finds)
     monkeypatch.setattr(wal_lookup, "shared_files", lambda address: Local())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
         yield Log(ledger, tmp_path / "hbase")
@@ -195,3 +190,19 @@ def test_each_file_is_read_once_for_all_rows(wal: Log, monkeypatch: pytest.Monke
     found = wal.look(rows)
     assert sorted(opened) == [name(number) for number in range(1, 4)]
     assert {len(log.applied) for log in found.values()} == {3}
+
+
+def test_spark_is_asked_for_when_the_files_are_large(wal: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal.write(1, header() + entry([cell(100)], 7) + TRAILER)
+    wal.look()
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", "10")
+    with pytest.raises(AssertionError, match="these files are small"):
+        wal.look()
+
+
+def test_a_file_that_is_being_written_counts_as_a_large_one(wal: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    wal.write(1, header() + entry([cell(100)], 7), applied=False)
+    wal.look()
+    monkeypatch.setenv("WALFERRY_HERE_BYTES", str(100 << 20))
+    with pytest.raises(AssertionError, match="these files are small"):
+        wal.look()
