@@ -67,7 +67,7 @@ class DirectHdfs(WebHdfs):
             super().write(path, chunks, overwrite=overwrite, block_size=block_size)
             return
         try:
-            for chunk in chunks:
+            for chunk in _gathered(chunks):
                 with self._told("write", path):
                     self._within_time(partial(writer.write, chunk))
         except BaseException:
@@ -175,6 +175,19 @@ class DirectHdfs(WebHdfs):
             self._rest(f"{operation} {path}", error)
             message = f"HDFS at {self._name_node} failed ({operation} of {path}): {_first_line(error)}"
             raise TransientError(message, **facts) from error
+
+
+def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in chunks of CHUNK_BYTES or more: each costs a thread, and a block of an HFile has 64 KB."""
+    held: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
 
 
 def _is_user(user: str) -> bool:
