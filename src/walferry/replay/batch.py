@@ -40,12 +40,10 @@ from walferry.replay import lineage, numbering
 from walferry.replay.applying import remove_staged
 from walferry.replay.bulk_pieces import (
     as_pieces,
-    bulk_faults,
-    bulk_pays,
     bulk_task,
     cut_in_bulk,
+    goes_in_bulk,
     load_pieces,
-    staging_faults,
 )
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError, resource
@@ -169,7 +167,8 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
     `fence` is of before the batch's files were chosen.
     """
     held = {table: frozenset(regions) for table, regions in held_regions(run).items()}
-    bulk = BULK_ATTEMPTS if _goes_in_bulk(run, batch.files, held) else 0
+    size = sum(file.length for file in batch.files)
+    bulk = BULK_ATTEMPTS if run.spec.apply in ("auto", "bulk") and goes_in_bulk(run, size, held) else 0
     batch = batch.model_copy(update={"held": held, "bulk": bulk})
     pieces = [] if bulk else cut_groups(batch.files, piece_bytes)
     run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, fence)
@@ -203,17 +202,6 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
 
 
 # ------------------------------------------------------------------ in bulk
-
-
-def _goes_in_bulk(run: Run, files: Sequence[WalFile], held: Collection[str]) -> bool:
-    """Whether a batch of these files is loaded in bulk; `held`: tables with held regions."""
-    size = sum(file.length for file in files)
-    if run.spec.apply not in ("auto", "bulk") or not bulk_pays(run, size):
-        return False
-    faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or staging_faults(run)
-    if faults:
-        log.warning("%.1f MB of log go by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
-    return not faults
 
 
 def _apply_in_bulk(work: _Work) -> _GroupDone | None:

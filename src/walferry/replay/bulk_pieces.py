@@ -69,7 +69,7 @@ def bulk_faults(run: Run) -> list[str]:
     return [fault for pair in run.tables for fault in table_faults(pair.target, run.target.describe(pair.target))]
 
 
-def staging_faults(run: Run) -> list[str]:
+def _staging_faults(run: Run) -> list[str]:
     """Why files cannot be staged for the target tables, each as text."""
     root, faults = run.spec.target.address().root_path, []
     for pair in run.tables:
@@ -80,12 +80,20 @@ def staging_faults(run: Run) -> list[str]:
     return faults
 
 
-def bulk_pays(run: Run, size: int) -> bool:
-    """Whether so many bytes of log are applied sooner in bulk than by rpc."""
+def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
+    """Whether so many bytes of log are applied sooner in bulk than by rpc, and can be; otherwise the log says why not.
+
+    `held`: source tables with regions in quarantine.
+    """
     if size < BULK_FROM_BYTES:
         return False
     regions = sum(len(run.target.regions(pair.target)) for pair in run.tables)
-    return size >= regions * BULK_REGION_BYTES
+    if size < regions * BULK_REGION_BYTES:
+        return False
+    faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or _staging_faults(run)
+    if faults:
+        log.warning("%.1f MB of log go by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
+    return not faults
 
 
 def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:

@@ -24,12 +24,10 @@ from walferry.refusals import RefusalKind
 from walferry.replay.batch import fence_of
 from walferry.replay.bulk_pieces import (
     as_pieces,
-    bulk_faults,
-    bulk_pays,
     bulk_task,
     cut_in_bulk,
+    goes_in_bulk,
     load_pieces,
-    staging_faults,
 )
 from walferry.replay.row_ranges import RowRange
 from walferry.replay.window_pieces import (
@@ -50,15 +48,7 @@ log = logging.getLogger(__name__)
 
 def in_bulk(run: Run, size: int) -> bool:
     """Whether the run's window, of files of so many bytes, is applied in bulk."""
-    asked = run.spec.apply
-    if asked == "bulk":
-        return True
-    if asked != "auto" or not bulk_pays(run, size):
-        return False
-    faults = bulk_faults(run) or staging_faults(run)
-    if faults:
-        log.warning("the edits go by rpc, not in bulk: %s", "; ".join(faults))
-    return not faults
+    return run.spec.apply == "bulk" or (run.spec.apply == "auto" and goes_in_bulk(run, size))
 
 
 def apply_in_bulk(
