@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -71,7 +71,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
     def work() -> dict[str, Any]:
         manifest = read_manifest(run, table)
         session = session_for(spark, size_of(manifest), Limits().here_bytes)
-        files = list(files_of(run, table, manifest))
+        files = files_of(run, table, manifest)
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
         plan_own(run, "target", "snapshot", name, there=there)
@@ -122,8 +122,10 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
         run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
 
 
-def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterator[FileCopy]:
-    """The files of the manifest that must be copied. References need no copy: their content is in the manifest.
+def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[FileCopy]:
+    """The files of the manifest that must be copied, each once: a region may have the file that another links to.
+
+    References need no copy: their content is in the manifest.
 
     Raises WalferryError that names a store file of a kind that cannot be copied.
     """
@@ -133,6 +135,7 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
         for family in region.family_files
         for file in family.store_files
     }
+    copies: dict[str, FileCopy] = {}
     for region, family, name in sorted(listed):
         place = stored(table, region, name)
         if place is None:
@@ -142,7 +145,9 @@ def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> Iterato
             place = stored(table, parent, referenced)
         if place is None:
             raise _unknown_kind(table, name)
-        yield _copy_of(run, place.table, place.region, family, place.file)
+        file = _copy_of(run, place.table, place.region, family, place.file)
+        copies.setdefault(file.target, file)
+    return list(copies.values())
 
 
 def _unknown_kind(table: str, name: str) -> WalferryError:
