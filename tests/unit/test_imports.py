@@ -69,7 +69,7 @@ WHAT = {
     "storage": "one small file-system interface; HDFS (WebHDFS, and its data nodes directly) and local",
     "ledger": "the SQL ledger over `sql/`, by sections (phases, objects, log, quarantine, comparisons, …). "
     "Written by drivers and tasks, never by Spark workers",
-    "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, scan, ReplicateWALEntry, Thrift, "
+    "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, multi, scan, Thrift, "
     "errors by Java class name",
     "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them; "
     "`wal cat`, `wal stat`",

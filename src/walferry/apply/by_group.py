@@ -337,8 +337,5 @@ def _run(batch: EntryBatch, entry: int, cells: int, tables: Mapping[str, str]) -
     return CellRun(
         table=tables[batch.tables[batch.table[entry]].decode()],
         clusters=batch.cluster_lists[batch.clusters[entry]],
-        region=batch.regions[batch.region[entry]],
-        sequence_number=int(batch.sequence_number[entry]),
-        write_time=int(batch.write_time[entry]),
         cells=cells,
     )

@@ -432,9 +432,6 @@ def _send_part(route: Route, writer: Writer, part: pa.RecordBatch) -> Iterator[R
     run = CellRun(
         table=route.tables[first["table"]],
         clusters=first["clusters"],
-        region=first["region"].encode(),
-        sequence_number=first["sequence_number"],
-        write_time=first["write_time"],
         cells=part.num_rows,
     )
     try:

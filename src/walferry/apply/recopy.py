@@ -27,7 +27,7 @@ def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
         buffer = np.frombuffer(block, np.uint8)
         borders = np.append(index_cells(buffer).position, len(block))
         for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):
-            run = CellRun(route.tables[table], b"", b"recopy", 0, 0, end - begin)
+            run = CellRun(route.tables[table], b"", end - begin)
             writer.send([run], memoryview(block)[int(borders[begin]) : int(borders[end])])
         sent += len(borders) - 1
     return sent

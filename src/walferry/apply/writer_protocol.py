@@ -41,11 +41,10 @@ class Limits:
     """
 
     mutations: int = _whole("WALFERRY_REQUEST_MUTATIONS", 5_000)
-    """in one request: the receiving server would apply more in chunks that run concurrently
-    (`hbase.rpc.rows.warning.threshold`), which could reorder a row's edits"""
+    """in one request: of more, a server warns in its log (`hbase.rpc.rows.warning.threshold`)"""
     bytes: int = _whole("WALFERRY_REQUEST_BYTES", 4 << 20)
     """of cells in one request; a larger cell is sent alone"""
-    aim_bytes: int = _whole("WALFERRY_REQUEST_AIM_BYTES", 128 << 10)
+    aim_bytes: int = _whole("WALFERRY_REQUEST_AIM_BYTES", 1 << 20)
     """of cells, with which a request is full; only what an entry has of one row is not cut there, but at `bytes`"""
     lanes: int = _whole("WALFERRY_LANES", 4)
     """connections of a piece of a WAL group, with one request under way on each"""
@@ -60,8 +59,8 @@ class Limits:
     attempts: int = 6
     request_seconds: float = _seconds("WALFERRY_REQUEST_SECONDS", 30)
     settle_seconds: float = _seconds("WALFERRY_SETTLE_SECONDS", 10)
-    """Pause after a request whose outcome is unknown, until the receiving server has ended it
-    (`replication.sink.client.ops.timeout`) and it cannot overtake what is sent next."""
+    """Pause after a request whose outcome is unknown, until the receiving server has ended it and it cannot overtake
+    what is sent next. The server drops it from its queue as soon as the connection is closed."""
     claim_seconds: float = _seconds("WALFERRY_CLAIM_SECONDS", 10)
     """A request is sent only if the lease was confirmed less than this long ago (R13)."""
 
@@ -98,9 +97,6 @@ class CellRun:
     table: str
     clusters: bytes
     """raw `cluster_ids` fields of the entries' keys"""
-    region: bytes
-    sequence_number: int
-    write_time: int
     cells: int
 
 
@@ -141,5 +137,6 @@ class Writer(Protocol):
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgement.
 
-        Raises RefusedError when the target will never accept them, TransientError when attempts run out.
+        All runs have the same clusters: a server logs what it applies together as coming from one list of them. Raises
+        RefusedError when the target will never accept them, TransientError when attempts run out.
         """

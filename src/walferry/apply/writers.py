@@ -1,6 +1,6 @@
 """The writers that there are: a new one gets its kind in `WriterKind` and a line in `WRITERS`.
 
-What a kind needs of the target is checked in `run.spec` and `migration.plan`; `sink_settings.limits_of` has its limits.
+What a kind needs of the target is checked in `run.spec` and `migration.plan`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pyspark import TaskContext
 from walferry.apply.route import Route
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.thrift_writer import ThriftWriter
-from walferry.apply.writer_protocol import Writer
+from walferry.apply.writer_protocol import Limits, Writer
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_client
 
@@ -36,6 +37,11 @@ def _rpc_writer(route: Route) -> Writer:
 
 def _thrift_writer(route: Route) -> Writer:
     return ThriftWriter(route.target, route.guard, route.limits)
+
+
+def limits_of(kind: WriterKind) -> Limits:
+    """What a writer of this kind sends at a time."""
+    return Limits(request_seconds=THRIFT_SECONDS) if kind is WriterKind.THRIFT else Limits()
 
 
 WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {

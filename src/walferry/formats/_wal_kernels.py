@@ -168,7 +168,7 @@ def scan_entry(buffer, at, limit, fields, i):  # type: ignore[no-untyped-def]
 
 @kernel()
 def starts_mutation(buffer, before, cell):  # type: ignore[no-untyped-def]
-    """Whether row or type change between two checked cells: then ReplicationSink begins a new Put or Delete."""
+    """Whether row or type change between two checked cells: then a new Put or Delete begins."""
     type_before = buffer[before + 12 + int32_at(buffer, before + 4) - 1]
     if type_before != buffer[cell + 12 + int32_at(buffer, cell + 4) - 1]:
         return True

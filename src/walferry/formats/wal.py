@@ -71,7 +71,7 @@ class EntryBatch:
     key_start: Int64s  # of the WALKey message
     key_end: Int64s
     cell_count: Int32s
-    mutation_count: Int32s  # runs of cells of one row and type: what ReplicationSink turns into one mutation each
+    mutation_count: Int32s  # runs of cells of one row and type: what is sent as one mutation each
     sequence_number: Int64s  # WALKey.log_sequence_number
     write_time: Int64s  # milliseconds, the region server's clock
     region: Int32s

@@ -1,4 +1,4 @@
-"""What the functions in `admin`, `mutate`, `scan` and `replicate` need of the client whose methods they are."""
+"""What the functions in `admin`, `mutate`, `multi` and `scan` need of the client whose methods they are."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from walferry.errors import TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region, TableDescriptor
+from walferry.hbase.locations import Located
 from walferry.hbase.retry import ATTEMPTS
 from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.versions import Release
@@ -34,6 +35,8 @@ class Calls(Protocol):
     def regions(self, table: str) -> list[Region]: ...
 
     def locate(self, table: str, row: bytes) -> Region: ...
+
+    def located(self, table: str) -> Located: ...
 
     def forget(self, table: str) -> None: ...
 

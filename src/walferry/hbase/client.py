@@ -13,13 +13,13 @@ from kazoo.client import KazooClient
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, bulk_load, mutate, replicate, scan, schemas, settings, splits, table_states
+from walferry.hbase import admin, bulk_load, mutate, scan, schemas, settings, splits, table_states
 from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
 from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
-from walferry.hbase.locations import Locations
+from walferry.hbase.locations import Located, Locations
 from walferry.hbase.retry import ATTEMPTS, REGION_ATTEMPTS, retried
 from walferry.hbase.rpc import ConnectionPool
 from walferry.hbase.versions import Release, release_of
@@ -73,7 +73,6 @@ class HBaseClient:
     mutate = mutate.mutate
     scan_raw = scan.scan_raw
     scan = scan.scan
-    replicate = replicate.replicate
     store_files = bulk_load.store_files
     bulk_load = bulk_load.bulk_load
     settings = settings.settings
@@ -186,6 +185,10 @@ class HBaseClient:
     def locate(self, table: str, row: bytes) -> Region:
         """The region that holds a row, as cached; one attempt. Raises RegionNotServedError (transient)."""
         return self._locations.locate(table, row)
+
+    def located(self, table: str) -> Located:
+        """All regions of the table, as cached; one attempt. Raises RegionNotServedError (transient)."""
+        return self._locations.located(table)
 
     def forget(self, table: str) -> None:
         """Look up the table's regions again next time."""

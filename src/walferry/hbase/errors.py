@@ -105,7 +105,8 @@ class CallQueueFullError(ServerBusyError):
 
 
 class RequestTooBigError(RemoteError):
-    """The request has more bytes than the server accepts (`hbase.ipc.max.request.size`); it was not carried out."""
+    """The request has more bytes than the server accepts (`hbase.ipc.max.request.size`), or more mutations; it was not
+    carried out."""
 
 
 class AccessDeniedError(RemoteError):
@@ -154,6 +155,8 @@ _REASONS: dict[str, type[RemoteError] | type[RemoteTransientError]] = {
     "is read only": ReadOnlyTableError,
     # A client that does not send its version gets this instead of RequestTooBigException (NettyRpcFrameDecoder).
     "is greater than max allowed": RequestTooBigError,
+    # `hbase.rpc.rows.size.threshold.reject`: more mutations than `hbase.rpc.rows.warning.threshold`.
+    "Rejecting large batch operation": RequestTooBigError,
     "because we are already running": SnapshotInProgressError,
     "doesn't exist, can't take snapshot": TableNotFoundError,
 }

@@ -5,7 +5,10 @@ from __future__ import annotations
 import bisect
 import struct
 import threading
+from dataclasses import dataclass
+from itertools import pairwise
 
+from walferry.formats.mutations import RowBorders
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region, table_text
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError
@@ -20,6 +23,14 @@ _NOT_OPENED = 1
 (SplitTransactionImpl, RegionMergeTransactionImpl)"""
 
 
+@dataclass(frozen=True)
+class Located:
+    """Where the rows of a table are: its regions without a gap, by start row."""
+
+    regions: tuple[Region, ...]
+    borders: RowBorders
+
+
 class Locations:
     """Reads hbase:meta (MetaTableAccessor's layout) and caches a table's regions until `forget`.
 
@@ -32,6 +43,7 @@ class Locations:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._known: dict[str, list[Region]] = {}
+        self._located: dict[str, Located] = {}
 
     def regions(self, table: str) -> list[Region]:
         """The table's regions now, read afresh, by start row. Raises TableNotFoundError."""
@@ -40,7 +52,23 @@ class Locations:
             raise TableNotFoundError(f"there is no table {table} at {self._zookeeper.hosts}", table=table)
         with self._lock:
             self._known[table] = regions
+            self._located.pop(table, None)
         return regions
+
+    def located(self, table: str) -> Located:
+        """Where all rows of the table are, as cached. Raises RegionNotServedError while a region splits or merges."""
+        with self._lock:
+            located, regions = self._located.get(table), self._known.get(table)
+        if located is not None:
+            return located
+        regions = regions or self.regions(table)
+        if any(one.end != next.start for one, next in pairwise(regions)) or regions[0].start or regions[-1].end:
+            self.forget(table)
+            raise RegionNotServedError(f"the regions of {table} do not hold all rows now", table=table)
+        located = Located(tuple(regions), RowBorders.of([region.start for region in regions]))
+        with self._lock:
+            self._located[table] = located
+        return located
 
     def locate(self, table: str, row: bytes) -> Region:
         """The region that holds a row. Raises RegionNotServedError when none does, or nobody serves it."""
@@ -63,6 +91,7 @@ class Locations:
         """The next `locate` reads hbase:meta again."""
         with self._lock:
             self._known.pop(table, None)
+            self._located.pop(table, None)
 
     def _read(self, table: str) -> list[Region]:
         if table == META_TABLE:

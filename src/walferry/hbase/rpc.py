@@ -72,7 +72,7 @@ class RpcConnection:
     def call(
         self,
         method: str,
-        request: Message,
+        request: Message | bytes,
         response_type: type[M],
         cell_block: Buffer | Sequence[Buffer] = b"",
         *,
@@ -81,6 +81,8 @@ class RpcConnection:
         may_send: Callable[[], None] = lambda: None,
     ) -> tuple[M, bytes]:
         """Send one request and wait for its answer: the message and its cell block (b"" if none).
+
+        A request may be given as it is encoded.
 
         `timeout_s` bounds the whole call, counted from `since` (of `clock.steady_s`; default: now). Past it nothing is
         sent, however long this process was suspended. What is left of it is sent to the server, which drops a call that
@@ -242,7 +244,7 @@ class ConnectionPool:
         server: str,
         service: str,
         method: str,
-        request: Message,
+        request: Message | bytes,
         response_type: type[M],
         cell_block: Buffer | Sequence[Buffer] = b"",
         *,
@@ -275,14 +277,22 @@ class ConnectionPool:
             self._idle.clear()
 
 
-def encode_request(call_id: int, method: str, request: Message, cell_block: Sequence[Buffer], timeout_ms: int) -> bytes:
+def encode_request(
+    call_id: int, method: str, request: Message | bytes, cell_block: Sequence[Buffer], timeout_ms: int
+) -> bytes:
     """One request frame."""
     header = pb.RequestHeader(call_id=call_id, method_name=method, request_param=True, timeout=timeout_ms)
     if block_bytes := sum(len(buffer) for buffer in cell_block):
         header.cell_block_meta.length = block_bytes
-    head, body = header.SerializeToString(), request.SerializeToString()
+    head = header.SerializeToString()
+    body = request if isinstance(request, bytes) else request.SerializeToString()
     parts = [_varint(len(head)), head, _varint(len(body)), body, *cell_block]
     return b"".join([_LENGTH.pack(sum(len(part) for part in parts)), *parts])
+
+
+def encode_field(number: int, content: bytes) -> bytes:
+    """A field of a protobuf message that holds bytes or a message."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:

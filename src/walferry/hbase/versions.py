@@ -44,7 +44,7 @@ class Release:
     """whether its servers have VerifyWALEntriesReplicationEndpoint (HBASE-21838: 1.5.0 and 2.2.0, not 2.0 and 2.1). One
     that lacks it, and restarts while a peer names it, does not start"""
     replication_may_be_off: bool = False
-    """whether `hbase.replication` may be off (until HBASE-16040): then no region server takes replicated edits"""
+    """whether `hbase.replication` may be off (until HBASE-16040): then it takes no peer"""
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     skips_numbers: bool = False

@@ -9,6 +9,6 @@ class WriterKind(StrEnum):
     """By which protocol edits reach a target. `walferry.apply.writers` has a writer for each."""
 
     RPC = "rpc"
-    """AdminService.ReplicateWALEntry: keeps every kind of cell, timestamps and tags"""
+    """ClientService.Multi: keeps every kind of cell, timestamps and tags"""
     THRIFT = "thrift"
     """puts and deletes through HBase's Thrift server: for targets that offer nothing else"""

@@ -10,7 +10,6 @@ from typing import Literal
 
 import requests
 
-from walferry.apply.sink_settings import CHUNK, REPLICATION, TIMEOUT, SinkSettings, sink_settings
 from walferry.errors import (
     DamagedInputError,
     GapError,
@@ -40,8 +39,8 @@ from walferry.wal.open import open_wal
 
 log = logging.getLogger(__name__)
 
+REPLICATION = "hbase.replication"
 _REPLICATION = 3  # dfs.replication of nearly every cluster; the NameNode does not report its own
-MOST_TIMEOUT_SECONDS = 60.0
 """a longer time-out of the target's own would make replay, and the wait for its lease, too long"""
 WAL_DIR = "hbase.wal.dir"
 LEAST_TTL_SECONDS = 120.0
@@ -127,8 +126,6 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         findings += _peer(source) if spec.stage is None else _stage(spec.stage, source, wals)
         if spec.writer_kind is WriterKind.THRIFT:
             findings += _thrift(target)
-        else:
-            findings += _sink(sink_settings(target))
         findings += _codec(source_files, wal_root, [file for file in wals if file.place is Place.LIVE])
         tables = []
         in_memory = source.memstore_bytes()
@@ -252,7 +249,7 @@ def _growth(wals: Sequence[WalFile]) -> str:
 
 
 def _rights(client: HBaseClient, side: str, everywhere: Sequence[str], readable: Sequence[str]) -> Iterator[Finding]:
-    """Permissions that the run needs: roll WALs, add a peer, snapshot (ADMIN), read, and ReplicateWALEntry (WRITE)."""
+    """Permissions that the run needs: roll WALs, add a peer, snapshot (ADMIN), read, and write."""
     lacking = client.lacking_rights(everywhere, readable)
     if lacking:
         yield Finding(
@@ -266,39 +263,6 @@ def _thrift(target: HBaseClient) -> Iterator[Finding]:
         connect(target.address).close()
     except TransientError as error:
         yield Finding("refuse", "target", f"{error}; is it up?")
-
-
-def _sink(settings: SinkSettings | None) -> Iterator[Finding]:
-    """The two settings of the target on which a row's order depends; requests keep to them."""
-    usual = SinkSettings()
-    if settings is None:
-        yield Finding(
-            "warn", "target", f"{CHUNK} and {TIMEOUT} are unknown: its region servers' web pages (/conf) do not "
-            f"answer. The order of edits depends on the first being {usual.mutations} or more and the second "
-            f"{usual.timeout_seconds * 1000:.0f} ms or less, HBase's defaults; check its hbase-site.xml",
-        )  # fmt: skip
-        return
-    if not settings.replicates:
-        yield Finding(
-            "refuse", "target", "its hbase.replication is false: region servers of 1.x take no replicated edits then. "
-            "Set it to true and restart them, or name `apply: thrift`",
-        )  # fmt: skip
-    if settings.mutations < usual.mutations:
-        yield Finding(
-            "warn", "target", f"{CHUNK} is {settings.mutations}: requests are limited to that many mutations, which "
-            "makes replay slower",
-        )  # fmt: skip
-    if settings.timeout_seconds > MOST_TIMEOUT_SECONDS:
-        yield Finding(
-            "refuse", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request nothing "
-            f"may be sent for that long. Set it to {MOST_TIMEOUT_SECONDS:.0f} s or less; HBase's default is "
-            f"{usual.timeout_seconds:.0f} s",
-        )  # fmt: skip
-    elif settings.timeout_seconds > usual.timeout_seconds:
-        yield Finding(
-            "warn", "target", f"{TIMEOUT} is {settings.timeout_seconds:.0f} s: after each unanswered request replay "
-            "waits that long",
-        )  # fmt: skip
 
 
 def _wal_folder(source: HBaseClient, files: FileSystem, root: str) -> Iterator[Finding]:

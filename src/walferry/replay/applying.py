@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.route import Route
-from walferry.apply.sink_settings import limits_of, sink_settings
+from walferry.apply.writers import limits_of
 from walferry.errors import is_transient
 from walferry.replay import lease
 from walferry.replay.claims import Claims
@@ -31,7 +31,7 @@ LEASE_WAIT_SECONDS = 90.0
 @contextmanager
 def applying(run: Run) -> Iterator[Route]:
     """Hold the leases of all target tables, and provide the route that the executors use under them."""
-    limits = limits_of(run.spec.writer_kind, sink_settings(run.target))
+    limits = limits_of(run.spec.writer_kind)
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
     with lease.hold(

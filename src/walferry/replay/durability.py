@@ -1,7 +1,7 @@
 """While a run writes to a target table, acknowledged edits survive a crash of the table's servers.
 
 A clone inherits DURABILITY from the source table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
-are only in its memory, and ReplicateWALEntry does not override the table's DURABILITY.
+are only in its memory, and the requests do not override the table's DURABILITY.
 
 Several runs may write to one table, one at a time. So DURABILITY is changed only under the table's lease, and the run
 that changes it records the previous value; the others find the table durable. A run that ends while another one writes

@@ -134,8 +134,8 @@ def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> 
 def release(run: Run, quarantine_id: int, resolution: Resolution, reason: str) -> Quarantined:
     """Record an operator's decision; the next round applies it.
 
-    retry: apply the entry again (after the target was fixed). rpc: apply it, and what it holds, by ReplicateWALEntry
-    even if the run uses Thrift. reread: apply what it holds without the entry, then copy the rows' current state from
+    retry: apply the entry again (after the target was fixed). rpc: apply it, and what it holds, by rpc even if the run
+    uses Thrift. reread: apply what it holds without the entry, then copy the rows' current state from
     the source. accept: leave it out, for the recorded reason.
     Raises UsageError as `check_release` does.
     """

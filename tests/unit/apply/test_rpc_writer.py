@@ -22,20 +22,30 @@ from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import CellType, encode_cell
+from walferry.formats.mutations import RowBorders
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import (
     AccessDeniedError,
     CallQueueFullError,
+    ConnectionFailedError,
+    RegionNotServedError,
     RemoteError,
     RequestTimeoutError,
     RequestTooBigError,
+    ServerBusyError,
 )
+from walferry.hbase.locations import Located
+from walferry.hbase.retry import REGION_ATTEMPTS
+from walferry.hbase.zookeeper import Server
 from walferry.replay.lease import LeaseLostError
 
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
-RUN = CellRun("ns:t", b"", b"region", 5, 6, 1)
+CELL = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
+RUN = CellRun("ns:t", b"", 1)
+SENT = f"sent {CELL!r}"
+BUSY = ServerBusyError("busy")
 SOURCE_ID = pb.UUID(least_sig_bits=1, most_sig_bits=2)
 
 
@@ -46,17 +56,27 @@ class Target:
     outcomes: list[Exception | None]
     log: list[str] = field(default_factory=list)
 
-    def servers(self) -> list[str]:
-        return ["rs"]
+    @property
+    def pool(self) -> Target:
+        return self
 
-    def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
-        self.log.append(f"sent {bytes(cells)!r}")
+    def located(self, table: str) -> Located:
+        server = Server("rs", 1, 2)
+        region = Region(b"r", "r", table, b"", b"", server, 1)
+        return Located((region,), RowBorders.of([b""]))
+
+    def location_failed(self, table: str, error: Exception, attempt: int) -> None:
+        self.log.append(f"forgot {table}")
+
+    def call(self, server: str, *request: Any, **how: Any) -> tuple[pb.MultiResponse, bytes]:
+        self.log.append(f"sent {b''.join(request[-1])!r}")
         outcome = self.outcomes.pop(0)
         if outcome is not None:
             raise outcome
+        return pb.MultiResponse(), b""
 
 
-def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int = 99, cells: bytes = b"cells") -> None:
+def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int = 99) -> None:
     """Send one request; the log of the target gets guards and pauses, too."""
     monkeypatch.setattr(time, "sleep", lambda seconds: target.log.append(f"waited {seconds:g}"))
 
@@ -65,20 +85,23 @@ def send(target: Target, monkeypatch: pytest.MonkeyPatch, lease_ends_after: int 
         if sum(line.startswith("asked") for line in target.log) > lease_ends_after:
             raise LeaseLostError("another run applies", table="ns:t", fence=1)
 
-    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], cells)
+    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], CELL)
 
 
 def test_every_request_asks_for_the_lease_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target([TransientError("busy"), None])
+    target = Target([BUSY, None])
     send(target, monkeypatch)
-    assert [line for line in target.log if not line.startswith("waited")] == ["asked for ['ns:t']", "sent b'cells'"] * 2
+    assert [line for line in target.log if not line.startswith(("waited", "forgot"))] == [
+        "asked for ['ns:t']",
+        SENT,
+    ] * 2
 
 
 def test_nothing_is_sent_once_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target([TransientError("busy"), None])
+    target = Target([BUSY, None])
     with pytest.raises(LeaseLostError):
         send(target, monkeypatch, lease_ends_after=1)
-    assert target.log.count("sent b'cells'") == 1
+    assert target.log.count(SENT) == 1
 
 
 def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_counts_from_before_that(
@@ -88,15 +111,15 @@ def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_coun
     now, log = 100.0, list[str]()
 
     class Slow(Target):
-        def servers(self) -> list[str]:
+        def located(self, table: str) -> Located:
             nonlocal now
             now += 50
             log.append("located")
-            return ["rs"]
+            return super().located(table)
 
-        def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
+        def call(self, server: str, *request: Any, **how: Any) -> tuple[pb.MultiResponse, bytes]:
             log.append(f"sent with {how['timeout_s']:g} s since {how['since']:g}")
-            super().replicate(server, entries, cells, **how)
+            return super().call(server, *request, **how)
 
     def guard(tables: Collection[str]) -> None:
         nonlocal now
@@ -105,8 +128,8 @@ def test_the_lease_is_asked_for_when_all_is_ready_and_the_time_of_a_request_coun
 
     monkeypatch.setattr("walferry.apply.rpc_writer.steady_s", lambda: now)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    target = Slow([TransientError("busy"), None])
-    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], b"c")
+    target = Slow([BUSY, None])
+    RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(guard), LIMITS).send([RUN], CELL)
     assert log == [
         "located", "asked", "sent with 3 s since 150",
         "located", "asked", "sent with 3 s since 202",
@@ -132,11 +155,11 @@ def test_rows_that_were_sent_too_late_for_the_last_answer_of_the_guard_are_marke
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
     class Suspended(Target):
-        def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
+        def call(self, server: str, *request: Any, **how: Any) -> tuple[pb.MultiResponse, bytes]:
             nonlocal now
             how["may_send"]()
             now += seconds
-            super().replicate(server, entries, cells, **how)
+            return super().call(server, *request, **how)
 
     def answer(tables: Collection[str]) -> None:
         if lost and now > 102.95:
@@ -153,36 +176,10 @@ def test_rows_that_were_sent_too_late_for_the_last_answer_of_the_guard_are_marke
         assert target.log.count(f"sent {cells!r}") == 1
 
 
-def test_the_servers_are_looked_up_every_few_seconds_and_after_a_failure_not_for_each_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, looked_up = 100.0, list[float]()
-
-    class Listed(Target):
-        def servers(self) -> list[str]:
-            looked_up.append(now)
-            return ["rs"]
-
-    monkeypatch.setattr("walferry.apply.rpc_writer.steady_s", lambda: now)
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    writer = RpcWriter(
-        cast(HBaseClient, Listed([None, None, TransientError("gone"), None, None])), SOURCE_ID, Guard(), LIMITS
-    )
-    for moment in (100.0, 109.0, 109.5, 119.5):  # the third request fails once
-        now = moment
-        writer.send([RUN], b"c")
-    assert looked_up == [100.0, 109.5, 119.5]
-
-
-def test_a_target_without_a_region_server_is_an_error_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Empty(Target):
-        address = ClusterAddress("zk:2181")
-
-        def servers(self) -> list[str]:
-            return []
-
-    with pytest.raises(TransientError, match="no region server is up at zk:2181"):
-        send(Empty([]), monkeypatch)
+def test_regions_are_looked_up_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target([RegionNotServedError("moved"), ConnectionFailedError("gone", sent=True), None])
+    send(target, monkeypatch)
+    assert target.log.count("forgot ns:t") == 2
 
 
 SUSPENDED = """
@@ -192,11 +189,18 @@ from types import SimpleNamespace
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, Limits
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.replicate import replicate
+from walferry.formats.mutations import RowBorders
+from walferry.hbase.descriptors import Region
+from walferry.hbase.locations import Located
 from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.zookeeper import Server
 
-client = SimpleNamespace(pool=ConnectionPool("alice"), servers=lambda: [sys.argv[1]])
-client.replicate = lambda *args, **keys: replicate(client, *args, **keys)
+host, _, port = sys.argv[1].rpartition(":")
+region = Region(b"r", "r", "ns:t", b"", b"", Server(host, int(port), 1), 1)
+client = SimpleNamespace(
+    pool=ConnectionPool("alice"), located=lambda table: Located((region,), RowBorders.of([b""])),
+    location_failed=lambda *failure: None,
+)
 asked = []
 
 class Guard:
@@ -209,7 +213,7 @@ class Guard:
 
 limits = Limits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
 writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
-writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], b"cells")
+writer.send([CellRun("ns:t", b"", 1)], bytes.fromhex(sys.argv[4]))
 """
 
 
@@ -225,13 +229,15 @@ def test_a_process_that_was_suspended_after_its_guard_for_longer_than_a_request_
             with suppress(OSError):
                 peer, _ = listening.accept()
                 with peer:
-                    while b"ReplicateWALEntry" not in received and (data := peer.recv(1 << 16)):
+                    while b"Multi" not in received and (data := peer.recv(1 << 16)):
                         received.extend(data)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with subprocess.Popen([sys.executable, "-c", SUSPENDED, address, str(seconds), str(1 + sent)]) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", SUSPENDED, address, str(seconds), str(1 + sent), CELL.hex()]
+        ) as process:
             while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
                 time.sleep(0.02)
             time.sleep(0 if sent else 2 * seconds)
@@ -239,27 +245,30 @@ def test_a_process_that_was_suspended_after_its_guard_for_longer_than_a_request_
             assert process.wait(timeout=30) == 77, "it asks again before it sends again"
         listening.shutdown(socket.SHUT_RDWR)
         thread.join(5)
-    assert (b"ReplicateWALEntry" in received) == sent
+    assert (b"Multi" in received) == sent
 
 
-def test_after_an_unknown_outcome_it_waits_until_the_server_has_ended_the_request(
+def test_after_an_unknown_outcome_it_waits_until_the_server_has_ended_the_request_and_after_an_answer_only_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inner = TransientError("the sink's own client gave up")  # whose request may go on
-    unknown = [RequestTimeoutError("no answer"), TransientError("connection broke", sent=True), inner, None]
-    target = Target(unknown[1:])  # type: ignore[arg-type]
+    target = Target([RequestTimeoutError("late", sent=True), ConnectionFailedError("broke", sent=True), None])
     send(target, monkeypatch)
     assert [line for line in target.log if line.startswith("waited")] == ["waited 7", "waited 7"]
-    target = Target([unknown[0], TransientError("no connection", sent=False), None])
+    target = Target([RegionNotServedError("moved"), ConnectionFailedError("none", sent=False), None])
     send(target, monkeypatch)
-    assert [line for line in target.log if line.startswith("waited")] == ["waited 7", "waited 1"]
+    waits = [float(line.removeprefix("waited ")) for line in target.log if line.startswith("waited")]
+    assert len(waits) == 2
+    assert max(waits) < 1
 
 
-def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target([TransientError("busy")] * 9)
-    with pytest.raises(TransientError, match="busy"):
+@pytest.mark.parametrize(
+    ("outcome", "attempts"), [(BUSY, REGION_ATTEMPTS), (RequestTimeoutError("late", sent=True), LIMITS.attempts)]
+)
+def test_repeats_are_bounded(outcome: TransientError, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target([outcome] * 30)
+    with pytest.raises(type(outcome)):
         send(target, monkeypatch)
-    assert target.log.count("sent b'cells'") == LIMITS.attempts
+    assert target.log.count(SENT) == attempts
 
 
 @pytest.mark.parametrize(
@@ -272,53 +281,49 @@ def test_what_the_target_will_never_take_is_not_repeated(
     target = Target([outcome])
     with pytest.raises(expected):
         send(target, monkeypatch)
-    assert target.log.count("sent b'cells'") == 1
+    assert target.log.count(SENT) == 1
 
 
 @dataclass
-class Small:
+class Small(Target):
     """A target that takes requests of so many bytes at most."""
 
-    most_bytes: int
-    taken: list[tuple[list[tuple[int, int]], bytes]] = field(default_factory=list)
+    outcomes: list[Exception | None] = field(default_factory=list)
+    most_bytes: int = 0
+    taken: list[bytes] = field(default_factory=list)
     refused: int = 0
     error: type[Exception] = RequestTooBigError
 
-    def servers(self) -> list[str]:
-        return ["rs"]
-
-    def replicate(self, server: str, entries: Any, cells: bytes, **how: Any) -> None:
+    def call(self, server: str, *request: Any, **how: Any) -> tuple[pb.MultiResponse, bytes]:
+        cells = b"".join(request[-1])
         if len(cells) > self.most_bytes:
             self.refused += 1
             raise self.error("no request of that size")
-        keys = [pb.WALKey.FromString(key) for key, _ in entries]
-        counts = [count for _, count in entries]
-        self.taken.append(([(key.log_sequence_number, n) for key, n in zip(keys, counts, strict=True)], bytes(cells)))
+        self.taken.append(cells)
+        return pb.MultiResponse(), b""
 
 
 def send_to(target: Small, cells: list[bytes]) -> None:
-    """Send the cells as those of two entries, the second with three cells."""
-    first = CellRun("ns:t", b"", b"region", 5, 6, len(cells) - 3)
-    second = CellRun("ns:t", b"", b"region", 6, 6, 3)
+    """Send the cells as those of two tables, the second with three cells."""
+    first, second = CellRun("ns:t", b"", len(cells) - 3), CellRun("ns:u", b"", 3)
     writer = RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(), LIMITS)
     writer.send([first, second], b"".join(cells))
 
 
 def test_a_request_that_is_too_big_for_the_target_is_halved_and_keeps_its_order() -> None:
     cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(100)) for i in range(8)]
-    target = Small(3 * len(cells[0]))
+    target = Small(most_bytes=3 * len(cells[0]))
     send_to(target, cells)
-    assert b"".join(content for _, content in target.taken) == b"".join(cells)
-    assert [entries for entries, _ in target.taken] == [[(5, 2)], [(5, 2)], [(5, 1), (6, 1)], [(6, 2)]]
+    assert b"".join(target.taken) == b"".join(cells)
     assert target.refused == 3
 
 
 def test_a_single_cell_that_is_too_big_for_the_target_is_refused_not_repeated() -> None:
     cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(n)) for i, n in enumerate((9, 900, 9, 9))]
-    target = Small(100)
+    target = Small(most_bytes=100)
     with pytest.raises(RefusedError, match="one cell alone"):
         send_to(target, cells)
-    assert target.taken[0][1] == cells[0]
+    assert target.taken[0] == cells[0]
     assert target.refused == 3
 
 
@@ -327,28 +332,11 @@ def test_a_request_that_never_fits_into_the_targets_queue_is_halved_once_attempt
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     cells = [encode_cell(b"r", b"f", b"q%d" % i, 7, CellType.PUT, bytes(100)) for i in range(4)]
-    target = Small(3 * len(cells[0]), error=CallQueueFullError)
+    target = Small(most_bytes=3 * len(cells[0]), error=CallQueueFullError)
     send_to(target, cells)
-    assert b"".join(content for _, content in target.taken) == b"".join(cells)
+    assert b"".join(target.taken) == b"".join(cells)
     assert target.refused == LIMITS.attempts
-    full = Small(10, error=CallQueueFullError)
+    full = Small(most_bytes=10, error=CallQueueFullError)
     with pytest.raises(CallQueueFullError):
         send_to(full, cells)
     assert full.taken == []
-
-
-@pytest.mark.parametrize("name", [b"HBASE::BULK_LOAD", b"HBASE::REPLICATION_MARKER"])
-def test_a_column_that_the_target_would_take_for_a_marker_is_refused_and_not_sent(
-    name: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cell(qualifier: bytes, value: bytes) -> bytes:
-        return encode_cell(b"r", b"f", qualifier, 7, CellType.PUT, value)
-
-    for value_only in (cell(b"q", name), cell(b"HBASE::", b"v")):
-        target = Target([None])
-        send(target, monkeypatch, cells=value_only)
-        assert len(target.log) == 2
-    target = Target([])
-    with pytest.raises(RefusedError, match=name.decode()):
-        send(target, monkeypatch, cells=cell(b"q", b"v") + cell(name, b"v"))
-    assert target.log == []

@@ -123,7 +123,7 @@ def send(monkeypatch: pytest.MonkeyPatch, answers: Sequence[Exception | None], s
     writer = ThriftWriter(ClusterAddress("zk", thrift="there:9090"), guard, Limits(attempts=3, request_seconds=60))
     cell = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
     try:
-        writer.send([CellRun("ns:t", b"", b"region", 5, 6, 1)], cell)
+        writer.send([CellRun("ns:t", b"", 1)], cell)
     except TransientError as error:
         log.append(type(error).__name__)
     return log + [f"dirty {rows}" for rows in guard.dirty]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from walferry.apply.sink_settings import limits_of
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import UsageError
-from walferry.hbase.writer_kind import WriterKind
 
 VARIABLES = {
     "mutations": "WALFERRY_REQUEST_MUTATIONS", "bytes": "WALFERRY_REQUEST_BYTES",
@@ -31,8 +29,3 @@ def test_what_is_not_a_number_above_0_is_refused_by_name(text: str, monkeypatch:
     monkeypatch.setenv("WALFERRY_LANES", text)
     with pytest.raises(UsageError, match="WALFERRY_LANES is"):
         Limits()
-
-
-def test_more_mutations_than_the_target_keeps_in_order_are_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WALFERRY_REQUEST_MUTATIONS", "1000000")
-    assert limits_of(WriterKind.RPC, None).mutations == 5_000

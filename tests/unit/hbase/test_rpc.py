@@ -331,7 +331,7 @@ def test_a_refusal_that_comes_before_the_request_was_read_is_not_lost() -> None:
     with server(serve) as address:
         connection = RpcConnection(address, "AdminService")
         with pytest.raises(RequestTooBigError, match="greater than max allowed"):
-            connection.call("ReplicateWALEntry", VERSION, pb.GetClusterStatusResponse, bytes(30_000_000), timeout_s=10)
+            connection.call("Multi", VERSION, pb.GetClusterStatusResponse, bytes(30_000_000), timeout_s=10)
         assert connection._socket is None  # so that the next call does not meet the server's closed end
 
 

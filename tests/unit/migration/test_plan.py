@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
-from walferry.apply.sink_settings import SinkSettings
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
@@ -18,7 +17,6 @@ from walferry.migration.plan import (
     Plan,
     _codec,
     _peer,
-    _sink,
     _table,
     _version,
     _wal_folder,
@@ -127,26 +125,6 @@ def test_every_refusal_is_in_the_one_error_and_warnings_are_not() -> None:
     assert str(caught.value) == "the plan refuses: a: is disabled; b: is not there"
     assert len(caught.value.findings) == 2
     require(plan(Finding("warn", "c", "is large")))
-
-
-@pytest.mark.parametrize(
-    ("settings", "levels", "words"),
-    [
-        (SinkSettings(), [], []),
-        (SinkSettings(20_000, 1), [], []),
-        (None, ["warn"], ["are unknown"]),
-        (SinkSettings(800, 10), ["warn"], ["hbase.rpc.rows.warning.threshold is 800"]),
-        (SinkSettings(5000, 30), ["warn"], ["replication.sink.client.ops.timeout is 30 s"]),
-        (SinkSettings(replicates=False), ["refuse"], ["hbase.replication is false"]),
-        (SinkSettings(800, 900), ["warn", "refuse"], ["is 800", "is 900 s"]),
-    ],
-)
-def test_settings_of_the_target_that_order_rests_on_are_told(
-    settings: SinkSettings | None, levels: list[str], words: list[str]
-) -> None:
-    found = list(_sink(settings))
-    assert [finding.level for finding in found] == levels
-    assert all(word in finding.message for word, finding in zip(words, found, strict=True))
 
 
 def of_version(version: str, settings: dict[str, str] | None = None) -> HBaseClient:
