@@ -7,7 +7,7 @@ have; or a reference to the half of one of these that a split or merge left (`fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import md5
 from typing import NamedTuple
@@ -52,15 +52,18 @@ class StoreFile:
         match = _HFILE.match(self.paths[0].rpartition("/")[2])
         return int(match["sequence"]) if match and match["sequence"] else None
 
-    def open(self, files: FileSystem) -> HFile:
-        """Open it wherever it is now. Raises FileNotFoundError that names the first place."""
+    def open(self, files: FileSystem, count: Callable[[int], None] = lambda size: None) -> HFile:
+        """Open it wherever it is now; `count` is told the bytes that are read. Raises FileNotFoundError that names the
+        first place."""
 
         def read_at(offset: int, length: int) -> bytes:
             if not length:
                 return b""
             for path in self.paths:
                 try:
-                    return b"".join(files.read(path, offset, length))
+                    found = b"".join(files.read(path, offset, length))
+                    count(len(found))
+                    return found
                 except FileNotFoundError:
                     continue  # files move from data/ to archive/ at any time
             raise FileNotFoundError(self.paths[0])

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
+from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, RunLedger
@@ -18,6 +18,8 @@ from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
+from walferry.migration.history import load_rows
+from walferry.migration.schema import family_differences
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
@@ -79,21 +81,9 @@ def _faults(run: Run) -> list[str]:
 
 def schema_differences(run: Run) -> list[str]:
     """Differences between both sides' families and family attributes; [] when the schemas agree."""
-    differences = []
+    differences: list[str] = []
     for pair in run.tables:
-        source, target = run.source.describe(pair.source), run.target.describe(pair.target)
-        for name in sorted(source.families.keys() | target.families.keys()):
-            here, there = source.families.get(name), target.families.get(name)
-            if here is None or there is None:
-                differences.append(f"family {name} of {pair.source} is only at the {'source' if here else 'target'}")
-                continue
-            ours, theirs = here.effective, there.effective
-            for key in sorted(ours.keys() | theirs.keys()):
-                if ours.get(key) != theirs.get(key):
-                    differences.append(
-                        f"{key} of {pair.source} family {name} is {here.attributes.get(key)} at the source, "
-                        f"{there.attributes.get(key)} at the target"
-                    )
+        differences += family_differences(run.source.describe(pair.source), run.target.describe(pair.target))
     return differences
 
 
@@ -101,12 +91,14 @@ def schema_differences(run: Run) -> list[str]:
 
 
 def check_copy(run: Run, docs: Path) -> dict[str, Any]:
-    """Gate after the copy: files, bytes, checksums, region borders, schema. The facts say where the Data Docs are."""
+    """Gate after the copy: files, bytes, checksums, region borders, schema. With `history: bulk`: rows, cells, digests,
+    schema. The facts say where the Data Docs are."""
 
     def work() -> dict[str, Any]:
-        rows = [row for pair in run.tables for row in check_rows(run, pair.source)]
-        frame = _frame(rows, COPY_COLUMNS)
-        result = validate("after_copy", frame, docs=docs, run_name=run.run_id)
+        bulk = run.spec.history == "bulk"
+        rows = [row for pair in run.tables for row in (load_rows if bulk else check_rows)(run, pair.source)]
+        frame = _frame(rows, LOAD_COLUMNS if bulk else COPY_COLUMNS)
+        result = validate("after_load" if bulk else "after_copy", frame, docs=docs, run_name=run.run_id)
         require(result)
         return {"data_docs": str(result.docs_index), "rows": len(rows)}
 

@@ -1,8 +1,8 @@
 """The suites by name. A suite is a function without arguments that returns Great Expectations' expectations.
 
-Our own are `after_copy` and `after_drain`; other packages add theirs by an entry point in the group `walferry.checks`,
-for example `nightly = "ours.checks:nightly"`. Expectations are about columns of the frame; `severity="critical"` shuts
-the gate, "warning" and "info" are only reported.
+Our own are `after_copy`, `after_load` and `after_drain`; other packages add theirs by an entry point in the group
+`walferry.checks`, for example `nightly = "ours.checks:nightly"`. Expectations are about columns of the frame;
+`severity="critical"` shuts the gate, "warning" and "info" are only reported.
 """
 
 from __future__ import annotations
@@ -38,6 +38,22 @@ COPY_COLUMNS = (
 )
 """Columns of the frame of `after_copy`: one row per file, per region and per table schema, as `kind` says."""
 
+LOAD_COLUMNS = (
+    "table",
+    "region",
+    "kind",
+    "source_rows",
+    "target_rows",
+    "source_cells",
+    "target_cells",
+    "source_digest",
+    "target_digest",
+    "uncompared",
+    "source_schema",
+    "target_schema",
+)
+"""Columns of the frame of `after_load`: one row per source region and per table schema, as `kind` says."""
+
 DRAIN_COLUMNS = (
     "table",
     "region",
@@ -59,7 +75,7 @@ while they were read; the last three count rows that differ, `undecided` those t
 
 def suite(name: str) -> Sequence[Any]:
     """The expectations of the suite `name`. Raises UsageError when there is no such suite."""
-    own: dict[str, Suite] = {"after_copy": after_copy, "after_drain": after_drain}
+    own: dict[str, Suite] = {"after_copy": after_copy, "after_load": after_load, "after_drain": after_drain}
     if name in own:
         return own[name]()
     added = {point.name: point for point in entry_points(group=GROUP)}
@@ -84,6 +100,25 @@ def after_copy() -> Sequence[Any]:
         gxe.ExpectColumnValuesToNotBeNull(column="target_checksum", row_condition=files, severity=critical),
         _equal("start", regions, critical),
         _equal("end", regions, critical),
+        _equal("schema", schemas, critical),
+        gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=regions, severity=critical),
+        gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=schemas, severity=critical),
+    ]
+
+
+def after_load() -> Sequence[Any]:
+    """The target shows in the rows of every source region what the snapshot has; every table has the same schema."""
+    from great_expectations.expectations.metadata_types import FailureSeverity
+    from great_expectations.expectations.row_conditions import Column
+
+    gxe, critical = _core(), FailureSeverity.CRITICAL
+    regions, schemas = (Column("kind") == kind for kind in ("region", "schema"))
+    return [
+        *(_equal(what, regions, critical) for what in ("rows", "cells", "digest")),
+        gxe.ExpectColumnValuesToBeBetween(
+            column="uncompared", min_value=0, max_value=0, row_condition=regions, severity=critical
+        ),
+        gxe.ExpectColumnValuesToNotBeNull(column="uncompared", row_condition=regions, severity=critical),
         _equal("schema", schemas, critical),
         gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=regions, severity=critical),
         gxe.ExpectTableRowCountToBeBetween(min_value=1, row_condition=schemas, severity=critical),

@@ -70,9 +70,14 @@ def create_table(
     split_keys: Sequence[bytes] = (),
 ) -> None:
     """Create a table. `families` maps family names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
-    request = pb.CreateTableRequest(table_schema=new_table(name, families).schema, split_keys=split_keys)
-    procedure(client, "CreateTable", request, pb.CreateTableResponse, name)
-    client.forget(name)
+    create_table_of(client, new_table(name, families), split_keys)
+
+
+def create_table_of(client: Calls, descriptor: TableDescriptor, split_keys: Sequence[bytes] = ()) -> None:
+    """Create a table of this name and schema. Raises TableExistsError."""
+    request = pb.CreateTableRequest(table_schema=descriptor.schema, split_keys=split_keys)
+    procedure(client, "CreateTable", request, pb.CreateTableResponse, descriptor.name)
+    client.forget(descriptor.name)
 
 
 def delete_table(client: Calls, name: str) -> None:

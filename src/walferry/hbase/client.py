@@ -42,6 +42,7 @@ class HBaseClient:
     create_namespace = admin.create_namespace
     namespace_exists = admin.namespace_exists
     create_table = admin.create_table
+    create_table_of = admin.create_table_of
     delete_table = admin.delete_table
     truncate_table = admin.truncate_table
     disable_table = admin.disable_table

@@ -26,10 +26,10 @@ PieceKind = Literal["group", "rows"]
 """How a piece is applied: files of one WAL group in order, or a range of rows of all files."""
 PieceState = Literal["waiting", "running", "done"]
 ClusterSide = Literal["source", "target"]
-ObjectKind = Literal["peer", "folder", "snapshot", "table", "read-only table", "durability"]
+ObjectKind = Literal["peer", "folder", "snapshot", "table", "read-only table", "durability", "staging folder"]
 """What walferry creates or sets on a cluster: a replication peer, a folder with copies of the source's WALs, a
 snapshot, a target table (which stays when the run ends), READONLY of a source table, and another DURABILITY of a target
-table ("table=its previous value")."""
+table ("table=its previous value"), and a folder where HFiles wait to be bulk-loaded."""
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""

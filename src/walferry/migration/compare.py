@@ -22,7 +22,6 @@ from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
-from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import Purpose
@@ -35,7 +34,7 @@ from walferry.migration.digest import (
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
-from walferry.migration.stored_sides import compare_stored, snapshots_taken, why_scanned
+from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.last_comparison import attempt_done, end_fence_digest
@@ -157,14 +156,6 @@ def last_comparison(run: Run, spark: Callable[[], SparkSession], table: str) -> 
 def applied_files(run: Run, table: str) -> set[str]:
     """Names of the WAL files all of whose edits of the table the target has."""
     return run.ledger.log.applied_for(table)
-
-
-def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
-    """The retention rules of a table's families."""
-    return {
-        name.encode(): FamilyRules(family.max_versions, family.min_versions, family.ttl_ms)
-        for name, family in descriptor.families.items()
-    }
 
 
 def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:

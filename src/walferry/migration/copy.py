@@ -6,7 +6,6 @@ The manifest is copied first: from then on the target's cleaner treats the files
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +22,8 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
-from walferry.migration.schema import as_cloned
+from walferry.migration.history import load_history
+from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
 from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
@@ -65,11 +65,15 @@ def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
 def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:
     """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check.
 
+    With `history: bulk` load its cells (`migration.history`).
+
     Spark is asked for only if the files are large.
     """
 
     def work() -> dict[str, Any]:
         manifest = read_manifest(run, table)
+        if run.spec.history == "bulk":
+            return load_history(run, spark, table, manifest)
         session = session_for(spark, size_of(manifest), Limits().here_bytes)
         files = files_of(run, table, manifest)
         name = run.snapshot(table)
@@ -108,14 +112,11 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
 
 def _copy_manifest(run: Run, table: str, name: str) -> None:
     """Copy the snapshot's two files. The manifest has the schema that the clone will have."""
-    # A run that was planned before walferry asked the target leaves nothing out.
-    plans = {plan["source"]: plan for plan in run.done("plan").get("tables", [])}
-    left_out = plans.get(table, {}).get("left_out", [])
     for file in ("data.manifest", ".snapshotinfo"):
         content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
         if file == "data.manifest":
             manifest = pb.SnapshotDataManifest.FromString(content)
-            schema = as_cloned(manifest.table_schema, left_out)
+            schema = as_cloned(manifest.table_schema, left_out(run, table))
             if schema != manifest.table_schema:
                 manifest.table_schema.CopyFrom(schema)
                 content = manifest.SerializeToString()
@@ -175,9 +176,9 @@ def clone(run: Run, table: str) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         pair = run.pair(table)
-        namespace, _, _ = pair.target.rpartition(":")
-        if namespace and not run.target.namespace_exists(namespace):
-            run.target.create_namespace(namespace)
+        if run.spec.history == "bulk":  # it is there, with its cells
+            return {"regions": len(run.target.regions(pair.target))}
+        make_namespace(run, pair.target)
         with lease.hold(run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60):
             there = run.target.table_exists(pair.target)
             plan_own(run, "target", "table", pair.target, there=there)
@@ -229,8 +230,8 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
     rows.append(
         {
             "table": table, "kind": "schema", "region": "all", "name": "families",
-            "source_schema": _schema_text(TableDescriptor(manifest.table_schema)),
-            "target_schema": _schema_text(run.target.describe(pair.target)),
+            "source_schema": schema_text(TableDescriptor(manifest.table_schema)),
+            "target_schema": schema_text(run.target.describe(pair.target)),
         }
     )  # fmt: skip
     return rows
@@ -243,11 +244,6 @@ def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str 
         return (None, None) if status is None else (status.length, files.checksum(path))
     except FileNotFoundError:
         return None, None
-
-
-def _schema_text(descriptor: TableDescriptor) -> str:
-    families = {name: family.effective for name, family in descriptor.families.items()}
-    return json.dumps(families, sort_keys=True)
 
 
 def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:

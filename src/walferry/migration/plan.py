@@ -10,6 +10,7 @@ from typing import Literal
 
 import requests
 
+from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import (
     DamagedInputError,
     GapError,
@@ -25,14 +26,14 @@ from walferry.hbase.settings import some_settings
 from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
-from walferry.migration.schema import Fit, fit
+from walferry.migration.schema import Fit, family_differences, fit
 from walferry.replay.bulk_pieces import table_faults
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
 from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
 from walferry.replay.staged import try_writing
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
-from walferry.storage import FileSystem, Local
+from walferry.storage import FileSystem, Local, PermissionDeniedError
 from walferry.wal.copies import as_url, open_folder
 from walferry.wal.files import Place, WalFile, list_wals
 from walferry.wal.open import open_wal
@@ -112,7 +113,7 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         findings = [
             *_rights(source, "source", ("ADMIN",), [pair.source for pair in spec.tables]),
             *_rights(target, "target", ("READ", "WRITE", "ADMIN"), []),
-            *_may_write(spec.target),
+            *(_may_write(spec.target) if spec.history == "clone" else _may_stage(spec)),
         ]
         _refuse(findings)  # now: without permissions hardly anything else can be examined
         findings += _wal_folder(source, source_files, wal_root)
@@ -134,9 +135,20 @@ def make_plan(spec: ResolvedSpec) -> Plan:
                 findings.append(Finding("refuse", pair.source, "there is no such table at the source"))
                 continue
             descriptor = source.describe(pair.source)
-            findings += _table(source, target, pair, descriptor)
+            findings += _table(source, pair, descriptor)
+            there = target.table_exists(pair.target)
+            if there and spec.history == "bulk":
+                findings += _existing(target, pair, descriptor)
+            elif there:
+                message = f"target table {pair.target} already exists; drop it or map to another name"
+                findings.append(Finding("refuse", pair.source, message))
+            if spec.history == "bulk" and any("ENCRYPTION" in f.attributes for f in descriptor.families.values()):
+                findings.append(
+                    Finding("refuse", pair.source, "history: bulk cannot read its encrypted files; use history: clone")
+                )
             fits = fit(target, descriptor)
-            findings += _fit(pair, fits)
+            if not there:
+                findings += _fit(pair, fits)
             if spec.apply == "bulk":
                 findings += [
                     Finding("refuse", pair.source, f"{fault}: use apply: auto or rpc")
@@ -293,12 +305,10 @@ def _codec(files: FileSystem, root: str, wals: Sequence[WalFile]) -> Iterator[Fi
             continue  # that log's damage is found by a replay, if it is read
 
 
-def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
+def _table(source: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
     refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
     if not source.table_enabled(pair.source):
         yield refuse("the table is disabled; enable it, so that its snapshot includes what is in memory")
-    if target.table_exists(pair.target):
-        yield refuse(f"target table {pair.target} already exists; drop it or map to another name")
     for family in descriptor.families.values():
         if family.is_mob:
             yield refuse(f"family {family.name} stores MOB files, which are not copied yet")
@@ -325,6 +335,20 @@ def _table(source: HBaseClient, target: HBaseClient, pair: TablePair, descriptor
         )  # fmt: skip
     if source.table_exists("hbase:labels"):
         yield refuse("the source has visibility labels, whose numbers mean something else at the target")
+
+
+def _existing(target: HBaseClient, pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
+    """Whether the snapshot can be loaded into a table that exists."""
+    refuse: Callable[[str], Finding] = lambda message: Finding("refuse", pair.source, message)  # noqa: E731
+    if not target.table_enabled(pair.target):
+        yield refuse(f"target table {pair.target} is disabled; enable it, or drop it")
+    elif next(iter(target.scan_raw(pair.target)), None) is not None:
+        yield refuse(f"target table {pair.target} is not empty; truncate it, drop it, or map to another name")
+    there = target.describe(pair.target)
+    if there.read_only:
+        yield refuse(f"target table {pair.target} is READONLY")
+    for difference in family_differences(descriptor, there):
+        yield refuse(f"{difference}; with history: bulk the families of an existing table must be the source's")
 
 
 def _fit(pair: TablePair, fits: Fit) -> Iterator[Finding]:
@@ -358,6 +382,28 @@ def _may_write(target: Cluster) -> Iterator[Finding]:
         yield Finding("warn", "target", f"whether {user} may write to {root} is unknown")
     elif allowed.status_code == 403:
         yield Finding("refuse", "target", f"{user} may not write to {root}; let the HBase user run it, or name `user`")
+
+
+def _may_stage(spec: ResolvedSpec) -> Iterator[Finding]:
+    """Whether the user may write where files wait to be loaded, or make that folder."""
+    target, files = spec.target, file_system(spec.target)
+    for pair in spec.tables:
+        wanted = folder = staging_folder(target.address().root_path, pair.target)
+        try:
+            while files.status(folder) is None:
+                folder = folder.rpartition("/")[0]
+        except PermissionDeniedError as error:
+            yield Finding("refuse", "target", f"{error.message} (history: bulk writes to {wanted})")
+            continue
+        user = target.address().user
+        allowed = _ask(target, f"/webhdfs/v1{folder}", {"op": "CHECKACCESS", "fsaction": "rwx", "user.name": user})
+        if allowed is None or allowed.status_code not in (200, 403):
+            yield Finding("warn", "target", f"whether {user} may write to {folder} is unknown")
+        elif allowed.status_code == 403:
+            yield Finding(
+                "refuse", "target", f"{user} may not write to {folder}; let the HBase user create "
+                f"{wanted.rpartition('/')[0]} and give it to {user}",
+            )  # fmt: skip
 
 
 def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -9,6 +10,26 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor, without_attributes
 from walferry.hbase.versions import knows
+from walferry.run.run import Run
+
+
+def family_differences(source: TableDescriptor, target: TableDescriptor) -> list[str]:
+    """Differences between both sides' families and their attributes; [] when they agree."""
+    differences = []
+    for name in sorted(source.families.keys() | target.families.keys()):
+        here, there = source.families.get(name), target.families.get(name)
+        if here is None or there is None:
+            differences.append(f"family {name} of {source.name} is only at the {'source' if here else 'target'}")
+            continue
+        ours, theirs = here.effective, there.effective
+        for key in sorted(ours.keys() | theirs.keys()):
+            if ours.get(key) != theirs.get(key):
+                differences.append(
+                    f"{key} of {source.name} family {name} is {here.attributes.get(key)} at the source, "
+                    f"{there.attributes.get(key)} at the target"
+                )
+    return differences
+
 
 TUNING = ("SPLIT_POLICY", "FLUSH_POLICY", "MAX_FILESIZE", "MEMSTORE_FLUSHSIZE")
 """attributes of a table that decide when its regions split and flush: no reader sees whether the target has them"""
@@ -56,3 +77,24 @@ def as_cloned(schema: pb.TableSchema, left_out: Collection[str] = ()) -> pb.Tabl
         if all(pair.first != b"VERSIONS" for pair in family.attributes):
             family.attributes.add(first=b"VERSIONS", second=b"1")
     return cloned
+
+
+def left_out(run: Run, table: str) -> Collection[str]:
+    """The attributes of a table that the target table will not have, according to the run's plan."""
+    # A run that was planned before walferry asked the target leaves nothing out.
+    plans = {plan["source"]: plan for plan in run.done("plan").get("tables", [])}
+    names: list[str] = plans.get(table, {}).get("left_out", [])
+    return names
+
+
+def make_namespace(run: Run, table: str) -> None:
+    """Create the namespace of a target table, if there is none."""
+    namespace, _, _ = table.rpartition(":")
+    if namespace and not run.target.namespace_exists(namespace):
+        run.target.create_namespace(namespace)
+
+
+def schema_text(descriptor: TableDescriptor) -> str:
+    """A table's families, for comparing."""
+    families = {name: family.effective for name, family in descriptor.families.items()}
+    return json.dumps(families, sort_keys=True)

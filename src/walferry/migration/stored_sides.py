@@ -21,6 +21,8 @@ from walferry.clock import now_ms
 from walferry.errors import UnreadableInputError, WalferryError
 from walferry.formats.cells import CellIndex
 from walferry.formats.merge import alive, merged
+from walferry.formats.resolve import FamilyRules
+from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
@@ -39,12 +41,21 @@ LEAST_BYTES = 512 << 20
 _SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 
 
+def rules_of(descriptor: TableDescriptor) -> dict[bytes, FamilyRules]:
+    """The retention rules of a table's families."""
+    return {
+        name.encode(): FamilyRules(family.max_versions, family.min_versions, family.ttl_ms)
+        for name, family in descriptor.families.items()
+    }
+
+
 @dataclass(frozen=True)
 class StoredTables:
     """Snapshots of a table and of its copy."""
 
     source: tuple[SnapshotRegion, ...]
-    target: tuple[SnapshotRegion, ...]
+    target: tuple[SnapshotRegion, ...] | None
+    """None: the copy is scanned, and what expires is judged as it is read"""
     first_ms: int
     """before the first of them was begun"""
     last_ms: int
@@ -104,7 +115,8 @@ def compare_stored(
     cut = [
         _StoredPair(
             replace(pair, start=start, stop=stop),
-            (region,), _within(stored.target, start, stop), stored.first_ms, stored.last_ms,
+            (region,), None if stored.target is None else _within(stored.target, start, stop),
+            stored.first_ms, stored.last_ms,
         )
         for pair, region in zip(pairs, stored.source, strict=True)
         for start, stop in pairwise(
@@ -128,20 +140,20 @@ class _StoredPair:
 
     pair: RangePair
     source: tuple[SnapshotRegion, ...]
-    target: tuple[SnapshotRegion, ...]
+    target: tuple[SnapshotRegion, ...] | None
     first_ms: int
     last_ms: int
 
 
 def _compare(item: _StoredPair) -> Outcome:
     """In an executor."""
-    here, there = (
-        partial(_scan, shared_files(address), regions, item.first_ms)
-        for address, regions in ((item.pair.source, item.source), (item.pair.target, item.target))
-    )
-    taken = Taken(item.first_ms, item.last_ms, scans(item.pair))
+    here = partial(_scan, shared_files(item.pair.source), item.source)
     try:
-        return compare_pair(item.pair, here, there, taken=taken)
+        if item.target is None:
+            return compare_pair(item.pair, partial(here, None), scans(item.pair)[1])
+        there = partial(_scan, shared_files(item.pair.target), item.target, item.first_ms)
+        taken = Taken(item.first_ms, item.last_ms, scans(item.pair))
+        return compare_pair(item.pair, partial(here, item.first_ms), there, taken=taken)
     except FileNotFoundError as error:
         reason = "somebody has deleted the snapshot"
         raise UnreadableInputError(
@@ -150,15 +162,16 @@ def _compare(item: _StoredPair) -> Outcome:
 
 
 def _scan(
-    files: FileSystem, regions: Sequence[SnapshotRegion], at_ms: int, start: bytes, stop: bytes
+    files: FileSystem, regions: Sequence[SnapshotRegion], at_ms: int | None, start: bytes, stop: bytes
 ) -> Iterator[CellIndex]:
-    """The cells of a row range, as region servers would have shown them at a moment."""
+    """The cells of a row range, as region servers would have shown them at a moment; None: now."""
+    moment = now_ms() if at_ms is None else at_ms
     for region in _within(regions, start, stop):
         first, end = common_rows(region.start, region.end, start, stop)
         part = replace(region, start=first, end=end)
         opened = [(file, file.open(files)) for file in region.files]
         opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        yield from merged([alive(stored_cells(file, hfile, part), at_ms) for file, hfile in opened])
+        yield from merged([alive(stored_cells(file, hfile, part), moment) for file, hfile in opened])
 
 
 def _within(regions: Sequence[SnapshotRegion], start: bytes, stop: bytes) -> tuple[SnapshotRegion, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from walferry.replay import lease
 from walferry.replay.claims import Claims
 from walferry.replay.durability import give_back, make_durable
 from walferry.run.run import Run, RunEndedError
+from walferry.run.spec import TablePair
 from walferry.run.waits import begin_wait, end_wait
 from walferry.spark.clients import workers
 from walferry.storage import PermissionDeniedError
@@ -28,12 +29,29 @@ log = logging.getLogger(__name__)
 LEASE_WAIT_SECONDS = 90.0
 
 
+Leases = Mapping[str, lease.HeldLease]
+"""by target table"""
+
+
 @contextmanager
 def applying(run: Run) -> Iterator[Route]:
     """Hold the leases of all target tables, and provide the route that the executors use under them."""
+    with leased(run, run.tables) as (route, leases):
+        try:
+            make_durable(run)
+            yield route
+        except BaseException as error:
+            _give_back_at_end(run, leases, not is_transient(error))
+            raise
+        _give_back_at_end(run, leases, True)
+
+
+@contextmanager
+def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases]]:
+    """Hold the leases of some target tables, which need not exist yet; nothing waits to be loaded into them."""
     limits = limits_of(run.spec.writer_kind)
     target = run.spec.target.address()
-    names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in run.tables}
+    names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
     with lease.hold(
         run.target.zk,
         list(names),
@@ -46,36 +64,30 @@ def applying(run: Run) -> Iterator[Route]:
         end_wait(run.ledger)
         for table, held in leases.items():
             run.ledger.leases.take(names[table], run.actor, held.number)
-        remove_staged(run)
+        remove_staged(run, pairs)
         uuid = run.source.cluster_uuid()
         route = Route(
             source=run.source_address(workers=1),
             root=run.wal_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
-            tables={pair.source: pair.target for pair in run.tables},
+            tables={pair.source: pair.target for pair in pairs},
             guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds),
             limits=limits,
             writer_kind=run.spec.writer_kind,
         )
-        try:
-            make_durable(run)
-            yield route
-        except BaseException as error:
-            _give_back_at_end(run, leases, not is_transient(error))
-            raise
-        _give_back_at_end(run, leases, True)
+        yield route, leases
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
 
 
-def remove_staged(run: Run) -> None:
-    """Remove the files that wait to be loaded into the run's target tables, under their leases.
+def remove_staged(run: Run, pairs: Sequence[TablePair]) -> None:
+    """Remove the files that wait to be loaded into target tables, under their leases.
 
     A request that is still under way finds none of them, however late it is carried out.
     """
     root = run.spec.target.address().root_path
-    for pair in run.tables:
+    for pair in pairs:
         with suppress(PermissionDeniedError):  # then nobody has been able to put files there either
             run.target_files.delete(staging_folder(root, pair.target), recursive=True)
 
@@ -85,7 +97,7 @@ def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:
     return replace(route, source=run.source_address(workers(spark)))
 
 
-def _give_back_at_end(run: Run, leases: Mapping[str, lease.HeldLease], ends: bool) -> None:
+def _give_back_at_end(run: Run, leases: Leases, ends: bool) -> None:
     """Restore DURABILITY now if no later phase of the run does: for a window's run, and a run that was ended meanwhile.
 
     Other runs keep their tables durable until their release.

@@ -218,7 +218,7 @@ def _apply_in_bulk(work: _Work) -> _GroupDone | None:
             batches.replan(batch.model_copy(update={"bulk": left}).model_dump_json(), None, work.fence)
             raise
         log.warning("the batch goes by rpc from its beginning, not in bulk: %s", error)
-        remove_staged(work.run)  # so that nothing is loaded over what is sent now
+        remove_staged(work.run, work.run.tables)  # so that nothing is loaded over what is sent now
         pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
         batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
         return None

@@ -99,17 +99,27 @@ def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
 def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
     """The cells to load, and how the target's families are written."""
     formats: dict[str, Mapping[bytes, StoreFormat]] = {}
-    keeps = set()
+    keeps: set[tuple[str, bytes]] = set()
     for source, target in task.route.tables.items():
-        families = run.target.describe(target).families
-        formats[source] = {name.encode(): _format(family) for name, family in families.items()}
-        keeps |= {
-            (source, name.encode())
-            for name, family in families.items()
-            if family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
-        }
+        descriptor = run.target.describe(target)
+        formats[source] = store_formats(descriptor)
+        keeps |= {(source, family) for family in keeping_deleted(descriptor)}
     borders = tuple(part.start for part in ranges if part.start is not None)
     return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), run.spec.target.address().root_path)
+
+
+def store_formats(table: TableDescriptor) -> dict[bytes, StoreFormat]:
+    """How the files of each family of a target table are written."""
+    return {name.encode(): _format(family) for name, family in table.families.items()}
+
+
+def keeping_deleted(table: TableDescriptor) -> frozenset[bytes]:
+    """The families that show deleted cells to who asks for them (KEEP_DELETED_CELLS)."""
+    return frozenset(
+        name.encode()
+        for name, family in table.families.items()
+        if family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
+    )
 
 
 def _format(family: Family) -> StoreFormat:
@@ -182,7 +192,7 @@ def load_pieces(
         outcomes.append(outcome)
 
     apply_pieces(run, spark, task.route, fence, pieces, begin, done)
-    remove_staged(run)
+    remove_staged(run, run.tables)
     log.info("%d HFiles with %d cells, %d bytes, were loaded", sum(piece.files for piece in outcomes),
              sum(piece.cells for piece in outcomes), sum(piece.bytes for piece in outcomes))  # fmt: skip
     return outcomes

@@ -116,6 +116,8 @@ def _remove(run: Run, item: ClusterObject) -> bool:
         if there:
             client.delete_snapshot(item.name)
         return there
+    if item.kind == "staging folder":
+        return run.target_files.delete(item.name, recursive=True)
     if item.kind == "folder":
         files, path = open_folder(item.name, client.address.user)
         return files.delete(path, recursive=True)

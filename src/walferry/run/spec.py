@@ -181,6 +181,11 @@ class Spec(BaseModel):
         title="Way in which edits are applied",
         description="auto: by rpc, or in bulk where there is much log. bulk: as HFiles. thrift: without tags.",
     )
+    history: Literal["clone", "bulk"] = Field(
+        default="clone",
+        title="How the snapshot gets to the target",
+        description="clone: its files are copied and cloned. bulk: its cells are loaded as HFiles.",
+    )
     protect: Literal["peer", "stage"] = Field(
         default="peer",
         title="What keeps the source's WALs",

@@ -15,7 +15,7 @@ from unit.migration.filled_ledger import GROUP, SPEC, compared, filled
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.checks import gates
 from walferry.checks.gates import check_drain
-from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS
+from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import GateResult, require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, UsageError, WalferryError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
@@ -70,6 +70,16 @@ def copied(regions: int = 2) -> pd.DataFrame:
     return frame.assign(table="shop:orders")
 
 
+def loaded(regions: int = 2) -> pd.DataFrame:
+    """Regions r1, r2, … loaded well, and a schema."""
+    sides = {f"{side}_{what}": value for side in ("source", "target") for what, value in (("rows", 5), ("cells", 9))}
+    rows: list[dict[str, Any]] = [{"kind": "schema", "region": "", "source_schema": "cf", "target_schema": "cf"}]
+    for number in range(1, regions + 1):
+        digests = {"source_digest": f"{number}ff", "target_digest": f"{number}ff", "uncompared": 0}
+        rows.append({"kind": "region", "region": f"r{number}"} | sides | digests)
+    return pd.DataFrame(rows, columns=list(LOAD_COLUMNS)).assign(table="shop:orders")
+
+
 def drained(regions: int = 2) -> pd.DataFrame:
     names = [f"r{number}" for number in range(1, regions + 1)]
     rows = [("shop:orders", name, 5, 5, 9, 9, f"{name}ff", f"{name}ff", 0, 0, 0, 0, 0) for name in names]
@@ -91,7 +101,9 @@ def gate(suite: str, frame: pd.DataFrame, docs: Path) -> GateResult:
     return validate(suite, frame, docs=docs, run_name="move-1")
 
 
-@pytest.mark.parametrize(("suite", "frame"), [("after_copy", copied()), ("after_drain", drained())])
+@pytest.mark.parametrize(
+    ("suite", "frame"), [("after_copy", copied()), ("after_load", loaded()), ("after_drain", drained())]
+)
 def test_equal_sides_open_the_gate_and_data_docs_name_the_run(suite: str, frame: pd.DataFrame, tmp_path: Path) -> None:
     result = gate(suite, frame, tmp_path)
     require(result)
@@ -149,6 +161,32 @@ def test_a_copy_that_shows_no_region_or_no_schema_shuts_the_gate(kind: str, tmp_
     assert not gate("after_copy", frame[frame["kind"] != kind].reset_index(drop=True), tmp_path).passed
 
 
+WRONG_LOADS = [
+    ("target_rows", 4),
+    ("target_cells", 10),
+    ("target_digest", "00"),
+    ("target_digest", None),
+    ("uncompared", 1),
+    ("uncompared", None),
+]
+
+
+def test_each_wrong_value_of_a_loaded_region_shuts_the_gate_and_names_the_region(tmp_path: Path) -> None:
+    frame = loaded(1 + len(WRONG_LOADS))
+    for number, (column, value) in enumerate(WRONG_LOADS, 2):
+        frame = changed(frame, "region", column, value, f"r{number}")
+    wrong = {f"shop:orders r{number}" for number in range(2, 2 + len(WRONG_LOADS))}
+    assert shut_for(gate("after_load", frame, tmp_path)) == wrong
+
+
+@pytest.mark.parametrize("kind", ["region", "schema"])
+def test_a_load_that_shows_no_region_or_another_schema_shuts_the_gate(kind: str, tmp_path: Path) -> None:
+    frame = loaded()
+    assert not gate("after_load", frame[frame["kind"] != kind].reset_index(drop=True), tmp_path).passed
+    frame.loc[frame["kind"] == "schema", "target_schema"] = "other"
+    assert not gate("after_load", frame, tmp_path).passed
+
+
 WRONG_SIDES = [
     ("target_rows", 4),
     ("target_cells", 10),
@@ -184,9 +222,11 @@ def test_an_empty_comparison_shuts_the_gate(tmp_path: Path) -> None:
     assert not gate("after_drain", drained().iloc[:0], tmp_path).passed
 
 
-@pytest.mark.parametrize(("suite", "frame"), [("after_copy", copied()), ("after_drain", drained())])
+@pytest.mark.parametrize(
+    ("suite", "frame"), [("after_copy", copied()), ("after_load", loaded()), ("after_drain", drained())]
+)
 def test_a_frame_without_a_column_to_compare_shuts_the_gate(suite: str, frame: pd.DataFrame, tmp_path: Path) -> None:
-    missing = "target_digest" if suite == "after_drain" else "target_checksum"
+    missing = "target_checksum" if suite == "after_copy" else "target_digest"
     result = gate(suite, frame.drop(columns=missing), tmp_path)
     assert not result.passed
 

@@ -101,7 +101,7 @@ def test_classes_that_a_master_may_not_look_for_are_named() -> None:
     client = cast(HBaseClient, empty)
     table = new_table("t", {"f": {"hbase.hstore.engine.class": "org.example.Engine", "VERSIONS": "1"}})
     table = table.with_attribute("hbase.hstore.defaultengine.compactionpolicy.class", "org.example.Policy")
-    (finding,) = _table(client, client, TablePair(source="t", target="t"), table)
+    (finding,) = _table(client, TablePair(source="t", target="t"), table)
     assert (finding.level, finding.subject) == ("warn", "t")
     assert finding.message.startswith("names org.example.Engine, org.example.Policy: without these classes")
 
@@ -112,8 +112,8 @@ def test_a_durability_that_acknowledges_too_early_is_told(durability: str, what:
     client = cast(HBaseClient, empty)
     pair = TablePair(source="t", target="t")
     table = new_table("t", {"f": {}})
-    assert list(_table(client, client, pair, table)) == []
-    (finding,) = _table(client, client, pair, table.with_attribute("DURABILITY", durability))
+    assert list(_table(client, pair, table)) == []
+    (finding,) = _table(client, pair, table.with_attribute("DURABILITY", durability))
     assert (finding.level, finding.subject) == ("warn", "t")
     assert what in finding.message
 

@@ -117,7 +117,7 @@ class Executors:
 
         return Placed(read, apply)
 
-    def removes(self, run: Run) -> None:
+    def removes(self, run: Run, pairs: object) -> None:
         self.removed += 1
 
 

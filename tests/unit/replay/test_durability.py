@@ -67,7 +67,7 @@ class Target:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     monkeypatch.setattr("time.sleep", lambda _: None)  # for requests of who failed to end: there are none
-    monkeypatch.setattr(applying_module, "remove_staged", lambda run: None)  # there is no file system
+    monkeypatch.setattr(applying_module, "remove_staged", lambda run, pairs: None)  # there is no file system
     return Target()
 
 

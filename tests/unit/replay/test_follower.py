@@ -42,7 +42,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
     url, pause = f"sqlite:///{tmp_path / 'ledger.db'}", threading.Event().wait
     monkeypatch.setattr(time, "sleep", lambda seconds: pause(min(seconds, 0.02)))
     monkeypatch.setattr(applying, "limits_of", lambda *_: Limits(request_seconds=0.1, settle_seconds=0))
-    monkeypatch.setattr(applying, "remove_staged", lambda run: None)  # there is no file system
+    monkeypatch.setattr(applying, "remove_staged", lambda run, pairs: None)  # there is no file system
     replaying: list[str] = []
     rounds: list[str] = []
     together: list[str] = []

@@ -1,0 +1,105 @@
+"""Which cells of a snapshot's store files are loaded, and which target tables they may be loaded into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from walferry.apply.route import Route
+from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
+from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import new_table
+from walferry.migration import history
+from walferry.migration.history import RegionTask
+from walferry.migration.plan import _existing
+from walferry.run.spec import TablePair
+from walferry.snapshots import SnapshotRegion, StoreFile
+from walferry.storage import Local
+
+TTL_TAG = 8
+Put = tuple[bytes, bytes, int, CellType, bytes]
+
+
+def store_file(folder: Path, number: int, *cells: Put, ttl: int | None = None) -> StoreFile:
+    """A bulk-loaded file of family f: (row, qualifier, timestamp, type, value), in order."""
+    tags = [(TTL_TAG, ttl.to_bytes(8, "big"))] if ttl else []
+    run = b"".join(encode_cell(row, b"f", q, at, kind, value, tags) for row, q, at, kind, value in cells)
+    buffer = np.frombuffer(run, np.uint8)
+    path = folder / f"aa_SeqId_{number}_"
+    path.write_bytes(b"".join(hfile_chunks([(buffer, cell_starts(buffer))], StoreFormat(), 1, Written())))
+    return StoreFile(b"f", path.name, (str(path),), path.stat().st_size)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, *files: StoreFile, keeps: bool = False) -> list[tuple[Any, ...]]:
+    monkeypatch.setattr(history, "shared_files", lambda address: Local())
+    region = SnapshotRegion("r", b"b", b"d", files)
+    route = cast(Route, SimpleNamespace(source=None))
+    task = RegionTask(route, "t", "/staging", region, {b"f": StoreFormat()}, frozenset([b"f"] if keeps else []))
+    found = []
+    for buffer, positions in history._cells(task, b"f", files, 1_000_000):
+        whole = index_cells(buffer)
+        kept = whole.pick(np.searchsorted(whole.position, positions))
+        found += [tuple(cell.values()) for cell in cells_to_arrow(kept).to_pylist()]
+    return [(c[0], c[2], c[3], c[5]) for c in found]
+
+
+def test_of_equal_keys_the_later_one_is_loaded_of_the_regions_rows_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = store_file(tmp_path, 7, (b"b", b"q", 1, CellType.PUT, b"late"), (b"d", b"q", 1, CellType.PUT, b"next"))
+    early = store_file(
+        tmp_path, 5, (b"a", b"q", 1, CellType.PUT, b"before"), (b"b", b"q", 1, CellType.PUT, b"early"),
+        (b"c", b"q", 2, CellType.DELETE_COLUMN, b""), (b"c", b"q", 1, CellType.PUT, b"deleted"),
+    )  # fmt: skip
+    assert loaded(monkeypatch, late, early) == [
+        (b"b", b"q", 1, b"late"), (b"c", b"q", 2, b""), (b"c", b"q", 1, b"deleted"),
+    ]  # fmt: skip
+
+
+def test_an_expired_put_does_not_hide_what_it_had_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = store_file(tmp_path, 5, (b"b", b"q", 1, CellType.PUT, b"below"))
+    over = store_file(tmp_path, 7, (b"b", b"q", 1, CellType.PUT, b"expired"), ttl=10)
+    assert loaded(monkeypatch, below, over) == [(b"b", b"q", 1, b"below")]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_put_that_a_reader_would_show_despite_its_marker_is_loaded_only_if_deleted_cells_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    file = store_file(
+        tmp_path, 5, (b"b", b"", 4, CellType.PUT, b"shown"), (b"b", b"", 3, CellType.DELETE_FAMILY, b""),
+        (b"b", b"q", 2, CellType.PUT, b"deleted"),
+    )  # fmt: skip
+    values = [cell[3] for cell in loaded(monkeypatch, file, keeps=keeps)]
+    assert values == [b"shown", b"", *([b"deleted"] if keeps else [])]
+
+
+SOURCE = new_table("t", {"f": {"VERSIONS": "3"}})
+
+
+def refusals(families: dict[str, dict[str, str]], cells: list[bytes], *, enabled: bool = True) -> list[str]:
+    client = SimpleNamespace(
+        table_enabled=lambda table: enabled, scan_raw=lambda table: iter(cells),
+        describe=lambda table: new_table(table, families),
+    )  # fmt: skip
+    found = list(_existing(cast(HBaseClient, client), TablePair(source="t", target="o"), SOURCE))
+    assert {finding.level for finding in found} <= {"refuse"}
+    return [finding.message for finding in found]
+
+
+def test_an_empty_table_with_the_sources_families_is_taken_and_no_other() -> None:
+    assert refusals({"f": {"VERSIONS": "3"}}, []) == []
+    (filled,) = refusals({"f": {"VERSIONS": "3"}}, [b"cell"])
+    assert "o is not empty" in filled
+    (disabled,) = refusals({"f": {"VERSIONS": "3"}}, [], enabled=False)
+    assert "is disabled" in disabled
+    missing, more = refusals({"g": {}}, [])
+    assert "family f of t is only at the source" in missing
+    assert "family g of t is only at the target" in more
+    (fewer,) = refusals({"f": {"VERSIONS": "1"}}, [])
+    assert "VERSIONS of t family f is 3 at the source, 1 at the target" in fewer
