@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
+from walferry.replay import lease
 from walferry.replay.durability import restore
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
@@ -117,6 +119,10 @@ def _remove(run: Run, item: ClusterObject) -> bool:
             client.delete_snapshot(item.name)
         return there
     if item.kind == "staging folder":
+        table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
+        holder = lease.holder_of(client.zk, table)
+        if holder is not None and not lease.is_of(run.run_id, holder):
+            return False  # whoever took the lease has removed this run's files, and has some of its own there
         return run.target_files.delete(item.name, recursive=True)
     if item.kind == "folder":
         files, path = open_folder(item.name, client.address.user)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from unit.replay.memory_zookeeper import MemoryZooKeeper
+from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import TransientError
 from walferry.ledger import Ledger
 from walferry.pipeline import abort
@@ -164,3 +167,22 @@ def test_the_user_in_a_folders_url_deletes_it(run: Run, monkeypatch: pytest.Monk
         run.ledger.objects.plan("source", "folder", name)
     abort(run, "enough")
     assert users == [None, "me"]
+
+
+@pytest.mark.parametrize("holder", ["run move-1 (me)", "run other-1 (you)", None])
+def test_the_files_that_another_run_has_staged_for_the_same_table_stay(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str | None
+) -> None:
+    monkeypatch.setattr(objects, "restore", lambda *_, **__: ([], []))
+    monkeypatch.setattr(Run, "target_root", str(tmp_path))
+    folder = staging_folder(str(tmp_path), "shop:orders")
+    Local().write(f"{folder}/0/file", [b"cells"])
+    files, zk = Local(), MemoryZooKeeper().session()
+    run.__dict__ |= {"target_files": files, "target": SimpleNamespace(zk=zk, close=lambda: None)}
+    if holder is not None:
+        zk.create("/walferry/leases/shop%3Aorders/holder", json.dumps({"number": 1, "holder": holder}).encode())
+    run.ledger.objects.plan("target", "staging folder", folder)
+    run.ledger.objects.made("target", "staging folder", folder)
+    abort(run, "enough")
+    assert (files.status(folder) is not None) == (holder == "run other-1 (you)")
+    assert [item.state for item in run.ledger.objects.all()] == ["removed"]
