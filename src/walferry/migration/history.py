@@ -122,13 +122,25 @@ def load_rows(run: Run, table: str) -> list[dict[str, Any]]:
 
 
 def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regions: Sequence[SnapshotRegion]) -> None:
-    """Create the target table as the clone would be, or see that it is empty and has the source's families."""
+    """Create the target table as the clone would be, or see that it is empty and has the source's families.
+
+    An empty table has no history, whatever was loaded before somebody emptied it, or dropped it.
+    """
     target = run.pair(table).target
     there = run.target.table_exists(target)
+    empty = not there or next(iter(run.target.scan_raw(target)), None) is None
+    if empty:
+        for subject in run.ledger.notes.named(_LOADED).keys() & {_subject(table, region) for region in regions}:
+            run.ledger.notes.drop(_LOADED, subject)
     own = any((o.cluster, o.kind, o.name) == ("target", "table", target) for o in run.ledger.objects.all())
     if there and not own:
         if run.ledger.notes.get(_EXISTED, table) is None:
-            _require_empty(run, target)
+            if not empty:
+                raise UsageError(
+                    f"target table {target} is not empty: history: bulk loads only into an empty one; truncate or drop "
+                    "it",
+                    table=target,
+                )
             run.ledger.notes.keep(_EXISTED, {}, table)
         differences = family_differences(TableDescriptor(manifest.table_schema), run.target.describe(target))
         if differences:
@@ -141,14 +153,6 @@ def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regi
         schema.table_name.CopyFrom(table_name(target))
         run.target.create_table_of(TableDescriptor(schema), [region.start for region in regions if region.start])
     made(run, "target", "table", target)
-
-
-def _require_empty(run: Run, target: str) -> None:
-    if next(iter(run.target.scan_raw(target)), None) is not None:
-        raise UsageError(
-            f"target table {target} is not empty: history: bulk loads only into an empty one; truncate or drop it",
-            table=target,
-        )
 
 
 # ------------------------------------------------------------------ loading

@@ -114,10 +114,12 @@ def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_
         assert run.target_files.status(staging_folder(run.target_root, other)) is None
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "truncated", "dropped"])
 def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_after_a_split_at_the_target(
     source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str,
 ) -> None:  # fmt: skip
+    """Of a table that somebody empties in between, or drops, none are left out."""
     table, other = stored(at_source, make_table), unique("o")
     emptied(at_target, other)
     with run_of(make_spec(source, target, [{"source": table, "target": other}], history="bulk"), tmp_path) as run:
@@ -139,12 +141,16 @@ def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_afte
                 copy.copy(run, spark, table)
         recorded = {subject.rpartition(" ")[2] for subject in run.ledger.notes.named("history loaded")}
         assert len(recorded) == 1
+        if meanwhile != "nothing":
+            recorded = set()
+            at_target.disable_table(other)
+            (at_target.truncate_table if meanwhile == "truncated" else at_target.delete_table)(other)
         again: list[str] = []
         load = Loader.load
 
         def split_first(self: Loader, staged: Any) -> None:
             if not again:
-                at_target.split_region(next(r for r in at_target.regions(other) if r.holds(b"j")), b"n")
+                at_target.split_region(next(r for r in at_target.regions(other) if r.holds(b"j")), b"k")
             again.append(self.folder)
             load(self, staged)
 

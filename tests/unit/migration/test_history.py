@@ -9,14 +9,18 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from unit.migration.filled_ledger import SPEC
 from walferry.apply.route import Route
 from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
+from walferry.ledger import Ledger
 from walferry.migration import history
 from walferry.migration.history import RegionTask
 from walferry.migration.plan import _existing
+from walferry.run.run import Run
 from walferry.run.spec import TablePair
 from walferry.snapshots import SnapshotRegion, StoreFile
 from walferry.storage import Local
@@ -103,3 +107,29 @@ def test_an_empty_table_with_the_sources_families_is_taken_and_no_other() -> Non
     assert "family g of t is only at the target" in more
     (fewer,) = refusals({"f": {"VERSIONS": "1"}}, [])
     assert "VERSIONS of t family f is 3 at the source, 1 at the target" in fewer
+
+
+@pytest.mark.parametrize(
+    ("there", "cells", "left"), [(False, [], []), (True, [], []), (True, [b"cell"], ["t r"])],
+    ids=["dropped", "truncated", "as it was"],
+)  # fmt: skip
+def test_of_a_table_that_was_emptied_meanwhile_no_region_counts_as_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, cells: list[bytes], left: list[str]
+) -> None:
+    monkeypatch.setattr(history, "left_out", lambda run, table: [])
+    monkeypatch.setattr(history, "plan_own", lambda *_, **__: None)
+    monkeypatch.setattr(history, "made", lambda *_: None)
+    client = SimpleNamespace(
+        table_exists=lambda table: there, scan_raw=lambda table: iter(cells), describe=lambda table: SOURCE,
+        create_table_of=lambda descriptor, borders: None,
+    )  # fmt: skip
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        record = ledger.open_run("move", "test", SPEC, "test")
+        mine = ledger.of(record.run_id)
+        run = SimpleNamespace(target=client, ledger=mine, pair=lambda table: TablePair(source="t", target="o"))
+        mine.notes.keep(history._EXISTED, {}, "t")
+        for subject in ("t r", "other r"):
+            mine.notes.keep(history._LOADED, {}, subject)
+        manifest = pb.SnapshotDataManifest(table_schema=SOURCE.schema)
+        history._prepare_table(cast(Run, run), "t", manifest, [SnapshotRegion("r", b"", b"", ())])
+        assert sorted(mine.notes.named(history._LOADED)) == ["other r", *left]
