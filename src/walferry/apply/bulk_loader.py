@@ -79,6 +79,7 @@ class Loader:
         self._files = open_hdfs(target.webhdfs, target.user, target.name_node, target.meter())
         self._own = {UUID(self._client.cluster_id())}
         self._target = self.route.tables[self.table]
+        self.route.guard({self._target})  # a later holder of the lease may have files there
         # Of attempts before this one, whose requests can no longer find their files.
         self._files.delete(self.folder, recursive=True)
         # A region server moves the files as its own user, who need not be ours: as HBase's staging folders, this one is
@@ -230,7 +231,10 @@ class Loader:
         for region, mine in _by_region(regions, cells, self._target):
             path = self._path()
             written = Written()
-            self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
+            try:
+                self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
+            except FileNotFoundError as error:
+                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
             staged.append(
                 Staged(
                     region.encoded, family, clusters, format, path, written.first_row, written.last_row, written.cells,

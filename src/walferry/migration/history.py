@@ -210,28 +210,28 @@ def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
     loader = Loader(route, task.table, task.folder)
     staged: list[Staged] = []
     at_ms = now_ms()
-    try:
-        for family in sorted({file.family for file in task.region.files}):
-            files = [file for file in task.region.files if file.family == family]
-            staged += loader.stage(family, b"", task.formats[family], _cells(task, family, files, at_ms))
-    except FileNotFoundError as error:
-        raise UnreadableInputError(
-            f"store file {error} of the snapshot is gone: somebody has deleted the snapshot",
-            file=str(error), offset=0, reason="the snapshot was deleted",
-        ) from error  # fmt: skip
+    for family in sorted({file.family for file in task.region.files}):
+        files = [file for file in task.region.files if file.family == family]
+        staged += loader.stage(family, b"", task.formats[family], _cells(task, family, files, at_ms))
     loader.load(staged)
     yield LoadedRegion(sum(file.cells for file in staged), len(staged), sum(file.bytes for file in staged))
 
 
 def _cells(task: RegionTask, family: bytes, files: Sequence[StoreFile], at_ms: int) -> Cells:
     """The cells of a family in a region, one of each key, in order; markers too."""
-    opened = [(file, file.open(shared_files(task.route.source), count_bytes)) for file in files]
-    opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-    for found in merged([alive(stored_cells(file, hfile, task.region), at_ms) for file, hfile in opened]):
-        buffer, positions = as_run(found)
-        if family not in task.keeps_deleted:
-            positions = positions[~stepped_over(buffer, positions)]
-        yield buffer, positions
+    try:
+        opened = [(file, file.open(shared_files(task.route.source), count_bytes)) for file in files]
+        opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
+        for found in merged([alive(stored_cells(file, hfile, task.region), at_ms) for file, hfile in opened]):
+            buffer, positions = as_run(found)
+            if family not in task.keeps_deleted:
+                positions = positions[~stepped_over(buffer, positions)]
+            yield buffer, positions
+    except FileNotFoundError as error:
+        raise UnreadableInputError(
+            f"store file {error} of the snapshot is gone: somebody has deleted the snapshot",
+            file=str(error), offset=0, reason="the snapshot was deleted",
+        ) from error  # fmt: skip
 
 
 # ------------------------------------------------------------------ checking

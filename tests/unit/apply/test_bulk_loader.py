@@ -1,17 +1,28 @@
-"""Which region each of the sorted cells is written for."""
+"""Which region each of the sorted cells is written for, and what happens to files when the lease is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import numpy as np
 import pytest
 
-from walferry.apply.bulk_loader import _by_region
+from unit.apply.guards import Guard
+from walferry.apply import bulk_loader
+from walferry.apply.bulk_loader import Loader, _by_region
+from walferry.apply.route import Route
 from walferry.errors import TransientError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
+from walferry.formats.hfile_writer import StoreFormat
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
+from walferry.replay.lease import LeaseLostError
+from walferry.storage import Local
 
 ROWS = [b"%02d" % number for number in range(30)]
 
@@ -51,3 +62,35 @@ def test_each_row_goes_to_the_region_that_holds_it(size: int) -> None:
 def test_rows_that_no_region_holds_are_an_error(size: int, found: list[Region]) -> None:
     with pytest.raises(TransientError, match="no region for some rows of t"):
         rows_by_region(found, size)
+
+
+@pytest.fixture
+def route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Route:
+    client = SimpleNamespace(cluster_id=lambda: str(UUID(int=1)), regions=lambda table: regions(b"", b""))
+    monkeypatch.setattr(bulk_loader, "shared_client", lambda target: client)
+    monkeypatch.setattr(bulk_loader, "open_hdfs", lambda *_: Local())
+    target = ClusterAddress("zk", webhdfs="http://nn:1", rootdir=f"hdfs://nn{tmp_path}")
+    return Route(target, "", (1, 1), target, {"t": "t"}, Guard())
+
+
+def test_files_of_a_later_holder_of_the_lease_are_not_removed(route: Route, tmp_path: Path) -> None:
+    def lost(tables: Collection[str]) -> None:
+        raise LeaseLostError(f"the lease on {tables} is lost")
+
+    Local().write(f"{tmp_path}/piece/other/1", [b"cells"])
+    with pytest.raises(LeaseLostError):
+        Loader(replace(route, guard=Guard(lost)), "t", f"{tmp_path}/piece")
+    assert Local().status(f"{tmp_path}/piece/other/1") is not None
+    Loader(route, "t", f"{tmp_path}/piece")
+    assert Local().status(f"{tmp_path}/piece/other/1") is None
+
+
+def test_a_file_that_is_removed_while_it_is_written_is_written_by_another_attempt(
+    route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(self: Local, path: str, chunks: Iterable[bytes]) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Local, "write", removed)
+    with pytest.raises(TransientError, match=r"piece/.*/1 is gone: another attempt has taken over"):
+        Loader(route, "t", f"{tmp_path}/piece").stage(b"f", b"", StoreFormat(), cells(30))

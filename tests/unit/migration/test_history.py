@@ -11,6 +11,7 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.route import Route
+from walferry.errors import UnreadableInputError
 from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.proto import hbase_pb2 as pb
@@ -81,6 +82,11 @@ def test_a_put_that_a_reader_would_show_despite_its_marker_is_loaded_only_if_del
     )  # fmt: skip
     values = [cell[3] for cell in loaded(monkeypatch, file, keeps=keeps)]
     assert values == [b"shown", b"", *([b"deleted"] if keeps else [])]
+
+
+def test_a_snapshots_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnreadableInputError, match="store file /nowhere/aa of the snapshot is gone"):
+        loaded(monkeypatch, StoreFile(b"f", "aa", ("/nowhere/aa",), 9))
 
 
 SOURCE = new_table("t", {"f": {"VERSIONS": "3"}})
