@@ -146,12 +146,14 @@ def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_afte
             at_target.disable_table(other)
             (at_target.truncate_table if meanwhile == "truncated" else at_target.delete_table)(other)
         again: list[str] = []
+        one_at_a_time = threading.Lock()
         load = Loader.load
 
         def split_first(self: Loader, staged: Any) -> None:
-            if not again:
-                at_target.split_region(next(r for r in at_target.regions(other) if r.holds(b"j")), b"k")
-            again.append(self.folder)
+            with one_at_a_time:
+                if not again:
+                    at_target.split_region(next(r for r in at_target.regions(other) if r.holds(b"j")), b"k")
+                again.append(self.folder)
             load(self, staged)
 
         monkeypatch.setattr(Loader, "load", split_first)
