@@ -22,7 +22,7 @@ from walferry.apply.bulk_loader import Cells, Loader, Staged, staging_folder
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
-from walferry.errors import UnreadableInputError, UsageError
+from walferry.errors import TransientError, UnreadableInputError, UsageError
 from walferry.formats.cells import as_run
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.formats.merge import alive, merged
@@ -241,7 +241,10 @@ def _compared(
     run: Run, spark: SparkSession | None, table: str, manifest: pb.SnapshotDataManifest,
     regions: Sequence[SnapshotRegion],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For each source region what the snapshot shows, read once more, and what the target's region servers show."""
+    """For each source region what the snapshot shows, read once more, and what the target's region servers show.
+
+    Raises TransientError if cells expired so that they could not be compared: the next attempt only compares.
+    """
     pair = run.pair(table)
     rules = rules_of(TableDescriptor(manifest.table_schema))
     source, target = run.source_address(workers(spark)), run.spec.target.address()
@@ -251,6 +254,11 @@ def _compared(
     ]
     moment = now_ms()
     outcomes = compare_stored(run, spark, pairs, StoredTables(tuple(regions), None, moment, moment))
+    if uncompared := sum(outcome.uncompared for outcome in outcomes):
+        raise TransientError(
+            f"{uncompared} cells of {pair.target} expired while they were compared with the snapshot, and one side has "
+            "dropped them: do it again, which loads nothing twice; if this goes on, set the clocks", table=pair.target,
+        )  # fmt: skip
     return [_row(table, region, outcome) for region, outcome in zip(regions, outcomes, strict=True)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,14 +13,16 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.route import Route
-from walferry.errors import UnreadableInputError
+from walferry.errors import TransientError, UnreadableInputError
 from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.resolve import Digest
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
 from walferry.ledger import Ledger
 from walferry.migration import history
+from walferry.migration.digest import NOTHING, Outcome
 from walferry.migration.history import RegionTask
 from walferry.migration.plan import _existing
 from walferry.run.run import Run
@@ -87,6 +91,29 @@ def test_a_put_that_a_reader_would_show_despite_its_marker_is_loaded_only_if_del
 def test_a_snapshots_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnreadableInputError, match="store file /nowhere/aa of the snapshot is gone"):
         loaded(monkeypatch, StoreFile(b"f", "aa", ("/nowhere/aa",), 9))
+
+
+def outcome(uncompared: int) -> Outcome:
+    return replace(NOTHING, source=Digest(1, 2, 3), target=Digest(1, 2, 4), uncompared=uncompared)
+
+
+def test_a_comparison_in_which_cells_expired_is_done_again_and_one_that_differs_is_for_the_gate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair, found = TablePair(source="t", target="o"), [outcome(0), outcome(2)]
+    monkeypatch.setattr(history, "compare_stored", lambda *_: found)
+    address = SimpleNamespace(address=lambda: None)
+    run = SimpleNamespace(
+        pair=lambda table: pair, source_address=lambda workers: None, spec=SimpleNamespace(target=address)
+    )
+    regions = [SnapshotRegion(name, b"", b"", ()) for name in ("r", "s")]
+    compared = partial(history._compared, cast(Run, run), None, "t", pb.SnapshotDataManifest(), regions)
+    with pytest.raises(TransientError, match="2 cells of o expired while they were compared"):
+        compared()
+    found[1] = outcome(0)
+    assert [(row["region"], row["source_digest"][-1], row["target_digest"][-1]) for row in compared()] == [
+        ("r", "3", "4"), ("s", "3", "4"),
+    ]  # fmt: skip
 
 
 SOURCE = new_table("t", {"f": {"VERSIONS": "3"}})
