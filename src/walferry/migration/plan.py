@@ -20,6 +20,7 @@ from walferry.errors import (
     WalferryError,
     WalKeyError,
 )
+from walferry.formats.value_codecs import CODECS
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.settings import some_settings
@@ -142,10 +143,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             elif there:
                 message = f"target table {pair.target} already exists; drop it or map to another name"
                 findings.append(Finding("refuse", pair.source, message))
-            if spec.history == "bulk" and any("ENCRYPTION" in f.attributes for f in descriptor.families.values()):
-                findings.append(
-                    Finding("refuse", pair.source, "history: bulk cannot read its encrypted files; use history: clone")
-                )
+            if spec.history == "bulk":
+                findings += _unreadable(pair, descriptor)
             fits = fit(target, descriptor)
             if not there:
                 findings += _fit(pair, fits)
@@ -349,6 +348,19 @@ def _existing(target: HBaseClient, pair: TablePair, descriptor: TableDescriptor)
         yield refuse(f"target table {pair.target} is READONLY")
     for difference in family_differences(descriptor, there):
         yield refuse(f"{difference}; with history: bulk the families of an existing table must be the source's")
+
+
+def _unreadable(pair: TablePair, descriptor: TableDescriptor) -> Iterator[Finding]:
+    """Whether there are store files that only HBase can read."""
+    for family in descriptor.families.values():
+        stated = family.attributes.items()
+        codecs = sorted({value.upper() for name, value in stated if name.startswith("COMPRESSION")} - CODECS.keys())
+        encrypted = ["encrypted"] if "ENCRYPTION" in family.attributes else []
+        for what in encrypted + [f"compressed by {codec}" for codec in codecs]:
+            yield Finding(
+                "refuse", pair.source, f"files of family {family.name} are {what}, which history: bulk cannot read; "
+                "use history: clone",
+            )  # fmt: skip
 
 
 def _fit(pair: TablePair, fits: Fit) -> Iterator[Finding]:

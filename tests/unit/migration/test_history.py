@@ -24,7 +24,7 @@ from walferry.ledger import Ledger
 from walferry.migration import history
 from walferry.migration.digest import NOTHING, Outcome
 from walferry.migration.history import RegionTask
-from walferry.migration.plan import _existing
+from walferry.migration.plan import _existing, _unreadable
 from walferry.run.run import Run
 from walferry.run.spec import TablePair
 from walferry.snapshots import SnapshotRegion, StoreFile
@@ -166,3 +166,16 @@ def test_of_a_table_that_was_emptied_meanwhile_no_region_counts_as_loaded(
         manifest = pb.SnapshotDataManifest(table_schema=SOURCE.schema)
         history._prepare_table(cast(Run, run), "t", manifest, [SnapshotRegion("r", b"", b"", ())])
         assert sorted(mine.notes.named(history._LOADED)) == ["other r", *left]
+
+
+def test_a_table_with_files_that_only_hbase_can_read_is_refused() -> None:
+    families = {
+        "a": {"ENCRYPTION": "AES"}, "b": {"COMPRESSION": "lzo"}, "c": {"COMPRESSION_COMPACT": "BZIP2"},
+        "d": {"COMPRESSION": "zstd"}, "e": {"DATA_BLOCK_ENCODING": "FAST_DIFF"},
+    }  # fmt: skip
+    found = list(_unreadable(TablePair(source="t", target="o"), new_table("t", families)))
+    assert {finding.level for finding in found} == {"refuse"}
+    assert [finding.message.partition(",")[0] for finding in found] == [
+        "files of family a are encrypted", "files of family b are compressed by LZO",
+        "files of family c are compressed by BZIP2",
+    ]  # fmt: skip
