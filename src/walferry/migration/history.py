@@ -94,7 +94,14 @@ def load_history(
         plan_own(run, "target", "staging folder", folder, there=False)
         made(run, "target", "staging folder", folder)
         route = replace(route, source=run.source_address(workers(session)))
-        loaded = _load(run, session, route, table, folder, regions)
+        try:
+            loaded = _load(run, session, route, table, folder, regions)
+        except BaseException:
+            if (
+                run.ledger.record.state != "running"
+            ):  # whoever ended it may have looked before the last files were there
+                remove_staged(run, [pair])
+            raise
         remove_staged(run, [pair])
         run.ledger.objects.removed("target", "staging folder", folder)
         rows = _compared(run, session, table, manifest, regions)

@@ -22,7 +22,7 @@ from walferry.migration import copy, history
 from walferry.migration.compare import compare
 from walferry.migration.plan import plan_run
 from walferry.pipeline import abort
-from walferry.run.run import Run
+from walferry.run.run import Run, RunEndedError
 
 pytestmark = pytest.mark.cluster
 
@@ -182,6 +182,30 @@ def test_cells_that_were_not_loaded_shut_the_gate(
         copy_tables(run)
         with pytest.raises(WalferryError, match=f"after_load of {run.run_id} failed"):
             check_copy(run, tmp_path / "docs")
+
+
+def test_what_is_staged_beside_an_abort_does_not_stay(
+    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    table = stored(at_source, make_table)
+    stage = Loader.stage
+    with run_of(make_spec(source, target, [table], history="bulk"), tmp_path) as run:
+        begin(run)
+        copy.snapshot(run, table)
+
+        def aborted_first(self: Loader, *args: Any) -> Any:
+            with one_at_a_time:
+                if run.ledger.record.state == "running":
+                    abort(run, "enough")
+            return stage(self, *args)
+
+        one_at_a_time = threading.Lock()
+        monkeypatch.setattr(Loader, "stage", aborted_first)
+        monkeypatch.setattr(history, "AT_ONCE_HERE", 1)
+        with pytest.raises(RunEndedError):
+            copy.copy(run, spark, table)
+        assert run.target_files.status(staging_folder(run.target_root, table)) is None
 
 
 def refusal(run: Run) -> str:
