@@ -434,7 +434,9 @@ def _room(spec: ResolvedSpec, needed: int) -> Iterator[Finding]:
             f"{needed * _REPLICATION / 1e9:.1f} GB with {_REPLICATION} copies of each block",
         )  # fmt: skip
 
-    for path in (root, f"{root}/archive"):
+    # Where the clone looks for files; where they wait to be loaded, and where a region then has them.
+    folders = ("archive",) if spec.history == "clone" else ("staging", "staging/walferry", "data")
+    for path in (root, *(f"{root}/{folder}" for folder in folders)):
         left = _quota_left(spec.target, path, user)
         if left is not None and left < needed * _REPLICATION + _BLOCK * _REPLICATION:
             # HDFS requires space for a whole block with all its copies before it starts one.

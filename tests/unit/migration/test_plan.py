@@ -7,22 +7,25 @@ from typing import cast
 import pytest
 
 from unit.formats.wal_builder import TRAILER, header
+from unit.migration.filled_ledger import SPEC
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
+from walferry.migration import plan as plan_module
 from walferry.migration.plan import (
     Finding,
     Plan,
     _codec,
     _peer,
+    _room,
     _table,
     _version,
     _wal_folder,
     require,
 )
-from walferry.run.spec import TablePair
+from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
 
@@ -184,3 +187,19 @@ def test_a_source_with_its_queues_in_a_table_is_refused() -> None:
     (found,) = _peer(of_version("3.0.0"))
     assert (found.level, found.subject) == ("refuse", "protect")
     assert "replication queues in a table" in found.message
+
+
+@pytest.mark.parametrize(
+    ("history", "asked"), [("clone", {"", "/archive"}), ("bulk", {"", "/staging", "/staging/walferry", "/data"})]
+)
+def test_a_quota_is_looked_for_wherever_the_history_takes_space(
+    history: str, asked: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(cluster: Cluster, path: str, query: dict[str, str]) -> SimpleNamespace | None:
+        usage = {"QuotaUsage": {"spaceQuota": 100, "spaceConsumed": 99}}
+        return SimpleNamespace(status_code=200, json=lambda: usage) if path.startswith("/webhdfs") else None
+
+    monkeypatch.setattr(plan_module, "_ask", full)
+    found = list(_room(ResolvedSpec.model_validate(SPEC | {"history": history}), 2))
+    told = {finding.message.partition(" leaves")[0] for finding in found if finding.level == "refuse"}
+    assert told == {f"the space quota on /hbase{folder}" for folder in asked}
