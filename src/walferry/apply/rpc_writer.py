@@ -1,7 +1,8 @@
 """Send WAL cells to the target's regions by ClientService.Multi, in order, one request at a time.
 
-A row's edits stay in order (R4) because a writer has one request under way, a row always goes through the same writer,
-a region applies the mutations of a request in their order, and what failed is sent again with all that came after it.
+A row's edits stay in order (R4): a row always goes through the same writer; a writer has one request under way, which
+may go to several servers at once, and goes on only after all of them have answered; a region applies the mutations of a
+request in their order; and what failed is sent again with all that came after it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 
 import numpy as np
@@ -35,6 +38,10 @@ from walferry.hbase.multi import Multi, multis, send
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s
 
 log = logging.getLogger(__name__)
+
+SENDERS = 32
+"""requests under way at once, in a process, of those that go to several servers"""
+_PASSING = (RemoteTransientError, ConnectionFailedError, RequestTimeoutError)
 
 
 @dataclass
@@ -72,15 +79,24 @@ class RpcWriter:
         counts, clusters = [(run.table, run.cells) for run in runs], self._clusters(runs[0].clusters)
         for attempt in count(1):
             try:
-                for multi in multis(self.client, counts, cells, clusters):
-                    self._send_to_server(multi, runs, cells)
+                self._send_to_servers(multis(self.client, counts, cells, clusters), runs, cells)
                 return
             except (AccessDeniedError, ReadOnlyTableError, RequestTooBigError):
                 raise
             except RemoteError as error:
                 raise RefusedError(f"the target refuses the edits: {error}", reason=str(error)) from error
-            except (RemoteTransientError, ConnectionFailedError, RequestTimeoutError) as error:  # the guard's are final
+            except _PASSING as error:  # the guard's are final
                 self._pause(error, attempt, runs)
+
+    def _send_to_servers(self, parts: Sequence[Multi], runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        """Send to all servers at once: a request's rows may be spread over many. Waits for every answer."""
+        if len(parts) == 1:
+            self._send_to_server(parts[0], runs, cells)
+            return
+        begun = [_senders().submit(self._send_to_server, part, runs, cells) for part in parts]
+        failures = [failure for sent in begun if (failure := sent.exception()) is not None]
+        if failures:
+            raise min(failures, key=_rank)
 
     def _send_to_server(self, multi: Multi, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         permit = Permit(self.guard, {run.table for run in runs}, self.limits.request_seconds)
@@ -112,6 +128,19 @@ class RpcWriter:
         key = pb.WALKey(cluster_ids=[self.source_id])
         key.MergeFromString(fields)
         return [(cluster.most_sig_bits, cluster.least_sig_bits) for cluster in key.cluster_ids]
+
+
+@cache
+def _senders() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SENDERS, "multi")
+
+
+def _rank(failure: BaseException) -> int:
+    """Which of several servers' failures decides what to do: first what ends all, then what has to be waited for."""
+    if not isinstance(failure, (RemoteError, *_PASSING)):
+        return 0  # the guard's
+    unknown = failure.facts.get("sent", False)
+    return 1 if unknown else 2 if isinstance(failure, RemoteError) else 3
 
 
 def _halves(runs: Sequence[CellRun], cells: memoryview | bytes) -> Iterator[tuple[list[CellRun], memoryview | bytes]]:

@@ -41,6 +41,7 @@ from walferry.hbase.retry import REGION_ATTEMPTS
 from walferry.hbase.zookeeper import Server
 from walferry.replay.lease import LeaseLostError
 
+PAUSE = time.sleep  # tests of pauses replace it
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
 CELL = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
 RUN = CellRun("ns:t", b"", 1)
@@ -259,6 +260,61 @@ def test_after_an_unknown_outcome_it_waits_until_the_server_has_ended_the_reques
     waits = [float(line.removeprefix("waited ")) for line in target.log if line.startswith("waited")]
     assert len(waits) == 2
     assert max(waits) < 1
+
+
+@dataclass
+class Two(Target):
+    """A target of two servers, a row on each; the second answers late."""
+
+    late: Exception | None = None
+
+    def located(self, table: str) -> Located:
+        regions = [
+            Region(start, "r", table, start, end, Server(name, 1, 2), 1)
+            for start, end, name in ((b"", b"m", "first"), (b"m", b"", "second"))
+        ]
+        return Located(tuple(regions), RowBorders.of([b"", b"m"]))
+
+    def call(self, server: str, *request: Any, **how: Any) -> tuple[pb.MultiResponse, bytes]:
+        if server == "first:1":
+            return super().call(server, *request, **how)
+        PAUSE(0.1)
+        self.log.append("answered late")
+        late, self.late = self.late, None
+        if late is not None:
+            raise late
+        return pb.MultiResponse(), b""
+
+
+@pytest.mark.parametrize(
+    ("first", "late", "pause"),
+    [
+        (BUSY, None, "short"),
+        (BUSY, RequestTimeoutError("late", sent=True), "waited 7"),
+        (RequestTimeoutError("late", sent=True), BUSY, "waited 7"),
+        (RemoteError("no such family"), RequestTimeoutError("late", sent=True), "waited 7"),
+        (RemoteError("no such family"), BUSY, RefusedError),
+        (RequestTimeoutError("late", sent=True), LeaseLostError("lost", table="t", number=1), LeaseLostError),
+    ],
+)
+def test_a_request_to_two_servers_goes_on_once_both_have_answered_and_the_graver_failure_decides(
+    first: Exception, late: Exception | None, pause: str | type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Two([first, None], late=late)
+    cells = CELL + encode_cell(b"a", b"f", b"q", 7, CellType.PUT, b"v")
+    monkeypatch.setattr(time, "sleep", lambda seconds: target.log.append(f"waited {seconds:g}"))
+    writer = RpcWriter(cast(HBaseClient, target), SOURCE_ID, Guard(), LIMITS)
+    if isinstance(pause, type):
+        with pytest.raises(pause):
+            writer.send([replace(RUN, cells=2)], cells)
+        assert not [line for line in target.log if line.startswith("waited")]
+        assert target.log[-1] == "answered late"
+        return
+    writer.send([replace(RUN, cells=2)], cells)
+    log = [line for line in target.log if not line.startswith(("sent", "forgot"))]
+    assert log[0] == log[2] == "answered late", "nothing is repeated before"
+    assert len(log) == 3
+    assert log[1] == pause if pause != "short" else float(log[1].removeprefix("waited ")) < 1
 
 
 @pytest.mark.parametrize(
