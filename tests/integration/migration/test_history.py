@@ -23,6 +23,7 @@ from walferry.migration.compare import compare
 from walferry.migration.plan import plan_run
 from walferry.pipeline import abort
 from walferry.run.run import Run, RunEndedError
+from walferry.spark.clients import shared_files
 
 pytestmark = pytest.mark.cluster
 
@@ -228,21 +229,28 @@ def test_a_target_table_that_is_not_empty_or_has_other_families_is_refused(
             assert said in refusal(run)
 
 
+@pytest.fixture
+def staging(target: Cluster) -> Iterator[str]:
+    """The folder of all tables' staging folders, which is not there before the test, nor afterwards."""
+    parent, files = staging_folder(target.address.root_path, "t").rpartition("/")[0], shared_files(target.address)
+    files.delete(parent, recursive=True)
+    yield parent
+    files.delete(parent, recursive=True)
+
+
 def test_a_user_who_may_only_write_where_files_are_staged_loads_them_and_an_abort_leaves_the_table(
     source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    staging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     table, other = stored(at_source, make_table), unique("o")
     emptied(at_target, other)
     pairs = [{"source": table, "target": other}]
     spec = make_spec(source, target, pairs, history="bulk")
     with run_of(spec, tmp_path) as owner:
-        parent = staging_folder(owner.target_root, other).rpartition("/")[0]
-        owner.target_files.delete(parent, recursive=True)
         limited = spec.model_copy(update={"target": spec.target.model_copy(update={"user": "mover"})})
         with run_of(limited.model_copy(update={"name": unique("move_")}), tmp_path) as run:
             assert "mover may not write to" in refusal(run)
-        owner.target_files.mkdirs(parent, 0o777)
+        owner.target_files.mkdirs(staging, 0o777)
         owner.ledger.end("aborted", "tester", "another user")
     with run_of(limited.model_copy(update={"name": unique("move_")}), tmp_path) as run:
         begin(run)
