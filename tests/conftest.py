@@ -19,16 +19,7 @@ from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings
 
 TESTS = Path(__file__).parent
-LAYERS = ("unit", "integration", "e2e", "versions")
-ALONE = {
-    "integration/hbase/test_too_big.py",
-    "integration/ledger/test_postgresql.py",
-    "integration/migration/test_bad_input.py",
-    "integration/migration/test_memory.py",
-    "integration/spark/test_session.py",
-    "integration/test_wheel.py",
-}
-"""files that boot servers of their own, or need none: the worker that is free first takes them"""
+LAYERS = ("unit", "e2e", "integration", "versions")
 PORT_RANGES = 4
 
 settings.register_profile("walferry", deadline=None)  # no test judges how long a loaded machine takes
@@ -49,19 +40,19 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests first, which fail soonest; end-to-end tests last, since a running Airflow takes time from all."""
+    """Unit tests first, which fail soonest; then the end-to-end tests, which no two workers can share."""
     items.sort(key=lambda item: LAYERS.index(item.path.relative_to(TESTS).parts[0]))
 
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]
-    """`--dist loadscope`: one worker has the integration tests, another the end-to-end tests, each with clusters of its
-    own; those in ALONE, and the versions of HBase one by one, go to whoever is free."""
+    """`--dist loadscope`: one worker has the end-to-end tests; integration tests go file by file, and the versions of
+    HBase one by one, to the worker that is free. Each worker has clusters of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].removeprefix("tests/")
-        if file.startswith("versions/") and file not in ALONE:
+        if file.startswith("versions/"):
             return nodeid.partition("[")[2] or file
-        return file if file in ALONE else file.partition("/")[0]
+        return file if file.startswith("integration/") else file.partition("/")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:

@@ -1,4 +1,5 @@
-"""A real Airflow and a Spark cluster beside the two real clusters, booted once for all tests here."""
+"""A real Airflow and a Spark cluster beside the two real clusters, booted once for all tests here, and stopped after
+the last of them: other tests may follow."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ VARIABLES = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def environment(servers: Environment, clusters: tuple[Cluster, Cluster]) -> Iterator[Environment]:
     """What `make up` boots, with Airflow."""
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +43,7 @@ def environment(servers: Environment, clusters: tuple[Cluster, Cluster]) -> Iter
             servers.airflow.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """A master and two workers that have nothing but the packed environment."""
     folder = tmp_path_factory.mktemp("spark")
@@ -51,7 +52,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
     shutil.rmtree(folder)  # holds half a gigabyte of unpacked packages
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def two_windows(clusters: tuple[Cluster, Cluster]) -> Iterator[Future[datetime]]:
     """The border between two windows, with edits of WINDOWED on both sides of it. Written beside the other tests:
     by the time they have ended, so have both windows, and nobody waits for the clock."""
