@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "snapshots": {"errors", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background"},
-    "apply": GROUND - {"ledger"} | {"spark"},
+    "apply": GROUND - {"ledger"} | {"spark", "background"},
     "replay": GROUND | {"run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"snapshots", "run", "spark", "apply", "replay"},

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from queue import Full, Queue
 from uuid import UUID, uuid4
 
 from walferry.apply.permit import Permit
 from walferry.apply.route import Route
+from walferry.background import begun
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import Bytes, Int64s, as_run
@@ -62,7 +67,10 @@ class Staged:
 
 @dataclass
 class Loader:
-    """Stages and loads the files of one piece. `folder`: the piece's, on the target's file system."""
+    """Stages and loads the files of one piece. `folder`: the piece's, on the target's file system.
+
+    HDFS takes its time to close a file: the next one is written meanwhile, and all are closed before any is loaded.
+    """
 
     route: Route
     table: str
@@ -71,6 +79,8 @@ class Loader:
     _files: FileSystem = field(init=False)
     _attempt: str = field(init=False, default_factory=lambda: uuid4().hex)
     _count: int = field(init=False, default=0)
+    _closing: list[tuple[str, Future[None]]] = field(init=False, default_factory=list)
+    """files whose last byte is handed over"""
 
     def __post_init__(self) -> None:
         target = self.route.target
@@ -88,9 +98,10 @@ class Loader:
         self._files.mkdirs(f"{self.folder}/{self._attempt}", 0o777)
 
     def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[Staged]:
-        """Write the cells of one family and origin, a file for each region that has some.
+        """Write the cells of one family and origin, a file for each region that has some; they may not be closed yet.
 
-        Raises TransientError if no region holds some of them at the moment.
+        Raises TransientError if no region holds some of them at the moment. None of the files is written to any more
+        then.
         """
         return self._stage(self._client.regions(self._target), family, clusters, format, cells)
 
@@ -100,6 +111,7 @@ class Loader:
         Raises TransientError when attempts run out, or when it stays unknown whether files were loaded, and RemoteError
         for what no attempt can change. None of the files can be loaded any more then.
         """
+        self._close()
         left = list(staged)
         for attempt in range(1, self.route.limits.attempts + 1):
             left = self._load_once(left)
@@ -219,6 +231,7 @@ class Loader:
 
         cells = (as_run(batch.cells) for batch in HFile(read_at, status.length, file.path).batches())
         parts = self._stage(regions, file.family, file.clusters, file.format, cells)
+        self._close()
         if sum(part.cells for part in parts) != file.cells:
             raise WalferryError(f"{file.path} has {file.cells} cells, its parts have others; please report this")
         self._files.delete(file.path)
@@ -228,20 +241,34 @@ class Loader:
         self, regions: Sequence[Region], family: bytes, clusters: bytes, format: StoreFormat, cells: Cells
     ) -> list[Staged]:
         staged = []
-        for region, mine in _by_region(regions, cells, self._target):
-            path = self._path()
-            written = Written()
-            try:
-                self._files.write(path, hfile_chunks(mine, format, now_ms(), written))
-            except FileNotFoundError as error:
-                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
-            staged.append(
-                Staged(
-                    region.encoded, family, clusters, format, path, written.first_row, written.last_row, written.cells,
-                    written.size,
-                )
-            )  # fmt: skip
+        try:
+            for region, mine in _by_region(regions, cells, self._target):
+                path = self._path()
+                written = Written()
+                chunks = hfile_chunks(mine, format, now_ms(), written)
+                self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
+                if self._closing[-1][1].done():
+                    self._close()  # it failed, or was fast
+                staged.append(
+                    Staged(
+                        region.encoded, family, clusters, format, path, written.first_row, written.last_row,
+                        written.cells, written.size,
+                    )
+                )  # fmt: skip
+        except BaseException:
+            with suppress(Exception):
+                self._close()
+            raise
         return staged
+
+    def _close(self) -> None:
+        """Wait until all files are closed. Raises the error of the first that cannot be, once none is written to."""
+        closing, self._closing = self._closing, []
+        failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
+        for path, error in failed:
+            if isinstance(error, FileNotFoundError):
+                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
+            raise error
 
     def _path(self) -> str:
         self._count += 1
@@ -254,6 +281,39 @@ class Loader:
         least, most = self.route.source_id
         numbers = [(most << 64) | least, *((i.most_sig_bits << 64) | i.least_sig_bits for i in key.cluster_ids)]
         return sorted(str(found) for found in {UUID(int=number) for number in numbers} - self._own)
+
+
+def _handed_over(chunks: Iterable[bytes], write: Callable[[Iterator[bytes]], None]) -> Future[None]:
+    """Have `write` in a thread of its own take chunks that are made in this one; returns once all are handed over."""
+    waiting: Queue[bytes | BaseException | None] = Queue(1)
+
+    def received() -> Iterator[bytes]:
+        while (chunk := waiting.get()) is not None:
+            if isinstance(chunk, BaseException):
+                raise chunk
+            yield chunk
+
+    writing = begun(lambda: write(received()), "write HFile")
+
+    def hand_over(item: bytes | BaseException | None) -> None:
+        while not writing.done():
+            try:
+                waiting.put(item, timeout=0.1)
+                return
+            except Full:
+                continue  # the network is slower than we are, or writing has failed
+
+    try:
+        for chunk in chunks:
+            hand_over(chunk)
+            if writing.done():
+                break  # it has failed: what it raised will tell
+        hand_over(None)
+    except BaseException as error:
+        hand_over(error)
+        writing.exception()  # once nothing more is written
+        raise
+    return writing
 
 
 def _by_region(regions: Sequence[Region], cells: Cells, table: str) -> Iterator[tuple[Region, Cells]]:

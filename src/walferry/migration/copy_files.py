@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,8 @@ from walferry.storage import FileStatus, FileSystem
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+_AT_ONCE = 4
+"""files that a process copies at a time: beginning and ending one is waiting for the name nodes"""
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,14 @@ def copy_files(
 ) -> list[FileCopied]:
     """Copy files in parallel; a file that the target already has whole is not copied again. `spark`: as `fan_out`'s."""
 
-    def work(file: FileCopy) -> Iterator[FileCopied]:
-        yield copy_file(shared_files(source), shared_files(target), file)
+    def work(some: Sequence[FileCopy]) -> Iterator[FileCopied]:
+        here, there = shared_files(source), shared_files(target)
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            yield from threads.map(lambda file: copy_file(here, there, file), some)
 
-    return fan_out(spark, work, files, tasks, what="copy files")
+    parts = min(tasks if spark is not None else 1, len(files))
+    size = -(-len(files) // max(1, parts))
+    return fan_out(spark, work, [files[at : at + size] for at in range(0, len(files), size or 1)], what="copy files")
 
 
 def copy_file(source: FileSystem, target: FileSystem, file: FileCopy) -> FileCopied:

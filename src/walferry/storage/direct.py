@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import hdfs
@@ -61,13 +62,18 @@ class DirectHdfs(WebHdfs):
         self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
     ) -> None:
         """Create the file and its parent folders. Not repeated: only the caller can produce the chunks again."""
+        gathered = _gathered(chunks)
+        first = next(gathered)
+        chunks = chain([first], gathered)
         options = hdfs_native.WriteOptions(block_size=block_size, overwrite=overwrite, create_parent=True)
-        writer = self._opened("write", path, lambda client: client.create(path, options))
+        # The library waits for the end of each file as long as small ones take to be written.
+        small = len(first) < CHUNK_BYTES
+        writer = None if small else self._opened("write", path, lambda client: client.create(path, options))
         if writer is None:
             super().write(path, chunks, overwrite=overwrite, block_size=block_size)
             return
         try:
-            for chunk in _gathered(chunks):
+            for chunk in chunks:
                 with self._told("write", path):
                     self._within_time(partial(writer.write, chunk))
         except BaseException:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 
 from unit.apply.guards import Guard
 from walferry.apply import bulk_loader
-from walferry.apply.bulk_loader import Loader, _by_region
+from walferry.apply.bulk_loader import Loader, Staged, _by_region
 from walferry.apply.route import Route
-from walferry.errors import TransientError
+from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.hbase.address import ClusterAddress
@@ -92,5 +93,59 @@ def test_a_file_that_is_removed_while_it_is_written_is_written_by_another_attemp
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(Local, "write", removed)
+    loader = Loader(route, "t", f"{tmp_path}/piece")
     with pytest.raises(TransientError, match=r"piece/.*/1 is gone: another attempt has taken over"):
-        Loader(route, "t", f"{tmp_path}/piece").stage(b"f", b"", StoreFormat(), cells(30))
+        loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
+
+
+class SlowToClose(Local):
+    """Files are closed when they are told to."""
+
+    def __init__(self) -> None:
+        self.may_close, self.closed = threading.Event(), list[str]()
+
+    def write(
+        self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+    ) -> None:
+        super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+        assert self.may_close.wait(20)
+        self.closed.append(path)
+
+
+def test_a_file_may_be_closed_while_the_next_is_written_but_not_after_it_is_loaded(
+    route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, requested = SlowToClose(), list[list[str]]()
+
+    def load_once(self: Loader, staged: Sequence[Staged]) -> list[Staged]:
+        assert {file.path for file in staged} == set(files.closed)
+        requested.append([file.path for file in staged])
+        return []
+
+    monkeypatch.setattr(bulk_loader, "open_hdfs", lambda *_: files)
+    monkeypatch.setattr(Loader, "_load_once", load_once)
+    loader = Loader(route, "t", f"{tmp_path}/piece")
+    staged = [file for family in (b"f", b"g") for file in loader.stage(family, b"", StoreFormat(), cells(30))]
+    assert [file.cells for file in staged] == [30, 30]
+    assert not files.closed
+    threading.Timer(0.2, files.may_close.set).start()
+    loader.load(staged)
+    assert [sorted(paths) for paths in requested] == [sorted(files.closed)]
+
+
+def test_nothing_is_written_to_once_staging_has_failed(
+    route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Iterator[tuple[Bytes, Int64s]]:
+        yield from cells(30)
+        raise UsageError("the source is gone")
+
+    files = SlowToClose()
+    monkeypatch.setattr(bulk_loader, "open_hdfs", lambda *_: files)
+    loader = Loader(route, "t", f"{tmp_path}/piece")
+    loader.stage(b"f", b"", StoreFormat(), cells(30))
+    threading.Timer(0.2, files.may_close.set).start()
+    with pytest.raises(UsageError, match="the source is gone"):
+        loader.stage(b"g", b"", StoreFormat(), broken())
+    assert len(files.closed) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "write HFile"]
