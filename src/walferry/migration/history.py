@@ -29,6 +29,7 @@ from walferry.formats.merge import alive, merged
 from walferry.formats.order import stepped_over
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor, table_name
+from walferry.hbase.errors import TableExistsError
 from walferry.ledger import Piece
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.schema import as_cloned, family_differences, left_out, make_namespace, schema_text
@@ -158,7 +159,13 @@ def _prepare_table(run: Run, table: str, manifest: pb.SnapshotDataManifest, regi
     if not there:
         schema = as_cloned(manifest.table_schema, left_out(run, table))
         schema.table_name.CopyFrom(table_name(target))
-        run.target.create_table_of(TableDescriptor(schema), [region.start for region in regions if region.start])
+        try:
+            run.target.create_table_of(TableDescriptor(schema), [region.start for region in regions if region.start])
+        except TableExistsError as error:
+            raise TransientError(
+                f"somebody created target table {target} at this moment: the next attempt looks whether it is empty",
+                table=target,
+            ) from error
     made(run, "target", "table", target)
 
 
@@ -171,6 +178,13 @@ def _load(
     """Load the regions that are not recorded as loaded; what each of them has shown."""
     descriptor = run.target.describe(route.tables[table])
     formats, keeps = store_formats(descriptor), keeping_deleted(descriptor)
+    lost = sorted({file.family for region in regions for file in region.files} - formats.keys())
+    if lost:
+        raise UsageError(
+            f"target table {descriptor.name} has lost family {lost[0].decode('utf-8', 'replace')}, of which the "
+            f"snapshot of {table} has files: add it again",
+            table=descriptor.name, family=lost[0],
+        )  # fmt: skip
     known = {number: run.ledger.notes.get(_LOADED, _subject(table, region)) for number, region in enumerate(regions)}
     done = {number: LoadedRegion(**facts) for number, facts in known.items() if facts is not None}
     pieces = [

@@ -13,13 +13,14 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.route import Route
-from walferry.errors import TransientError, UnreadableInputError
+from walferry.errors import TransientError, UnreadableInputError, UsageError
 from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import Digest
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import new_table
+from walferry.hbase.errors import TableExistsError
 from walferry.ledger import Ledger
 from walferry.migration import history
 from walferry.migration.digest import NOTHING, Outcome
@@ -166,6 +167,31 @@ def test_of_a_table_that_was_emptied_meanwhile_no_region_counts_as_loaded(
         manifest = pb.SnapshotDataManifest(table_schema=SOURCE.schema)
         history._prepare_table(cast(Run, run), "t", manifest, [SnapshotRegion("r", b"", b"", ())])
         assert sorted(mine.notes.named(history._LOADED)) == ["other r", *left]
+
+
+def test_a_table_that_somebody_creates_at_this_moment_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(descriptor: Any, borders: Any) -> None:
+        raise TableExistsError("table o already exists")
+
+    monkeypatch.setattr(history, "left_out", lambda run, table: [])
+    for name in ("plan_own", "make_namespace"):
+        monkeypatch.setattr(history, name, lambda *_, **__: None)
+    run = SimpleNamespace(
+        target=SimpleNamespace(table_exists=lambda table: False, create_table_of=create),
+        ledger=SimpleNamespace(notes=SimpleNamespace(named=lambda name: {}), objects=SimpleNamespace(all=list)),
+        pair=lambda table: TablePair(source="t", target="o"),
+    )
+    manifest = pb.SnapshotDataManifest(table_schema=SOURCE.schema)
+    with pytest.raises(TransientError, match="somebody created target table o at this moment"):
+        history._prepare_table(cast(Run, run), "t", manifest, [])
+
+
+def test_a_family_that_the_target_has_lost_is_named() -> None:
+    run = SimpleNamespace(target=SimpleNamespace(describe=lambda table: new_table(table, {"g": {}})))
+    route = cast(Route, SimpleNamespace(tables={"t": "o"}))
+    regions = [SnapshotRegion("r", b"", b"", (StoreFile(b"f", "aa", ("/aa",), 9),))]
+    with pytest.raises(UsageError, match="target table o has lost family f, of which the snapshot of t has files"):
+        history._load(cast(Run, run), None, route, "t", "/staging", regions)
 
 
 def test_a_table_with_files_that_only_hbase_can_read_is_refused() -> None:
