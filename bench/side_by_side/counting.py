@@ -9,10 +9,11 @@ from pyspark.sql import functions as F
 from walferry.spark.session import open_session
 
 
-def main(root: str, snapshot: str) -> None:
+def main(root: str, webhdfs: str, snapshot: str) -> None:
     """Print the number of cells that a scan of the snapshot would show."""
     session = open_session("bench")
-    frame = session.read.format("hbase_snapshot").option("snapshot", snapshot).option("fields", "timestamp").load(root)
+    options = {"snapshot": snapshot, "fields": "timestamp", "webhdfs": webhdfs}
+    frame = session.read.format("hbase_snapshot").options(**options).load(root)
     (found,) = frame.agg(F.count("*"), F.max("timestamp")).collect()
     assert found[1] > 0
     print(found[0])

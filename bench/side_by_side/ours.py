@@ -68,8 +68,9 @@ class Ours:
         """A Spark job over the source `hbase_snapshot`; `output` is the number of cells."""
         source = self._clusters.source.address
         assert source.webhdfs is not None
-        root = f"webhdfs://{source.webhdfs.rpartition('//')[2]}{source.root_path}"
-        return self._run(self._folder(), [sys.executable, "-m", "bench.side_by_side.counting", root, snapshot])
+        root = f"{source.name_node}{source.root_path}"
+        command = [sys.executable, "-m", "bench.side_by_side.counting", root, source.webhdfs, snapshot]
+        return self._run(self._folder(), command)
 
     def compare(self, data: Data) -> Timed:
         """`walferry verify`; `output` is the number of rows that differ."""

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from walferry.background import begun
 from walferry.errors import UsageError
 from walferry.spark.class_archive import jvm_options
+from walferry.spark.worker_python import worker_python
 from walferry.wal.keys import KEY_VARIABLES
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -58,8 +59,10 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     # there would shadow the package. The variable is for the JVM's own workers (planning), the property for the
     # executors'.
     os.environ["PYTHONSAFEPATH"] = "1"
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    starts_jvm = not {"SPARK_MASTER", "PYSPARK_GATEWAY_PORT"} & os.environ.keys() and SparkContext._gateway is None
+    python = worker_python() if starts_jvm else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     builder = (
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
@@ -84,7 +87,7 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit, which brings a master
-        if SparkContext._gateway is None:  # this session starts the JVM
+        if starts_jvm:
             folder = Path(tempfile.mkdtemp(prefix="walferry-spark-"))
             builder = builder.config("spark.local.dir", str(folder))
         builder = (

@@ -50,12 +50,17 @@ def open_hdfs(webhdfs: str, user: str, name_node: str | None = None, meter: Mete
     return DirectHdfs(webhdfs, user, name_node, meter=meter)
 
 
-def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, str]:
+def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None = None) -> tuple[FileSystem, str]:
     """The file system that a URL names, and the path on it.
 
-    "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path.
-    Raises UsageError for any other scheme.
+    "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. With `webhdfs`, the
+    name node's HTTP address, also "hdfs://host:port/path", whose data nodes are asked for files directly, and a path
+    alone, which is then on that HDFS.
+    Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
+    if webhdfs is not None and "://" not in url:
+        http, _, address = webhdfs.rpartition("://")
+        url = f"{'swebhdfs' if http == 'https' else 'webhdfs'}://{address.rstrip('/')}/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Local(), url
@@ -73,6 +78,13 @@ def open_file_system(url: str, *, user: str | None = None) -> tuple[FileSystem, 
         from walferry.storage.webhdfs import WebHdfs
 
         return WebHdfs(address, user or parts.username or getpass.getuser()), f"/{path}"
+    if scheme == "hdfs" and parts.hostname:
+        if webhdfs is None:
+            raise UsageError(f"{url}: name the HTTP address of its name node too: option webhdfs", url=url)
+        http = webhdfs if "://" in webhdfs else f"http://{webhdfs}"
+        name_node = f"hdfs://{parts.netloc.rpartition('@')[2]}"
+        path = url.split("://", 1)[1].partition("/")[2]
+        return open_hdfs(http, user or parts.username or getpass.getuser(), name_node), f"/{path}"
     raise UsageError(
         f"{url}: unknown kind of file; use webhdfs://host:port/path, file:///path or a local path",
         url=url,

@@ -8,6 +8,7 @@ import pytest
 
 from walferry.errors import UsageError
 from walferry.storage import Local, WebHdfs, open_file_system
+from walferry.storage.direct import DirectHdfs
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,23 @@ def test_the_user_is_the_one_asked_for_or_the_one_who_runs() -> None:
         assert (files.url, files.user) == ("https://nn:9870", user)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/x", "hdfs://nn:8020/x", "webhdfs://nn/x", "webhdfs:///x"])
+def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_is_read_from_the_data_nodes() -> None:
+    for address, url in (
+        ("http://nn:9870/", "http://nn:9870"),
+        ("nn:9870", "http://nn:9870"),
+        ("https://nn:1", "https://nn:1"),
+    ):
+        files, path = open_file_system("/h%2C1", webhdfs=address, user="bob")
+        assert isinstance(files, WebHdfs)
+        assert (files.url, files.user, path) == (url, "bob", "/h%2C1")
+    files, path = open_file_system("hdfs://nn:8020/h%2C1", webhdfs="nn:9870", user="bob")
+    assert isinstance(files, DirectHdfs)
+    assert (files.url, files.user, path) == ("http://nn:9870", "bob", "/h%2C1")
+    with pytest.raises(UsageError, match="name the HTTP address of its name node too: option webhdfs"):
+        open_file_system("hdfs://nn:8020/x")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "webhdfs://nn/x", "webhdfs:///x"])
 def test_any_other_url_is_refused_with_what_to_use(url: str) -> None:
     with pytest.raises(UsageError, match="webhdfs://host:port/path"):
         open_file_system(url)
