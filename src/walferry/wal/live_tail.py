@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
 import numpy as np
 
-from walferry.errors import DamagedInputError, GapError, UsageError
+from walferry.errors import DamagedInputError, GapError, TransientError, UsageError
 from walferry.storage import FileSystem
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_live
@@ -18,7 +19,11 @@ BATCH_BYTES = 4 << 20
 LEAST_BATCH_BYTES = 1 << 16
 POLL_SECONDS = 1.0
 """between two listings, when the first one showed nothing new"""
+PATIENCE_SECONDS = 60.0
+"""for which one file may not be readable, before that fails the stream"""
 NO_LIMITS = Limits()
+
+_log = logging.getLogger(__name__)
 
 
 class LiveTail:
@@ -119,6 +124,7 @@ class FileReach:
         self._lengths: dict[str, int] = {}  # of live files that are sealed
         self._standing: dict[str, tuple[int, float]] = {}  # live files: bytes that the NameNode lists too, since when
         self._can_skip: dict[str, bool] = {}
+        self._failing: dict[str, float] = {}  # since when a file could not be read
 
     def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
         """See `wal.tail.Reach`."""
@@ -137,7 +143,7 @@ class FileReach:
 
     def forget_all_but(self, names: set[str]) -> None:
         """Keep what is known of these files only."""
-        known: tuple[dict[str, Any], ...] = (self._lengths, self._standing, self._can_skip)
+        known: tuple[dict[str, Any], ...] = (self._lengths, self._standing, self._can_skip, self._failing)
         for of_files in known:
             for name in of_files.keys() - names:
                 del of_files[name]
@@ -155,11 +161,20 @@ class FileReach:
         self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool, sealed: bool
     ) -> Reached:
         try:
-            if not self._skips(file):
-                return self._look_at_bytes(file, offset, most, newer=newer)
-            return self._look_at_entries(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=sealed)
+            if self._skips(file):
+                found = self._look_at_entries(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=sealed)
+            else:
+                found = self._look_at_bytes(file, offset, most, newer=newer)
+            self._failing.pop(file.name, None)
+            return found
         except (FileNotFoundError, GapError):
             return Reached(offset, False)  # it moved, or was deleted: the next listing tells
+        except TransientError as error:
+            # HDFS may be recovering the lease of a dead server; nothing is lost by looking again.
+            if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
+                raise
+            _log.warning("WAL file %s cannot be read now: %s", file.name, error)
+            return Reached(offset, False)
 
     def _skips(self, file: WalFile) -> bool:
         """Whether reading can begin at any entry of the file, so that places must be those where entries end."""

@@ -184,6 +184,12 @@ class Wal:
                 if self._stop is not None and error.offset >= self._stop:
                     return
                 raise
+            except TransientError:
+                # Up to `stop` it could be read a moment ago: HDFS may be recovering the lease of a dead server.
+                if self._stop is None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+                continue
             if self._stop is None and self._until is Until.NOW:
                 return
             if self._ends(now, ending, late=time.monotonic() > deadline):

@@ -126,13 +126,14 @@ def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping
     found = with_archived(live, archived)
     sure = [file for file in found if file.number <= newest.get(file.group, -1)]
     groups = {group: tuple(files) for group, files in groupby(sure, key=lambda file: file.group)}
+    unsure = {file.group for file in found if file.number > newest.get(file.group, -1)}
     over = {
         group
         for group, files in groups.items()
         # HBase creates a file's successor before it closes the file.
         if files[-1].place is Place.ARCHIVED and files[-1].name not in is_live
     }
-    return Listing(groups, frozenset(over), len(sure) < len(found))
+    return Listing(groups, frozenset(over - unsure), bool(unsure))
 
 
 # ------------------------------------------------------------------ what to read next

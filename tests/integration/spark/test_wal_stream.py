@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from integration.migration.moves import content
 from walferry.embedded.cluster import Cluster
@@ -22,6 +23,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.hbase.zookeeper import Server
+from walferry.spark import wal_source
 from walferry.spark.wal_query import WalQuery
 from walferry.storage import WebHdfs
 
@@ -155,7 +157,7 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_and_a_server
         await_true(lambda: len(writer.written) > 20, "nothing is written")
         row, began = writer.written[-1], time.monotonic()
         await_true(lambda: row in seen(), "an edit in an open log does not arrive")
-        print(f"an edit arrived {time.monotonic() - began:.1f} s after it was written")
+        assert time.monotonic() - began < 20
         for server in at_source.servers():
             at_source.roll_wal(server)
         time.sleep(1)
@@ -258,6 +260,17 @@ def test_a_log_that_was_deleted_before_it_was_read_fails_the_query_and_is_named(
 def test_a_path_without_logs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException, match=r"there is no folder .*/WALs"):
         Followed(spark, str(tmp_path), tmp_path / "checkpoint").catch_up()
+
+
+def test_an_option_of_batches_fails_the_query_and_is_named(spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"on_unfinished is an option of spark\.read only"):
+        Followed(spark, str(root), tmp_path / "checkpoint", on_unfinished="fail").catch_up()
+
+
+def test_a_pyspark_that_is_too_old_for_streams_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_source, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs PySpark 4\.2 or newer"):
+        wal_source.HBaseWalDataSource({"path": "/hbase"}).streamReader(StructType())
 
 
 @pytest.mark.parametrize(

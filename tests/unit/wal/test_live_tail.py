@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from unit.formats.compressed_builder import Compressor
 from unit.formats.encrypted_builder import MASTER_KEY, encrypted_entry, encrypted_header
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.errors import DamagedInputError, GapError, UsageError
+from walferry.errors import DamagedInputError, GapError, TransientError, UsageError
 from walferry.formats.cells import encode_cell
 from walferry.storage import FileStatus, Local
 from walferry.wal import live_tail
@@ -222,6 +222,24 @@ def test_latest_begins_after_what_is_there(log: Log) -> None:
     assert log.offset.groups[GROUP] == Position(2, len(header() + entry([CELL], 2)))
     log.append(2, entry([CELL], 3))
     assert log.new() == [3]
+
+
+def test_a_file_that_hdfs_cannot_read_for_a_while_is_looked_at_again_but_not_for_ever(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.append(1, header(), entry([CELL], 1))
+    with monkeypatch.context() as patch:
+
+        def fail(path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+            raise TransientError("Cannot obtain block length")
+
+        patch.setattr(log.files, "read", fail)
+        assert log.new() == []
+        assert "Cannot obtain block length" in caplog.text
+        patch.setattr(live_tail, "PATIENCE_SECONDS", 0)
+        with pytest.raises(TransientError):
+            log.new()
+    assert log.new() == [1]
 
 
 def test_a_root_without_logs_is_refused(tmp_path: Path) -> None:

@@ -113,6 +113,33 @@ def test_a_file_that_shows_less_than_it_had_shown_is_waited_for_and_then_left_fo
     assert [int(n) for batch in wal for n in batch.sequence_number] == [1, 2]
 
 
+class Recovering(Local):
+    """Cannot read a file from its middle on, the first few times."""
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        if offset and self._failures:
+            self._failures -= 1
+            raise TransientError("Cannot obtain block length")
+        yield from super().read(path, offset, length)
+
+
+def test_what_could_be_read_a_moment_ago_is_tried_again_for_a_while(tmp_path: Path) -> None:
+    begin, more = header() + entry([CELL], 1), entry([CELL], 2)
+    file = live(tmp_path, begin + more)
+
+    def read(failures: int) -> list[int]:
+        files = Recovering(failures)
+        wal = open_wal(files, str(tmp_path), file, start=len(begin), stop=len(begin + more))
+        return [int(number) for batch in wal for number in batch.sequence_number]
+
+    assert read(failures=1) == [2]
+    with pytest.raises(TransientError, match="Cannot obtain"):
+        read(failures=100)
+
+
 def test_a_sealed_file_that_is_shorter_than_it_had_shown_ends_where_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

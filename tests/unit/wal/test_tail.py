@@ -295,6 +295,9 @@ def test_a_file_that_was_written_and_archived_during_the_listing_waits_for_the_n
     now = certain([listed("g", 1)], [listed("g", 3, Place.ARCHIVED)], {})
     assert now.groups == {"g": (listed("g", 1),)}
     assert now.unsure
+    # Nor is a group at its end while there is such a file.
+    now = certain([], [listed("g", 1, Place.ARCHIVED), listed("g", 3, Place.ARCHIVED)], {"g": 1})
+    assert now.over == frozenset()
 
 
 def test_one_entry_is_given_out_even_if_it_is_longer_than_the_limit_and_then_others_have_their_turn() -> None:
