@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+from walferry.embedded.cluster import Cluster
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.zookeeper import Server
 from walferry.spark.session import open_session
 
 
@@ -14,3 +18,25 @@ def spark() -> Iterator[SparkSession]:
     session = open_session("tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def at_source(source: Cluster) -> Iterator[HBaseClient]:
+    """A client of the source."""
+    with HBaseClient(source.address) as client:
+        yield client
+
+
+@pytest.fixture
+def victim(source: Cluster, at_source: HBaseClient) -> Iterator[Server]:
+    """The region server that may be killed; a new one stands in its place afterwards."""
+    port = source.ports.region_servers[1]
+    before = next(server for server in at_source.servers() if server.port == port)
+    yield before
+    if "regionserver-1" not in source.servers:
+        source.start_region_server(1)
+        source.await_ready("regionserver-1")
+    deadline = time.monotonic() + 60
+    while sorted(server.port for server in at_source.servers()) != sorted(source.ports.region_servers):
+        assert time.monotonic() < deadline, "the source does not have its servers back"
+        time.sleep(0.5)

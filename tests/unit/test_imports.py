@@ -71,12 +71,12 @@ WHAT = {
     "Written by drivers and tasks, never by Spark workers",
     "hbase": "the client: RPC, authentication, ZooKeeper, locations, admin, mutate, multi, scan, Thrift, "
     "errors by Java class name",
-    "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them; "
-    "`wal cat`, `wal stat`",
+    "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them, "
+    "how a stream follows them; `wal cat`, `wal stat`",
     "snapshots": "snapshots as files: the manifest, and which store files have the cells of each region",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
-    "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` and "
-    "`hbase_snapshot`",
+    "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` "
+    "(batch and stream) and `hbase_snapshot`",
     "apply": "from entries to the target: route, by group, by row, in bulk, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",

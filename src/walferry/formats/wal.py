@@ -189,6 +189,22 @@ class WalReader:
         self._decoder.resume(chunks)
 
     @property
+    def can_skip(self) -> bool:
+        """Whether reading can begin at any entry: not in a file with dictionaries, which every entry may add to."""
+        return not isinstance(self._decoder, DictionaryEntries)
+
+    def skip_to(self, offset: int, chunks: Iterable[bytes]) -> None:
+        """Begin at the entry at this file offset, with the file's bytes from there on; call it before iterating.
+
+        Raises ValueError for a file that can only be read from its first entry on: see `can_skip`.
+        """
+        if not self.can_skip:
+            raise ValueError(f"{self._file} has dictionaries: it can only be read from its beginning")
+        self._decoder.at = offset - self._decoder.raw.base
+        self._decoder.resume(chunks)
+        self.end = offset
+
+    @property
     def needs(self) -> int:
         """The file offset from which bytes are needed to continue: see `resume`."""
         return self._decoder.raw.base + self._decoder.at

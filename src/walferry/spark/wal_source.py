@@ -1,120 +1,46 @@
-"""The batch data source `hbase_wal`: HBase's write-ahead logs as DataFrames.
+"""The data source `hbase_wal`: HBase's write-ahead logs as DataFrames, and as a stream (`wal_stream`).
 
     spark.read.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase/oldWALs")
 
 The path is a WAL file, a folder (read recursively), or several absolute paths separated by commas: local, or on HDFS
-with the option `webhdfs` or as webhdfs://host:port/path. In folders, the logs of hbase:meta, of the master and of
-procedures are left out. Options:
+with the option `webhdfs`, or as webhdfs://host:port/path; as hdfs://host:port/path with the option `webhdfs` the data
+nodes are asked for files directly. In folders, the logs of hbase:meta, of the master and of procedures are left out.
+Options of both:
 
     view           cells (default): one row per cell, WAL_CELL_SCHEMA; markers are the cells of family METAFAMILY.
                    entries: one row per entry, ENTRY_SCHEMA; decodes no cells, so it is cheaper.
     tables         only these, "namespace:table" or "table", separated by commas
+    webhdfs        the name node's HTTP address, for paths without a scheme, or with hdfs://
+    user           the HDFS user; default: the operating system's user
+
+Options of `spark.read` only:
+
     from, to       only entries with from <= write_time < to, in milliseconds since the epoch
     on_unfinished  keep (default): read a file without a trailer as far as it goes. fail: refuse it.
-    webhdfs        the name node's HTTP address, for paths without a scheme
-    user           the HDFS user; default: the operating system's user
 
 A damaged or unreadable file fails the query.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+import pyspark
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UsageError
-from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells, names_column
-from walferry.formats.markers import Marker
-from walferry.formats.wal import EntryBatch
-from walferry.storage import FileStatus, FileSystem, open_file_system
+from walferry.spark.wal_query import BATCH_BYTES, SCHEMAS, WalQuery
+from walferry.storage import FileStatus, FileSystem
 from walferry.wal.open import open_wal_at
-
-BATCH_BYTES = 4 << 20  # of log per batch, which keeps batches small for Spark too
-
-ENTRY_SCHEMA = pa.schema(
-    [
-        ("table", pa.string()),
-        ("region", pa.string()),
-        ("sequence_number", pa.int64()),
-        ("write_time", pa.int64()),  # milliseconds, the region server's clock
-        ("cell_count", pa.int32()),
-        ("marker", pa.string()),  # FLUSH, COMPACTION, REGION_OPEN, …; null for the edits of users
-        ("file", pa.string()),
-        ("offset", pa.int64()),  # of the entry in the file
-        ("length", pa.int64()),  # of the entry in bytes
-    ]
-)
-SCHEMAS = {"cells": WAL_CELL_SCHEMA, "entries": ENTRY_SCHEMA}
-OPTIONS = {"path", "view", "tables", "from", "to", "on_unfinished", "webhdfs", "user"}
-
-
-@dataclass(frozen=True)
-class WalQuery:
-    """The validated options of one read. Times are milliseconds since the epoch."""
-
-    paths: tuple[str, ...]
-    view: str = "cells"
-    tables: frozenset[bytes] | None = None
-    start_ms: int | None = None
-    stop_ms: int | None = None
-    fail_on_unfinished: bool = False
-    webhdfs: str | None = None
-    user: str | None = None
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> WalQuery:
-        """From Spark's options, whose names are case-insensitive. Raises UsageError that names the option."""
-        given = {name.lower(): value.strip() for name, value in options.items()}
-        unknown = sorted(given.keys() - OPTIONS)
-        if unknown:
-            raise UsageError(f"hbase_wal has no option {unknown[0]}; it has {', '.join(sorted(OPTIONS))}")
-        # Names of servers' folders contain commas: a path begins only at a slash or a scheme.
-        paths = [part.strip() for part in re.split(r",(?=\s*(?:/|\w+://))", given.get("path", "")) if part.strip()]
-        if not paths:
-            raise UsageError("hbase_wal needs the path of a WAL file, or of a folder of WAL files: load(path)")
-        names = (name.strip() for name in given.get("tables", "").split(","))
-        tables = frozenset(name.removeprefix("default:").encode() for name in names if name)
-        return cls(
-            paths=tuple(paths),
-            view=_choice(given, "view", ("cells", "entries")),
-            tables=tables if "tables" in given else None,
-            start_ms=_milliseconds(given, "from"),
-            stop_ms=_milliseconds(given, "to"),
-            fail_on_unfinished=_choice(given, "on_unfinished", ("keep", "fail")) == "fail",
-            webhdfs=given.get("webhdfs"),
-            user=given.get("user"),
-        )
-
-    def open(self, path: str) -> tuple[FileSystem, str]:
-        """The file system of one of the query's paths, and the path on it."""
-        if self.webhdfs and "://" not in path:
-            scheme, _, address = self.webhdfs.rpartition("://")
-            kind = "swebhdfs" if scheme == "https" else "webhdfs"
-            path = f"{kind}://{address.rstrip('/')}/{path.lstrip('/')}"
-        return open_file_system(path, user=self.user)
-
-    def select(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Which entries of a batch are wanted: by table and by their own write times."""
-        chosen = np.ones(len(batch), np.bool_)
-        if self.tables is not None:
-            chosen &= np.array([name in self.tables for name in batch.tables], np.bool_)[batch.table]
-        if self.start_ms is not None:
-            chosen &= batch.write_time >= self.start_ms
-        if self.stop_ms is not None:
-            chosen &= batch.write_time < self.stop_ms
-        return chosen
 
 
 class HBaseWalDataSource(DataSource):
-    """`spark.read.format("hbase_wal")`: see the module's docstring."""
+    """`spark.read.format("hbase_wal")`, and `spark.readStream`: see the module's docstring."""
 
     @classmethod
     def name(cls) -> str:
@@ -124,7 +50,15 @@ class HBaseWalDataSource(DataSource):
         return from_arrow_schema(SCHEMAS[WalQuery.parse(self.options).view])
 
     def reader(self, schema: StructType) -> HBaseWalReader:
-        return HBaseWalReader(WalQuery.parse(self.options))
+        return HBaseWalReader(WalQuery.parse(self.options, stream=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        query = WalQuery.parse(self.options, stream=True)
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise UsageError(f"a stream of hbase_wal needs PySpark 4.2 or newer; this is {pyspark.__version__}")
+        from walferry.spark.wal_stream import HBaseWalStream  # needs classes of 4.2
+
+        return HBaseWalStream(query)
 
 
 @dataclass
@@ -160,32 +94,11 @@ class HBaseWalReader(DataSourceReader):
         files, place = self.query.open(path)
         wal = open_wal_at(files, place, path, batch_bytes=BATCH_BYTES)
         for batch in wal:
-            chosen = self.query.select(batch)
-            if not chosen.any():
-                continue
-            if self.query.view == "cells":
-                yield entry_cells(batch, path, chosen)
-            else:
-                yield entries_to_arrow(batch.take(np.flatnonzero(chosen)), path)
+            records = self.query.to_arrow(batch, path)
+            if records is not None:
+                yield records
         if self.query.fail_on_unfinished and wal.unfinished is not None:
             raise wal.unfinished
-
-
-def entries_to_arrow(batch: EntryBatch, file: str) -> pa.RecordBatch:
-    """The entries of a batch as ENTRY_SCHEMA."""
-    kinds = pa.array([None if kind is Marker.NONE else kind.name for kind in Marker], pa.string())
-    columns = [
-        names_column(batch.tables, batch.table),
-        names_column(batch.regions, batch.region),
-        pa.array(batch.sequence_number),
-        pa.array(batch.write_time),
-        pa.array(batch.cell_count),
-        kinds.take(pa.array(np.searchsorted(np.array(Marker), batch.marker))),
-        pa.repeat(pa.scalar(file), len(batch)),
-        pa.array(batch.offset),
-        pa.array(batch.offset_end - batch.offset),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
 
 
 def _wals_below(files: FileSystem, folder: str) -> list[str]:
@@ -204,18 +117,3 @@ def _wals_below(files: FileSystem, folder: str) -> list[str]:
 def _is_users(status: FileStatus) -> bool:
     name = status.name
     return not (name.startswith((".", "pv2-")) or name.endswith((".meta", "$masterlocalwal$")))
-
-
-def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    value = given.get(name, choices[0]).lower()
-    if value not in choices:
-        raise UsageError(f"hbase_wal: {name} is {value!r}; it can be {' or '.join(choices)}")
-    return value
-
-
-def _milliseconds(given: Mapping[str, str], name: str) -> int | None:
-    try:
-        return int(given[name]) if name in given else None
-    except ValueError:
-        message = f"hbase_wal: {name} is {given[name]!r}, but must be whole milliseconds since the epoch"
-        raise UsageError(message) from None

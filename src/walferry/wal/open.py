@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -31,6 +32,8 @@ RECOVERED_EDITS = "recovered.edits"
 """the folder of a region in which HBase puts the edits of a dead server's logs"""
 _HEADER_BYTES = 4096  # real headers have 80 to 170
 
+_log = logging.getLogger(__name__)
+
 
 class Until(Enum):
     """How far a file is read."""
@@ -42,9 +45,20 @@ class Until(Enum):
 
 
 def open_wal(
-    files: FileSystem, root: str, file: WalFile, until: Until = Until.SEALED, *, batch_bytes: int = BATCH_BYTES
+    files: FileSystem,
+    root: str,
+    file: WalFile,
+    until: Until = Until.SEALED,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    batch_bytes: int = BATCH_BYTES,
 ) -> Wal:
     """A file below HBase's `root` as it was listed, followed wherever it moves. Nothing is read yet.
+
+    `start` (0, or where an entry ends) and `stop` are places in the file in bytes: only entries that end past `start`,
+    and at or before `stop`, are given out. A file with dictionaries is read from its beginning all the same. With
+    `stop`, `until` does not count: the file is read up to there, waiting for CLOSE_SECONDS while less of it is visible.
 
     Reading it raises GapError when it no longer exists.
     """
@@ -62,7 +76,7 @@ def open_wal(
             )
         return now
 
-    return Wal(files, file.name, locate, until, batch_bytes)
+    return Wal(files, file.name, locate, until, batch_bytes, start, stop)
 
 
 def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_bytes: int = BATCH_BYTES) -> Wal:
@@ -105,11 +119,19 @@ class Wal:
 
     Both raise DamagedInputError after the entries that precede the damage, UnreadableInputError for a kind of file that
     cannot be read, WalKeyError for an encrypted one without its key (`wal.keys`), and the errors of `open_wal` or
-    `open_wal_at`. Iterating until SEALED raises TransientError when the file is not sealed in time.
+    `open_wal_at`. Iterating until SEALED raises TransientError when the file is not sealed in time, up to a `stop` when
+    less of the file stays visible.
     """
 
     def __init__(
-        self, file_system: FileSystem, name: str, locate: Callable[[], WalFile], until: Until, batch_bytes: int
+        self,
+        file_system: FileSystem,
+        name: str,
+        locate: Callable[[], WalFile],
+        until: Until,
+        batch_bytes: int,
+        start: int = 0,
+        stop: int | None = None,
     ) -> None:
         self._file_system = file_system
         self._name = name
@@ -117,6 +139,8 @@ class Wal:
         """where the file is now"""
         self._until = until
         self._batch_bytes = batch_bytes
+        self._start = start
+        self._stop = stop
         self.length = 0
         """bytes in the file, known after the last entry"""
         self.unfinished: UnfinishedInputError | None = None
@@ -141,11 +165,13 @@ class Wal:
             ending = Ending.UNFINISHED
             try:
                 if reader is None:
-                    reader = self._reader(now.path, self._file_system.read(now.path), self._batch_bytes)
+                    reader = self._begin(now.path)
                 else:
                     reader.resume(self._file_system.read(now.path, reader.needs))
                 for batch in reader:
-                    yield batch
+                    yield from self._wanted(batch)
+                    if self._stop is not None and reader.end >= self._stop:
+                        return
                     del batch  # its bytes are not kept while the next ones are read
                 self.length, ending = reader.length, reader.ending
                 self.unfinished = _no_trailer(self._name, reader) if ending is Ending.UNFINISHED else None
@@ -154,16 +180,63 @@ class Wal:
             except UnfinishedInputError as error:
                 # No complete header: the writer has only just begun, or its server died at once.
                 self.length, self.unfinished = now.length, error
-            if self._until is Until.NOW or ending is Ending.WHOLE or now.place is Place.ARCHIVED:
+            except DamagedInputError as error:
+                if self._stop is not None and error.offset >= self._stop:
+                    return
+                raise
+            except TransientError:
+                # Up to `stop` it could be read a moment ago: HDFS may be recovering the lease of a dead server.
+                if self._stop is None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+                continue
+            if self._stop is None and self._until is Until.NOW:
                 return
-            if time.monotonic() > deadline:
-                if 0 < now.length == self.length:
-                    return  # its writer broke: the third rule of `wal.files`
-                raise TransientError(
-                    f"WAL file {self._name} is not closed yet ({now.place.value}); the next round tries it again",
-                    file=self._name,
-                )
+            if self._ends(now, ending, late=time.monotonic() > deadline):
+                return
             time.sleep(0.5)
+
+    def _ends(self, now: WalFile, ending: Ending, *, late: bool) -> bool:
+        """Whether nothing more of the file is wanted, or will come. Raises TransientError when that is unknown so late.
+
+        Less than up to `stop` in a sealed file is all there is: bytes that one replica had shown were not acknowledged.
+        """
+        if self._stop is not None and self.length >= self._stop:
+            return True
+        # The last one is the third rule of `wal.files`: its writer broke.
+        if ending is Ending.WHOLE or now.place is Place.ARCHIVED or (late and 0 < now.length == self.length):
+            if self._stop is not None:
+                _log.warning(
+                    "WAL file %s was sealed with %d bytes, although %d had been visible: the others were never "
+                    "acknowledged", self._name, self.length, self._stop,
+                )  # fmt: skip
+            return True
+        if not late:
+            return False
+        reason = f"is not closed yet ({now.place.value}); the next round tries it again"
+        if self._stop is not None:
+            reason = f"shows {self.length} bytes, but had shown {self._stop}; another replica may show them: try again"
+        raise TransientError(f"WAL file {self._name} {reason}", file=self._name)
+
+    def _begin(self, path: str) -> WalReader:
+        if self._start:
+            try:
+                reader = self._reader(path, self._file_system.read(path, 0, _HEADER_BYTES), self._batch_bytes)
+                if reader.can_skip and self._start > reader.end:
+                    reader.skip_to(self._start, self._file_system.read(path, self._start))
+                    return reader
+            except UnfinishedInputError:
+                pass  # a longer header, or none yet
+        return self._reader(path, self._file_system.read(path), self._batch_bytes)
+
+    def _wanted(self, batch: EntryBatch) -> Iterator[EntryBatch]:
+        """The entries that end past `start`, and at or before `stop`."""
+        ends = batch.offset_end
+        if ends[0] <= self._start or (self._stop is not None and ends[-1] > self._stop):
+            stop = ends[-1] if self._stop is None else self._stop
+            batch = batch.take(np.flatnonzero((ends > self._start) & (ends <= stop)))
+        if len(batch):
+            yield batch
 
     def _reader(self, path: str, chunks: Iterable[bytes], batch_bytes: int) -> WalReader:
         recovered = f"/{RECOVERED_EDITS}/" in path

@@ -21,13 +21,6 @@ Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 
 @pytest.fixture(scope="session")
-def at_source(source: Cluster) -> Iterator[HBaseClient]:
-    """A client of the source."""
-    with HBaseClient(source.address) as client:
-        yield client
-
-
-@pytest.fixture(scope="session")
 def at_target(target: Cluster) -> Iterator[HBaseClient]:
     """A client of the target."""
     with HBaseClient(target.address) as client:

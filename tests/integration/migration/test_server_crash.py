@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,21 +24,6 @@ pytestmark = pytest.mark.cluster
 
 StartRun = Callable[..., Run]
 Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
-
-
-@pytest.fixture
-def victim(source: Cluster, at_source: HBaseClient) -> Iterator[Server]:
-    """The region server that may be killed; a new one stands in its place afterwards."""
-    port = source.ports.region_servers[1]
-    before = next(server for server in at_source.servers() if server.port == port)
-    yield before
-    if "regionserver-1" not in source.servers:
-        source.start_region_server(1)
-        source.await_ready("regionserver-1")
-    deadline = time.monotonic() + 60
-    while sorted(server.port for server in at_source.servers()) != sorted(source.ports.region_servers):
-        assert time.monotonic() < deadline, "the source does not have its servers back"
-        time.sleep(0.5)
 
 
 def test_what_was_written_around_the_crash_of_a_region_server_comes_out_as_at_the_source(

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from walferry.errors import UsageError
 from walferry.formats.entries import WAL_CELL_SCHEMA, entry_cells
 from walferry.formats.wal import WalReader
-from walferry.spark.wal_source import HBaseWalReader, WalPartition, WalQuery
+from walferry.spark.wal_query import WalQuery
+from walferry.spark.wal_source import HBaseWalReader, WalPartition
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"
 CLOSED = FIXTURES / "closed.wal"

@@ -14,7 +14,8 @@ from unit.test_cli import walferry
 from walferry.errors import WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal_header import PHOENIX_CODEC
-from walferry.spark.wal_source import HBaseWalReader, WalPartition, WalQuery
+from walferry.spark.wal_query import WalQuery
+from walferry.spark.wal_source import HBaseWalReader, WalPartition
 from walferry.wal.keys import KEY_DAMAGED, KEY_HEX, KEY_NAME, KEY_STORE, KEY_VARIABLES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "wal"

@@ -1,0 +1,116 @@
+"""The stream of `hbase_wal`: every entry of HBase's log once, moments after it was written.
+
+    spark.readStream.format("hbase_wal").option("webhdfs", "http://namenode:9870").load("/hbase")
+
+The path is HBase's root folder (or its hbase.wal.dir), which has the folders WALs and oldWALs. Files are followed as
+HBase rolls, moves and archives them; open ones are read as far as they are visible. Rows are those of `spark.read`,
+except that `file` is a file's name without its folder, which changes. Besides the options of both (`wal_source`):
+
+    starting               earliest (default): with the oldest file that there is. latest: with what is written from now
+                           on; the last files of a server are read from their beginning if it is just rolling its log.
+                           It counts for a new checkpoint only.
+    max_bytes_per_trigger  at most so many bytes of log per micro-batch; more only for a single entry that is longer
+    max_files_per_trigger  parts of at most so many files per micro-batch
+
+Each task reads a part of one file, in order. The query fails with a GapError that names the file if HBase deleted one
+before it was read, and with the errors of `spark.read` if one is damaged. Limits: docs/fine-print.md, "The log as a
+stream".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from walferry.errors import GapError, WalferryError
+from walferry.spark.wal_query import BATCH_BYTES, WalQuery
+from walferry.storage import FileSystem
+from walferry.wal.files import Place, WalFile, parse_wal_name
+from walferry.wal.live_tail import NO_LIMITS, LiveTail
+from walferry.wal.open import Until, open_wal
+from walferry.wal.tail import Limits, Offset, Span, between, missing
+
+
+@dataclass
+class SpanPartition(InputPartition):
+    """A part of one WAL file."""
+
+    span: Span
+
+
+class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log on the driver, reads each part of a file in a task of its own."""
+
+    def __init__(self, query: WalQuery) -> None:
+        self.query = query
+        self._opened: LiveTail | None = None  # on the driver only: the reader is pickled before it is used
+
+    @property
+    def _tail(self) -> LiveTail:
+        if self._opened is None:
+            self._opened = LiveTail(*self._open())
+        return self._opened
+
+    def _open(self) -> tuple[FileSystem, str]:
+        files, root = self.query.open(self.query.paths[0])
+        return files, root.rstrip("/")
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a stream with a new checkpoint begins.
+
+        Spark asks again if a query ends before its first batch does. That batch has its spans with it, and it is
+        recorded at once, also when it is empty: so what `latest` meant stays as it was.
+        """
+        return (self._tail.at_end() if self.query.from_latest else Offset()).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limits of the options. Spark knows no limit by bytes and files: `latestOffset` takes both from here."""
+        if self.query.max_bytes is not None:
+            return ReadMaxBytes(self.query.max_bytes)
+        return ReadAllAvailable() if self.query.max_files is None else ReadMaxFiles(self.query.max_files)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; `start` when there is nothing new."""
+        limits = (
+            NO_LIMITS if isinstance(limit, ReadAllAvailable) else Limits(self.query.max_bytes, self.query.max_files)
+        )
+        return self._tail.next(Offset.from_json(start), limits).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End with what the log holds when the first micro-batch is planned."""
+        self._tail.stop_growing()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[SpanPartition]:
+        """One for each part of a file."""
+        return [SpanPartition(span) for span in between(Offset.from_json(start), Offset.from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The wanted entries of a part of a file, wherever the file is now."""
+        if not isinstance(partition, SpanPartition):
+            return  # Spark adds one partition of its own when `partitions` is empty
+        span = partition.span
+        name = parse_wal_name(span.file)
+        if name is None:
+            raise WalferryError(f"hbase_wal: {span.file} is not the name of a WAL of user tables")
+        files, root = self._open()
+        file = WalFile(span.file, *name, f"{root}/WALs/{name.server}/{span.file}", Place.LIVE, 0)
+        stop = None if span.sealed else span.stop
+        wal = open_wal(files, root, file, Until.SEALED, start=span.start, stop=stop, batch_bytes=BATCH_BYTES)
+        try:
+            for batch in wal:
+                records = self.query.to_arrow(batch, span.file)
+                if records is not None:
+                    yield records
+        except GapError:
+            raise missing(span.file, span.start) from None

@@ -1,0 +1,256 @@
+"""The log of a running HBase, followed: lists it, finds out how far its files can be read now. See `wal.tail`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import numpy as np
+
+from walferry.errors import DamagedInputError, GapError, TransientError, UsageError
+from walferry.storage import FileSystem
+from walferry.wal import open as opening
+from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_live
+from walferry.wal.open import Until, Wal, open_wal
+from walferry.wal.tail import Limits, Listing, Offset, Reach, Reached, advance, begin_at_end, certain, is_news
+
+BATCH_BYTES = 4 << 20
+LEAST_BATCH_BYTES = 1 << 16
+POLL_SECONDS = 1.0
+"""between two listings, when the first one showed nothing new"""
+PATIENCE_SECONDS = 60.0
+"""for which one file may not be readable, before that fails the stream"""
+NO_LIMITS = Limits()
+
+_log = logging.getLogger(__name__)
+
+
+class LiveTail:
+    """Follows the log below HBase's root folder; one per stream, on its driver.
+
+    What it remembers only saves requests, or makes turns fair: another one goes on from the same `Offset`.
+    """
+
+    def __init__(self, files: FileSystem, root: str) -> None:
+        """Raises UsageError when `root` has no folder WALs."""
+        self._files = files
+        self._root = root
+        self._known: dict[str, int] = {}
+        self._served: dict[str, int] = {}
+        self._reach = FileReach(files, root)
+        self._until_now = False
+        self._frozen: tuple[Listing, Reach] | None = None
+        self._idle_since: float | None = None
+        if files.status(f"{root}/WALs") is None:
+            raise UsageError(
+                f"hbase_wal: there is no folder {root}/WALs; the path of a stream is HBase's root folder (or its "
+                "hbase.wal.dir), which has the folders WALs and oldWALs",
+                path=root,
+            )
+
+    def at_end(self) -> Offset:
+        """Where a stream begins that wants only what is written from now on."""
+        return begin_at_end(self._list(Offset()), self._reach, self._reach.is_sealed)
+
+    def stop_growing(self) -> None:
+        """Take what there is when `next` is called for the first time, and nothing newer."""
+        self._until_now = True
+
+    def next(self, start: Offset, limits: Limits = NO_LIMITS) -> Offset:
+        """Where the batch after `start` ends; `start` itself when there is none.
+
+        Raises GapError for a file that was deleted before it was read, DamagedInputError for one that is damaged right
+        at the position, and the other errors of `Wal`.
+        """
+        if self._until_now and self._frozen is None:
+            self._frozen = self._freeze(start)
+        if self._frozen is not None:
+            listing, reach = self._frozen
+        else:
+            if self._idle_since is not None:
+                time.sleep(max(0.0, self._idle_since + POLL_SECONDS - time.monotonic()))
+            listing, reach = self._list(start), self._reach
+        end = advance(start, listing, reach, limits, self._served)
+        self._served |= {span.file.rpartition(".")[0]: end.batch for span in end.spans}
+        if is_news(start, end):
+            self._idle_since = None
+            return end
+        self._idle_since = time.monotonic()
+        return start
+
+    def _list(self, start: Offset) -> Listing:
+        """A listing that is complete below what was known before it began."""
+        for group, position in start.groups.items():
+            self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
+        for _ in range(2):
+            live, archived = list_live(self._files, self._root), list_archive(self._files, self._root)
+            listing = certain(live, archived, self._known)
+            for file in (*live, *archived):
+                self._known[file.group] = max(self._known.get(file.group, -1), file.number)
+            if not listing.unsure:
+                break
+        self._reach.forget_all_but({file.name for files in listing.groups.values() for file in files})
+        return listing
+
+    def _freeze(self, start: Offset) -> tuple[Listing, Reach]:
+        """The listing, and how far each file can be read.
+
+        A file that has a newer one beside it is closed within moments: waits for that, as readers of sealed files do.
+        """
+        deadline = time.monotonic() + opening.CLOSE_SECONDS + POLL_SECONDS
+        while True:
+            listing = self._list(start)
+            seen = _Remembering(self._reach)
+            end = advance(start, listing, seen, NO_LIMITS)
+            closing = (
+                file
+                for group, position in end.groups.items()
+                if position.ahead and not position.read
+                for file in listing.groups[group]
+                if file.number == position.number and file.place is Place.LIVE
+            )
+            if next(closing, None) is None or time.monotonic() > deadline:
+                return listing, seen.at_most
+            time.sleep(0.5)
+
+
+class FileReach:
+    """How far files can be read now: `wal.tail.Reach`, by looking at them."""
+
+    def __init__(self, files: FileSystem, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._lengths: dict[str, int] = {}  # of live files that are sealed
+        self._standing: dict[str, tuple[int, float]] = {}  # live files: bytes that the NameNode lists too, since when
+        self._can_skip: dict[str, bool] = {}
+        self._failing: dict[str, float] = {}  # since when a file could not be read
+
+    def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
+        """See `wal.tail.Reach`."""
+        length = self._sealed_length(file)
+        if length is None:
+            return self._look(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=False)
+        # Until an archived file is closed, which some versions do late, less than its whole length is listed.
+        stop = length if length == offset > 0 else max(length, offset + 1)
+        if most is None or stop - offset <= most:
+            return Reached(stop, True)
+        return self._look(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=True)
+
+    def is_sealed(self, file: WalFile) -> bool:
+        """Whether nobody writes to it any more, by the first two rules of `wal.files`."""
+        return self._sealed_length(file) is not None
+
+    def forget_all_but(self, names: set[str]) -> None:
+        """Keep what is known of these files only."""
+        known: tuple[dict[str, Any], ...] = (self._lengths, self._standing, self._can_skip, self._failing)
+        for of_files in known:
+            for name in of_files.keys() - names:
+                del of_files[name]
+
+    def _sealed_length(self, file: WalFile) -> int | None:
+        if file.place is Place.ARCHIVED:
+            return file.length
+        if file.name not in self._lengths and file.place is Place.LIVE and file.length:
+            now = if_sealed(self._files, self._root, file)
+            if now is not None:
+                self._lengths[file.name] = now.length
+        return self._lengths.get(file.name)
+
+    def _look(
+        self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool, sealed: bool
+    ) -> Reached:
+        try:
+            if self._skips(file):
+                found = self._look_at_entries(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=sealed)
+            else:
+                found = self._look_at_bytes(file, offset, most, newer=newer)
+            self._failing.pop(file.name, None)
+            return found
+        except (FileNotFoundError, GapError):
+            return Reached(offset, False)  # it moved, or was deleted: the next listing tells
+        except TransientError as error:
+            # HDFS may be recovering the lease of a dead server; nothing is lost by looking again.
+            if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
+                raise
+            _log.warning("WAL file %s cannot be read now: %s", file.name, error)
+            return Reached(offset, False)
+
+    def _skips(self, file: WalFile) -> bool:
+        """Whether reading can begin at any entry of the file, so that places must be those where entries end."""
+        if file.name not in self._can_skip:
+            header = self._open(file, 0).header()
+            if header is None:
+                return True  # nothing can be read yet
+            self._can_skip[file.name] = not header.compressed or header.encryption_key is not None
+        return self._can_skip[file.name]
+
+    def _look_at_bytes(self, file: WalFile, offset: int, most: int | None, *, newer: bool) -> Reached:
+        """A file with dictionaries: any place will do, since it is read from its beginning anyway."""
+        path = self._open(file, offset).locate().path
+        seen = sum(len(chunk) for chunk in self._files.read(path, offset, most))
+        return Reached(offset + seen, self._stands(file, offset + seen, newer=newer))
+
+    def _look_at_entries(
+        self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool, sealed: bool
+    ) -> Reached:
+        wal = self._open(file, offset, BATCH_BYTES if most is None else min(BATCH_BYTES, max(LEAST_BATCH_BYTES, most)))
+        reached = offset
+        try:
+            for batch in wal:
+                ends = batch.offset_end
+                fit = len(ends) if most is None else int(np.searchsorted(ends, offset + most, side="right"))
+                if fit < len(ends):
+                    fit = max(fit, int(whole_entry and reached == offset))
+                    return Reached(int(ends[fit - 1]) if fit else reached, False)
+                reached = int(ends[-1])
+        except DamagedInputError:
+            if reached == offset:
+                raise
+            return Reached(reached, False)
+        if sealed or wal.unfinished is None or self._stands(file, wal.length, newer=newer):
+            # What follows the last entry (the trailer, or part of an entry) counts as read too, where there is room.
+            length = max(wal.length, reached)
+            if most is None or length - offset <= most or (whole_entry and reached == offset):
+                return Reached(length, True)
+        return Reached(reached, False)
+
+    def _stands(self, file: WalFile, length: int, *, newer: bool) -> bool:
+        """Whether a file is sealed by the third rule of `wal.files`: its writer broke, and went on in the next file."""
+        if not newer or file.place is not Place.LIVE or not 0 < file.length == length:
+            self._standing.pop(file.name, None)
+            return False
+        known, since = self._standing.get(file.name, (-1, 0.0))
+        if known != length:
+            self._standing[file.name] = (length, time.monotonic())
+            return False
+        if time.monotonic() - since < opening.CLOSE_SECONDS:
+            return False
+        self._lengths[file.name] = length
+        return True
+
+    def _open(self, file: WalFile, start: int, batch_bytes: int = BATCH_BYTES) -> Wal:
+        return open_wal(self._files, self._root, file, Until.NOW, start=start, batch_bytes=batch_bytes)
+
+
+class _Remembering:
+    """Remembers how far each file could be read, and from then on lets it be read no further."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._seen: dict[str, Reached] = {}
+
+    def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
+        found = self._reach(file, offset, most, whole_entry=whole_entry, newer=newer)
+        self._seen[file.name] = found
+        return found
+
+    def at_most(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
+        """As far as was seen."""
+        seen = self._seen.get(file.name)
+        if seen is None:
+            return Reached(offset, False)
+        if most is None or seen.stop - offset <= most:
+            return Reached(max(seen.stop, offset), seen.sealed)
+        found = self._reach(file, offset, most, whole_entry=whole_entry, newer=newer)
+        return found if found.stop < seen.stop else seen

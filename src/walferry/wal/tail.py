@@ -1,0 +1,272 @@
+"""How a reader follows the log that HBase is writing: positions, and what to read next. Pure; `wal.live_tail` does I/O.
+
+Within a WAL group files are read in the order of their numbers. The position goes on to the next file only when the one
+before it is sealed (`wal.files`) and read to its end: HBase creates the next file first and switches to it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+from walferry.errors import GapError, WalferryError
+from walferry.wal.files import Place, WalFile, with_archived
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far one WAL group has been given out."""
+
+    number: int
+    """of the file that is being read"""
+    offset: int = 0
+    """a place in that file, in bytes: the entries that end at or before it have been given out"""
+    read: bool = False
+    """the file is sealed, and all of its entries have been given out"""
+    over: bool = False
+    """the group has no later file, and gets none: its server has ended"""
+    ahead: tuple[int, ...] = ()
+    """the numbers of later files of the group that have been seen"""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The entries of one file that end past `start` and at or before `stop` (bytes)."""
+
+    file: str
+    start: int
+    stop: int
+    sealed: bool
+    """to the true end of a sealed file; `stop` is then what its length seemed to be"""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A position vector: of each WAL group, how far it has been given out; and the spans of the batch that ends there.
+
+    The spans are what makes a batch repeatable: which files lie between two positions could no longer be told from a
+    listing once one of them has been deleted.
+    """
+
+    batch: int = 0
+    """the number of the batch; 0: where the stream begins"""
+    groups: Mapping[str, Position] = field(default_factory=dict)
+    spans: tuple[Span, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values; equal offsets are equal texts."""
+        return {
+            "batch": self.batch,
+            "groups": {
+                group: {
+                    "number": position.number,
+                    "offset": position.offset,
+                    "read": position.read,
+                    "over": position.over,
+                    "ahead": " ".join(map(str, position.ahead)),
+                }
+                for group, position in sorted(self.groups.items())
+            },
+            "spans": {
+                span.file: {"start": span.start, "stop": span.stop, "sealed": span.sealed} for span in self.spans
+            },
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+        """What `as_json` returned. Raises WalferryError for something else."""
+        try:
+            groups = {
+                group: Position(**{**known, "ahead": tuple(map(int, known["ahead"].split()))})
+                for group, known in value["groups"].items()
+            }
+            spans = tuple(Span(name, **known) for name, known in value["spans"].items())
+            return cls(int(value["batch"]), groups, spans)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise WalferryError(f"hbase_wal did not write the offset {dict(value)!r}: {error!r}") from None
+
+
+def between(start: Offset, end: Offset) -> tuple[Span, ...]:
+    """What the batch from `start` to `end` reads. Raises WalferryError when they are not those of one batch."""
+    if start.batch == end.batch:
+        return ()
+    if end.batch != start.batch + 1:
+        raise WalferryError(
+            f"hbase_wal gives out one batch at a time, but was asked for those from {start.batch} to {end.batch}"
+        )
+    return end.spans
+
+
+# ------------------------------------------------------------------ what there is
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The log's files by WAL group, in order: those below which no other can exist that was not seen."""
+
+    groups: Mapping[str, tuple[WalFile, ...]]
+    over: frozenset[str]
+    """groups whose last file had been archived before the live ones were listed, so that none follows it"""
+    unsure: bool
+    """other files were seen, which the next listing will have"""
+
+
+def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> Listing:
+    """What a listing proves: live files, listed before the archived ones; `known`: highest numbers seen before.
+
+    A file that is created after its folder is listed is missing, while a later one may be seen if HBase archives it at
+    once. So only files up to the highest number that was known, or is live, count.
+    """
+    is_live = {file.name for file in live}
+    newest = dict(known)
+    for file in live:
+        newest[file.group] = max(newest.get(file.group, file.number), file.number)
+    found = with_archived(live, archived)
+    sure = [file for file in found if file.number <= newest.get(file.group, -1)]
+    groups = {group: tuple(files) for group, files in groupby(sure, key=lambda file: file.group)}
+    unsure = {file.group for file in found if file.number > newest.get(file.group, -1)}
+    over = {
+        group
+        for group, files in groups.items()
+        # HBase creates a file's successor before it closes the file.
+        if files[-1].place is Place.ARCHIVED and files[-1].name not in is_live
+    }
+    return Listing(groups, frozenset(over - unsure), bool(unsure))
+
+
+# ------------------------------------------------------------------ what to read next
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one batch; None: no limit."""
+
+    bytes: int | None = None
+    files: int | None = None
+
+
+class Reached(NamedTuple):
+    """How far a file can be read: the place, and whether that is the end of a sealed file."""
+
+    stop: int
+    sealed: bool
+
+
+class Reach(Protocol):
+    """Finds out how far a file can be read from a place on."""
+
+    def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
+        """The place after at most `most` bytes; with `whole_entry` after one entry, if that is longer.
+
+        `newer`: a later file of the group has been seen.
+        """
+        ...
+
+
+def advance(
+    start: Offset, listing: Listing, reach: Reach, limits: Limits, served: Mapping[str, int] | None = None
+) -> Offset:
+    """The end of the batch after `start`: equal to it but for its number and spans if nothing is new.
+
+    Groups take turns: those come first whose number in `served`, of the last batch that read them, is lowest. Raises
+    GapError for a file that was seen and no longer exists, unless it has been read.
+    """
+    groups = _known_groups(start, listing)
+    budget = _Budget(limits)
+    last = served or {}
+    for group in sorted(groups, key=lambda name: (last.get(name, 0), groups[name].number, name)):
+        groups[group] = _walk(groups[group], listing, group, reach, budget)
+    return Offset(start.batch + 1, groups, tuple(budget.spans))
+
+
+def is_news(start: Offset, end: Offset) -> bool:
+    """Whether a batch from `start` to `end` is worth recording. The first one always is: it fixes where it began."""
+    return start.batch == 0 or bool(end.spans) or end.groups != start.groups
+
+
+def _known_groups(start: Offset, listing: Listing) -> dict[str, Position]:
+    groups = {}
+    for group in sorted(start.groups.keys() | listing.groups.keys()):
+        numbers = [file.number for file in listing.groups.get(group, ())]
+        position = start.groups.get(group) or Position(numbers[0])
+        if position.over and not numbers:
+            continue  # everything was read, and HBase has deleted it
+        for number in (() if position.over else (position.number,)) + position.ahead:
+            if number not in numbers:
+                raise missing(f"{group}.{number}", position.offset if number == position.number else 0)
+        groups[group] = replace(position, ahead=tuple(number for number in numbers if number > position.number))
+    return groups
+
+
+def _walk(position: Position, listing: Listing, group: str, reach: Reach, budget: _Budget) -> Position:
+    """One group's position after what the budget allows."""
+    files = {file.number: file for file in listing.groups.get(group, ())}
+    while True:
+        if position.read:
+            if not position.ahead:
+                return replace(position, over=position.over or group in listing.over)
+            position = Position(position.ahead[0], ahead=position.ahead[1:])
+        if budget.spent:
+            return position
+        found = reach(
+            files[position.number],
+            position.offset,
+            budget.left,
+            whole_entry=not budget.spans,
+            newer=bool(position.ahead),
+        )
+        stop = max(found.stop, position.offset)  # another replica may show less than the one before
+        if stop > position.offset:
+            budget.take(Span(f"{group}.{position.number}", position.offset, stop, found.sealed))
+        position = replace(position, offset=stop, read=found.sealed)
+        if not found.sealed:
+            return position
+
+
+class _Budget:
+    """What is left of the limits of a batch, and what was taken."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._files = limits.files
+        self.left = limits.bytes
+        self.spans: list[Span] = []
+
+    @property
+    def spent(self) -> bool:
+        return (self.left is not None and self.left <= 0) or len(self.spans) == self._files
+
+    def take(self, span: Span) -> None:
+        self.spans.append(span)
+        if self.left is not None:
+            self.left -= span.stop - span.start
+
+
+def missing(name: str, offset: int) -> GapError:
+    """A file no longer exists that has not been read to its end."""
+    return GapError(
+        f"WAL file {name} is missing from WALs, -splitting and oldWALs, and was not read past byte {offset}: HBase has "
+        "deleted it. Put it into oldWALs if you have it, and start the query again. If it is lost, a query with a new "
+        "checkpoint reads what is left",
+        file=name,
+        start=offset,
+        end=None,
+    )
+
+
+def begin_at_end(listing: Listing, reach: Reach, is_sealed: Callable[[WalFile], bool]) -> Offset:
+    """Where a stream begins that wants only what is written from now on; a group's last few files may be read anew."""
+    groups = {}
+    for group, files in listing.groups.items():
+        first = len(files) - 1
+        if group in listing.over:
+            groups[group] = Position(files[-1].number, files[-1].length, read=True, over=True)
+            continue
+        # Files that are not sealed may still be written to, although there is a newer one.
+        while first and not is_sealed(files[first - 1]):
+            first -= 1
+        found = reach(files[first], 0, None, whole_entry=True, newer=first < len(files) - 1)
+        ahead = tuple(file.number for file in files[first + 1 :])
+        groups[group] = Position(files[first].number, found.stop, read=found.sealed, ahead=ahead)
+    return Offset(0, groups)
