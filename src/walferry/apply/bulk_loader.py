@@ -105,13 +105,22 @@ class Loader:
         """
         return self._stage(self._client.regions(self._target), family, clusters, format, cells)
 
+    def await_closed(self) -> None:
+        """Wait until all files are closed. Raises the error of the first that cannot be, once none is written to."""
+        closing, self._closing = self._closing, []
+        failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
+        for path, error in failed:
+            if isinstance(error, FileNotFoundError):
+                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
+            raise error
+
     def load(self, staged: Sequence[Staged]) -> None:
         """Have the regions take all files, wherever they are by now; returns once they have.
 
         Raises TransientError when attempts run out, or when it stays unknown whether files were loaded, and RemoteError
         for what no attempt can change. None of the files can be loaded any more then.
         """
-        self._close()
+        self.await_closed()
         left = list(staged)
         for attempt in range(1, self.route.limits.attempts + 1):
             left = self._load_once(left)
@@ -231,7 +240,7 @@ class Loader:
 
         cells = (as_run(batch.cells) for batch in HFile(read_at, status.length, file.path).batches())
         parts = self._stage(regions, file.family, file.clusters, file.format, cells)
-        self._close()
+        self.await_closed()
         if sum(part.cells for part in parts) != file.cells:
             raise WalferryError(f"{file.path} has {file.cells} cells, its parts have others; please report this")
         self._files.delete(file.path)
@@ -248,7 +257,7 @@ class Loader:
                 chunks = hfile_chunks(mine, format, now_ms(), written)
                 self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
                 if self._closing[-1][1].done():
-                    self._close()  # it failed, or was fast
+                    self.await_closed()  # it failed, or was fast
                 staged.append(
                     Staged(
                         region.encoded, family, clusters, format, path, written.first_row, written.last_row,
@@ -257,18 +266,9 @@ class Loader:
                 )  # fmt: skip
         except BaseException:
             with suppress(Exception):
-                self._close()
+                self.await_closed()
             raise
         return staged
-
-    def _close(self) -> None:
-        """Wait until all files are closed. Raises the error of the first that cannot be, once none is written to."""
-        closing, self._closing = self._closing, []
-        failed = [(path, error) for path, file in closing if (error := file.exception()) is not None]
-        for path, error in failed:
-            if isinstance(error, FileNotFoundError):
-                raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
-            raise error
 
     def _path(self) -> str:
         self._count += 1

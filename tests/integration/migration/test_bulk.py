@@ -119,6 +119,7 @@ def test_hbase_shows_what_was_loaded_as_if_it_had_written_it(
     written_by_hbase(at_source, there.table, made)
     loader = there.loader()
     staged = loader.stage(b"f", b"", FORMATS[format], in_order(made))
+    loader.await_closed()
     assert len(staged) == 3, "a file for each region"
     for file in staged:
         printed = tools.run(target, PRINTER, ["-v", "-k", "-m", "-f", file.path])
@@ -192,7 +193,9 @@ def test_edits_that_came_from_the_target_are_loaded_without_its_name(at_target: 
 
 
 def test_another_user_may_move_what_is_staged_but_not_look_for_it(there: Target) -> None:
-    (file,) = there.loader().stage(b"f", b"", StoreFormat(), in_order(edits(1)))
+    loader = there.loader()
+    (file,) = loader.stage(b"f", b"", StoreFormat(), in_order(edits(1)))
+    loader.await_closed()
     stranger = WebHdfs(there.files.url, "mallory")
     with pytest.raises(PermissionDeniedError):
         stranger.list(there.folder)
@@ -200,6 +203,8 @@ def test_another_user_may_move_what_is_staged_but_not_look_for_it(there: Target)
 
 
 def test_a_new_attempt_removes_what_the_one_before_it_left(there: Target) -> None:
-    left: list[Staged] = there.loader().stage(b"f", b"", StoreFormat(), in_order(edits(10)))
+    before = there.loader()
+    left: list[Staged] = before.stage(b"f", b"", StoreFormat(), in_order(edits(10)))
+    before.await_closed()
     there.loader()
     assert all(there.files.status(file.path) is None for file in left)
