@@ -194,6 +194,10 @@ def test_a_quarantined_item_is_shown_as_text_whatever_it_says(page: Page, enviro
     expect(page.locator("#cause")).to_contain_text("1 item waits in quarantine")
     expect(page.locator("#next")).to_contain_text("walferry quarantine list orders")
     expect(page.locator("#lanes-rows .block.held")).to_have_count(1)
+    expect(page.locator("#may-begin")).to_contain_text("Not now. Expected length of the write stop: ")
+    expect(page.locator("#cutover-rows tr[data-key=quarantine]")).to_contain_text(EVIL)
+    expect(page.locator("#cutover-rows tr[data-key=quarantine] .badge")).to_have_text("✗ no")
+    expect(page.locator("#cutover-rows tr[data-key=pause] .badge")).to_have_text("✓ yes")
     assert page.locator("main d").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     picture(page, "run")
@@ -204,6 +208,7 @@ def test_a_finished_run_shows_every_region_and_its_whole_chain(page: Page, envir
     expect(page.locator("#comparison-rows tr")).to_have_count(8)
     expect(page.locator("#comparison-rows tr").first).to_contain_text("differs")
     expect(page.locator("#differences-rows")).to_contain_text(r"04\x00\xFE")
+    expect(page.locator("#cutover")).to_be_hidden()
     expect(page.locator("#lanes-rows .block.verified")).to_have_count(2)
     page.get_by_role("button", name="Check the chain").click()
     expect(page.locator("#checked")).to_contain_text("intact")

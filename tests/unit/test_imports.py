@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
-    "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "process", "pipeline"},
+    "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "checks", "process", "pipeline"},
     # ledger: the board
     "airflow": {
         "__init__",
@@ -80,7 +80,7 @@ WHAT = {
     "apply": "from entries to the target: route, by group, by row, in bulk, writers, what became of each file",
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
-    "migration": "a migration's own phases: plan, copy, compare, cut over; its report",
+    "migration": "a migration's own phases: plan, copy, compare, cut over; its readiness and its report",
     "checks": "the gates: over the ledger, and Great Expectations suites over small frames",
     "process": "start and end of every process: logs, ledger, exit code",
     "pipeline": "each phase bound to its function; the order of a migration for a shell",

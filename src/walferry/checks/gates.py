@@ -19,15 +19,15 @@ from walferry.migration.copy import check_rows
 from walferry.migration.cutover import require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.history import load_rows
+from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
 from walferry.migration.schema import family_differences
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
-from walferry.run.dirty_rows import note_dirty_rows
-from walferry.run.lag import caught_up, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
+from walferry.run.shut_gate import note_shut_gate
 from walferry.run.state import accept_command
 
 if TYPE_CHECKING:
@@ -38,18 +38,38 @@ if TYPE_CHECKING:
 
 
 def before_cutover(run: Run) -> None:
-    """Raise GateShutError with every reason against a cutover: quarantine, missing tables, schemas, dirty rows, pause,
-    lag."""
-    reasons = _faults(run)
+    """Raise GateShutError with every reason against a cutover: lag, comparison, quarantine, schemas, dirty rows…"""
+    answers = _answers(run)
+    _require_open([reason for answer in answers for reason in answer.reasons])
+
+
+def cutover_readiness(run: Run) -> Readiness:
+    """Whether a cutover may begin, as the gate sees it now."""
+    return readiness(run.ledger, _answers(run))
+
+
+def _answers(run: Run) -> list[Answer]:
+    """All answers but those about phases. What the state of a run does not tell by itself is noted for it."""
+    of_clusters = _of_clusters(run)
+    note_of_clusters(run.ledger, of_clusters)
+    answers = [*before_approval(run.ledger), *of_clusters]
+    untold = [answer for answer in answers if answer.question in ("comparison", "schema", "rows")]
+    note_shut_gate(run.ledger, [reason for answer in untold for reason in answer.reasons])
+    return answers
+
+
+def _of_clusters(run: Run) -> list[Answer]:
+    schema = _schema_faults(run)
     verify = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
-    found = [rows.describe() for rows in dirty.marks_of(run)]
-    note_dirty_rows(run.ledger, found)
-    reasons += [f"{rows}; {verify}" for rows in found]
-    if run.ledger.record.paused:
-        reasons.append(f"the run is paused: `walferry resume {run.record.name}`")
-    if not caught_up(run.ledger):
-        reasons.append(f"the lag is above {max_lag(run.ledger)} s")
-    _require_open(reasons)
+    rows = [rows.describe() for rows in dirty.marks_of(run)]
+    return [
+        Answer("schema", "families differ" if schema else "the families of both sides agree", tuple(schema)),
+        Answer(
+            "rows",
+            "rows may hold old edits" if rows else "no row may hold old edits of a suspended process",
+            tuple(f"{row}; {verify}" for row in rows),
+        ),
+    ]
 
 
 def after_drain(run: Run) -> None:
@@ -64,19 +84,11 @@ def _require_open(reasons: Sequence[str]) -> None:
 
 
 def _faults(run: Run) -> list[str]:
-    reasons = []
-    held = run.ledger.quarantine.items("held")
-    if held:
-        listed = f"walferry quarantine list {run.run_id}"
-        reasons.append(f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})")
-    waiting = {hold.table for hold in run.ledger.quarantine.holds()}
-    if waiting and not held:
-        reasons.append(f"edits of {', '.join(sorted(waiting))} held for a released quarantine item are not applied yet")
-    reasons += faults(run.ledger)
-    reasons += [f"table {table} no longer exists at the source" for table in missing_tables(run)]
-    if not reasons:
-        reasons += schema_differences(run)
-    return reasons
+    return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run)]
+
+
+def _schema_faults(run: Run) -> list[str]:
+    return [f"table {table} no longer exists at the source" for table in missing_tables(run)] or schema_differences(run)
 
 
 def schema_differences(run: Run) -> list[str]:

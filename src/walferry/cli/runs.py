@@ -127,6 +127,36 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"{'' if row['accepted_by'] else 'WARNING: '}{row['text']}")
 
 
+def ready(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
+    """Say whether a cutover may begin: yes or no to each question, with the reason and what to do; exit 1 for a no.
+
+    Looks at the ledger and at both clusters, and changes nothing but what the board shows of it.
+    """
+    from walferry.checks.gates import cutover_readiness
+    from walferry.run.run import Run
+
+    with existing(ledger) as book:
+        record = book.find(name)
+        if record.kind != "migration":
+            raise UsageError(f"run {record.run_id} is of kind {record.kind}: it has no cutover", run=record.run_id)
+        if record.state != "running":
+            raise UsageError(f"run {record.run_id} has ended as {record.state}", run=record.run_id)
+        with Run(book, record.run_id) as run:
+            found = cutover_readiness(run)
+    if as_json:
+        print_json({"run": record.run_id, **found.facts()})
+    else:
+        print(f"{record.run_id}: a cutover may {'' if found.may_begin else 'not '}begin")
+        for answer in found.answers:
+            if answer.is_yes:
+                print(f"yes  {answer.question:<11} {answer.text}")
+            for reason in answer.reasons:
+                print(f"no   {answer.question:<11} {reason}")
+        print(f"expected length of the write stop: {found.write_stop.describe()}")
+    if not found.may_begin:
+        raise typer.Exit(1)
+
+
 def pause(
     name: RunName,
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")] = "",

@@ -212,6 +212,12 @@ class Spec(BaseModel):
         title="Largest lag, in seconds",
         description="Cutover is offered at or below it; a longer lag raises an alert.",
     )
+    max_comparison_age: int | None = Field(
+        default=None,
+        ge=1,
+        title="Oldest comparison, in seconds",
+        description="Cutover is offered only if each table was compared no longer ago; null: without that, too.",
+    )
     source_requests: SourceRequests = Field(
         default=SourceRequests(),
         title="Requests to the source",

@@ -13,12 +13,12 @@ from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
-from walferry.run.dirty_rows import dirty_rows_noted
 from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import CAUSES, undecided, way_on
 from walferry.run.phases import Phase, Waits, phases_of, steps
+from walferry.run.shut_gate import shut_gate_noted
 from walferry.run.waits import waits_for
 from walferry.run.write_stop import write_stop_of
 
@@ -371,11 +371,9 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
                 "working", "the source tables are being set READONLY; replay goes on", question or replay, run
             )
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
-    if dirty := dirty_rows_noted(ledger):
-        step = (
-            "`walferry verify NAME` opens the gate if both sides are equal; `walferry report NAME` shows what differs"
-        )
-        return _state("gate shut", f"{dirty}; replay goes on", replay, run, step)
+    if shut := shut_gate_noted(ledger):
+        step = "do what the cause says; `walferry ready NAME` shows every reason"
+        return _state("gate shut", f"{shut}; replay goes on", replay, run, step)
     near = caught_up(ledger)
     if (question and question.phase == "approve") or near:
         if not near:

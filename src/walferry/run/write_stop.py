@@ -1,11 +1,14 @@
-"""The write stop: how long clients could not write."""
+"""The write stop: how long clients could not write, and how long they will not be able to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 
 from walferry import clock
-from walferry.ledger import RunLedger
+from walferry.ledger import PhaseRecord, RunLedger, source_tables
 from walferry.run.facts import write_stop_facts
 
 
@@ -37,3 +40,69 @@ def write_stop_of(ledger: RunLedger) -> WriteStop | None:
         return None
     checked = [p.finished_ms for p in ledger.phases.all() if p.phase == "check_drain" and p.state == "done"]
     return WriteStop(facts.at_ms, ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)
+
+
+@dataclass(frozen=True)
+class ExpectedStop:
+    """How long the write stop will take, by what its steps have taken in this run; None while that is unknown."""
+
+    seconds: float | None
+    least: float | None
+    most: float | None
+    unknown: str
+    """why there is no number"""
+
+    def describe(self) -> str:
+        """As a clause."""
+        if self.seconds is None:
+            return f"unknown: {self.unknown}"
+        return f"about {self.seconds:.0f} s ({self.least:.0f} to {self.most:.0f} s), as its steps took in this run"
+
+
+_ROUNDS = 10
+_STEPS = 3
+"""of the write stop besides the comparisons: end_fence, drain, check_drain"""
+
+
+def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
+    """The sum of what took its place so far: the start fence, rounds, comparisons, the gate after the copy, and the
+    time between two phases. Tables are compared one after the other, or, at least, all at once."""
+    phases = [phase for phase in ledger.phases.all() if phase.state == "done" and phase.finished_ms is not None]
+    fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
+    rounds = [(made.finished_ms - made.started_ms) / 1000 for made in ledger.rounds.latest(_ROUNDS)]
+    compared = {made.table: (made.ended_ms - made.began_ms) / 1000 for made in ledger.comparisons.tables()}
+    tables = source_tables(ledger.record.spec)
+    for known, what in ((fences and gates, "the copy is not checked yet"), (rounds, "no round has ended yet")):
+        if not known:
+            return ExpectedStop(None, None, None, what)
+    if missing := [table for table in tables if table not in compared]:
+        verify = f"`walferry verify {ledger.record.name}` measures it"
+        return ExpectedStop(None, None, None, f"{missing[0]} has not been compared in this run; {verify}")
+    between = _between(phases) or [0.0]
+    each = [compared[table] for table in tables]
+    steps = _STEPS + len(tables)
+    fixed = fences[-1] + gates[-1]
+    return ExpectedStop(
+        round(fixed + median(rounds) + sum(each) + steps * median(between), 1),
+        round(fixed + min(rounds) + max(each) + _STEPS * min(between), 1),
+        round(fixed + max(rounds) + sum(each) + steps * max(between), 1),
+        "",
+    )
+
+
+def _seconds(phases: Sequence[PhaseRecord], name: str) -> list[float]:
+    return [
+        (phase.finished_ms - phase.started_ms) / 1000 for phase in phases if phase.phase == name and phase.finished_ms
+    ]
+
+
+def _between(phases: Sequence[PhaseRecord]) -> list[float]:
+    """From the end of a phase to the beginning of the next one, seconds, up to the check of the copy."""
+    alone = sorted(
+        (p for p in phases if p.phase not in ("replay", "approve", "write_stop")), key=lambda p: p.started_ms
+    )
+    return [
+        (later.started_ms - earlier.finished_ms) / 1000
+        for earlier, later in pairwise(alone)
+        if earlier.finished_ms is not None and later.started_ms >= earlier.finished_ms
+    ]

@@ -39,6 +39,16 @@ def status(folder: Path, name: str) -> dict[str, Any]:
     return facts
 
 
+def answers(folder: Path, name: str) -> set[str]:
+    """The questions to which `ready --json` answers no."""
+    answer = walferry(folder, "ready", name, "--json")
+    facts = json.loads(answer.stdout)
+    noes = {one["question"] for one in facts["answers"] if one["answer"] == "no"}
+    assert (answer.returncode, facts["may_begin"]) == ((1, False) if noes else (0, True))
+    assert {one["answer"] for one in facts["answers"]} <= {"yes", "no"}, "the clusters were looked at"
+    return noes
+
+
 @contextmanager
 def writing(source: Cluster, table: str) -> Iterator[list[str]]:
     """Puts rows one after the other until it is stopped or refused; the list gets the refusal."""
@@ -127,6 +137,7 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
                 assert not here.describe(table).read_only
                 time.sleep(3)
                 assert phase_of(tmp_path, name) == "replay"
+                assert answers(tmp_path, name) == {"pause", "lag"}, "nothing has been applied yet"
                 resumed = walferry(tmp_path, "resume", name, "--yes")
                 assert resumed.stdout == f"{name}-1 continues in the process that runs it\n", resumed.stderr
                 kill(process)  # it holds the lease, whose successor has to wait
@@ -147,6 +158,8 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
         there.put(table, [Cell(b"zz", b"f", b"q", b"written after the move")])
         assert left_behind(here, f"{name}-1") == left_behind(there, f"{name}-1") == []
         assert not here.zk.exists("/walferry")
+        ended = walferry(tmp_path, "ready", name)
+        assert (ended.returncode, ended.stderr) == (2, f"error: run {name}-1 has ended as done\n")
 
         printed = (tmp_path / "out").read_text()
         assert f"Run {name}-1: done" in printed

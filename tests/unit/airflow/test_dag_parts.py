@@ -26,8 +26,8 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
     ("form", "without"),
     [
         (migrate.PARAMS, {"window"}),
-        (drain.PARAMS, {"window", "protect", "write_stop"}),
-        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag"}),
+        (drain.PARAMS, {"window", "protect", "write_stop", "max_comparison_age"}),
+        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag", "max_comparison_age"}),
     ],
 )
 def test_each_key_of_the_spec_has_its_field_with_the_models_words(form: dict[str, Param], without: set[str]) -> None:
@@ -60,6 +60,7 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
         ("stage", None, 5),
         ("write_stop", "readonly", "never"),
         ("max_lag", 1, 0),
+        ("max_comparison_age", 600, 0),
         ("source_requests", {"namenode": 10.5, "zookeeper": None}, {"namenode": 9}),
         ("source_requests", {}, {"datanode": 5}),
     ],

@@ -20,7 +20,7 @@ from walferry.checks.validation import GateResult, require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, UsageError, WalferryError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
 from walferry.ledger.rows import Purpose
-from walferry.migration import accept
+from walferry.migration import accept, readiness
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.run.heartbeat import beating
@@ -391,7 +391,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     run = drained_run
     for name in ("missing_tables", "schema_differences"):
         monkeypatch.setattr(gates, name, lambda run: [])
-    monkeypatch.setattr(gates, "caught_up", lambda ledger: True)
+    monkeypatch.setattr(readiness, "caught_up", lambda ledger: True)
     gates.before_cutover(run)
     run.ledger.phases.start("replay")
     spoil(zookeeper, "one")
@@ -405,8 +405,9 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
         state = state_of(run.ledger)
     assert (state.name, state.phase) == ("gate shut", "replay")
     assert "rows 'k' to 'm'" in state.cause
-    assert "and 1 more such marks; replay goes on" in state.cause
-    assert "`walferry verify move`" in state.next_step
+    assert "`walferry verify move` opens the gate if it finds both sides equal" in state.cause
+    assert state.cause.endswith("(and 1 more reason); replay goes on")
+    assert "`walferry ready move`" in state.next_step
     verify(run, seen, equal=False)
     with pytest.raises(GateShutError) as shut:
         gates.before_cutover(run)

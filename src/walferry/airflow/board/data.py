@@ -32,6 +32,7 @@ from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.accept import describe as describe_difference
 from walferry.migration.explain import WORST_FIRST
+from walferry.migration.readiness import readiness
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
@@ -134,6 +135,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "alarms": _alarms(
             head, lost, [i for i in items if i.state == "held"], facts, faults(ledger.of(run.run_id), head["cause"])
         ),
+        "readiness": _readiness(ledger, run),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
@@ -157,6 +159,14 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             "head": facts["audit_head"],
         },
     }  # fmt: skip
+
+
+def _readiness(ledger: Ledger, run: RunRecord) -> Facts | None:
+    """Whether a cutover may begin; None where there is none to come."""
+    approved = ledger.of(run.run_id).phases.facts("approve") is not None
+    if run.kind != "migration" or run.state != "running" or approved:
+        return None
+    return readiness(ledger.of(run.run_id)).facts()
 
 
 def check_audit(ledger: Ledger) -> Facts:

@@ -28,7 +28,9 @@ VARIABLE = "walferry_drain"
 DEADLINE = timedelta(minutes=15)
 
 DEFAULTS = {"name": "drain", "source": SOURCE, "max_lag": 300}
-PARAMS = spec_params(without={"protect", "write_stop", "window"}, else_variable=VARIABLE, defaults=DEFAULTS)
+PARAMS = spec_params(
+    without={"protect", "write_stop", "max_comparison_age", "window"}, else_variable=VARIABLE, defaults=DEFAULTS
+)
 
 
 def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:

@@ -28,7 +28,11 @@ CRON = os.environ.get("WALFERRY_REPLAY_CRON", "0 * * * *")
 VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
 PARAMS = (
-    spec_params(without={"protect", "write_stop", "max_lag", "window"}, else_variable=VARIABLE, defaults=DEFAULTS)
+    spec_params(
+        without={"protect", "write_stop", "max_lag", "max_comparison_age", "window"},
+        else_variable=VARIABLE,
+        defaults=DEFAULTS,
+    )
     | window_params()
 )  # fmt: skip
 

@@ -64,6 +64,19 @@ function alarms(list) {
   });
 }
 
+function cutover(found) {
+  show(byId("cutover"), found !== null);
+  show(byId("to-cutover"), found !== null);
+  if (found === null) return;
+  say(byId("may-begin"), `${found.may_begin ? "Yes" : "Not now"}. Expected length of the write stop: ${found.write_stop.text}.`);
+  const badge = { yes: "done", no: "failed", unknown: "not begun" };
+  fill(byId("cutover-rows"), found.answers, (a) => a.question, (a) => [
+    a.question,
+    { kind: "badge", state: badge[a.answer], text: a.answer },
+    { kind: "lines", class: "long", list: a.reasons.length ? a.reasons : [a.text] },
+  ]);
+}
+
 function phases(facts) {
   const began = facts.run.created_ms;
   const now = facts.run.ended_ms ?? facts.now_ms;
@@ -233,6 +246,7 @@ live(path, (facts) => {
   head(facts);
   alarms(facts.alarms);
   tiles(facts);
+  cutover(facts.readiness);
   phases(facts);
   tables(facts);
   lanes(facts.lanes);

@@ -1,0 +1,214 @@
+"""Whether a cutover may begin: an answer to each question, the same for the gate, `walferry ready` and the board.
+
+Most answers come from the ledger alone. What only the clusters know, the gate finds out and notes, for the board.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from walferry import clock
+from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.migration.report import compared_tables
+from walferry.run.backlog import unapplied
+from walferry.run.lag import caught_up, lag_of, max_lag
+from walferry.run.missing_numbers import faults
+from walferry.run.phases import steps
+from walferry.run.spec import Spec
+from walferry.run.write_stop import ExpectedStop, expected_write_stop
+
+_NOTE = "asked of the clusters"
+_ROUNDS = 1_000
+"""in which is looked for the one before a comparison"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question about the cutover: yes, unless there are reasons against it."""
+
+    question: str
+    text: str
+    """what is so now"""
+    reasons: tuple[str, ...] = ()
+    """each says what is wrong, and what to do about it"""
+    known: bool = True
+    """False: nobody has looked yet"""
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether nothing speaks against the cutover here."""
+        return self.known and not self.reasons
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Whether a cutover may begin, and how long writes would stand still."""
+
+    answers: tuple[Answer, ...]
+    write_stop: ExpectedStop
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether every answer is yes."""
+        return all(answer.is_yes for answer in self.answers)
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values, for `--json` and the board."""
+        return {
+            "may_begin": self.may_begin,
+            "answers": [
+                {
+                    "question": answer.question,
+                    "answer": "yes" if answer.is_yes else "no" if answer.known else "unknown",
+                    "text": answer.text,
+                    "reasons": list(answer.reasons),
+                }
+                for answer in self.answers
+            ],
+            "write_stop": asdict(self.write_stop) | {"text": self.write_stop.describe()},
+        }
+
+
+def readiness(ledger: RunLedger, of_gate: Sequence[Answer] | None = None) -> Readiness:
+    """Every answer now: `of_gate` has those of the gate; without it, those of the clusters are what it last found."""
+    gate = [*before_approval(ledger), *_noted(ledger)] if of_gate is None else of_gate
+    return Readiness((_phases(ledger), *gate), expected_write_stop(ledger))
+
+
+def before_approval(ledger: RunLedger) -> list[Answer]:
+    """The answers of the ledger, without those about phases, on which the phase `approve` itself depends."""
+    return [_pause(ledger), _lag(ledger), _log(ledger), _comparison(ledger), quarantine(ledger), _numbers(ledger)]
+
+
+def note_of_clusters(ledger: RunLedger, answers: Sequence[Answer]) -> None:
+    """Keep what the gate found at the clusters; asked every few seconds, so only changes are written."""
+    facts = {"answers": [[a.question, a.text, list(a.reasons[:10])] for a in answers]}
+    if ledger.notes.get(_NOTE) != facts:
+        ledger.notes.keep(_NOTE, facts)
+
+
+def _noted(ledger: RunLedger) -> list[Answer]:
+    facts = ledger.notes.get(_NOTE)
+    if facts is None:
+        text = "not looked at yet: the gate does so once the replay has begun, and `walferry ready NAME` does now"
+        return [Answer("schema and rows", text.replace("NAME", ledger.record.name), known=False)]
+    return [Answer(question, text, tuple(reasons)) for question, text, reasons in facts["answers"]]
+
+
+def _phases(ledger: RunLedger) -> Answer:
+    run = ledger.record
+    if run.state != "running":
+        return Answer("phases", f"the run has ended as {run.state}", (f"the run has ended as {run.state}",))
+    facts = ledger.phases.facts("approve")
+    if facts is not None:
+        said = f"the cutover has begun: {facts.get('by') or 'somebody'} approved it"
+        return Answer("phases", said, (said,))
+    done = {(phase.phase, phase.subject) for phase in ledger.phases.all() if phase.state == "done"}
+    for phase, table in steps(run.kind, source_tables(run.spec)):
+        if phase.name == "replay":
+            break
+        if (phase.name, table) not in done:
+            said = f"the target is not complete yet: {f'{phase.name} {table}'.strip()} is not done; wait for it"
+            return Answer("phases", said, (said,))
+    return Answer("phases", "the snapshot is copied and checked, and the log is being replayed")
+
+
+def _pause(ledger: RunLedger) -> Answer:
+    name = ledger.record.name
+    reasons = (f"the run is paused: `walferry resume {name}`",) if ledger.record.paused else ()
+    return Answer("pause", "the run is paused" if reasons else "the run is not paused", reasons)
+
+
+def _lag(ledger: RunLedger) -> Answer:
+    lag, most = lag_of(ledger), max_lag(ledger)
+    text = lag.unknown if lag.seconds is None else f"{lag.seconds:.1f} s; at most {most} s (`max_lag`)"
+    if caught_up(ledger):
+        return Answer("lag", text)
+    return Answer("lag", text, (f"the lag is above {most} s" if lag.seconds else f"the lag is unknown: {lag.unknown}",))
+
+
+def _log(ledger: RunLedger) -> Answer:
+    """How much of the log is accounted for. What is sealed and waits is no reason: the lag tells of it."""
+    waiting = unapplied(ledger)
+    missing = [file.name for file in waiting if file.state == "missing"]
+    size = sum(file.length for file in waiting) / 1e6
+    opened = sum(file.state == "open" for file in waiting)
+    text = f"{len(waiting)} files wait, {size:.1f} MB, and what {opened} open ones of them hold"
+    lost = f"WAL file {missing[0]} is missing at the source and was not applied" if missing else ""
+    if len(missing) > 1:
+        lost += f", and {len(missing) - 1} more files"
+    advice = f"put it into the source's oldWALs if you have it, otherwise `walferry abort {ledger.record.name}`"
+    return Answer("log", text if waiting else "no file waits", (f"{lost}: {advice}",) if missing else ())
+
+
+def _comparison(ledger: RunLedger) -> Answer:
+    """The newest comparison of each table."""
+    run = ledger.record
+    most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
+    verify = f"`walferry verify {run.name}`"
+    newest = {made.table: made for made in ledger.comparisons.tables()}
+    found = compared_tables(ledger) if newest else {}
+    reasons, rows = [], 0
+    for table in source_tables(run.spec):
+        made, result = newest.get(table), found.get(table, {})
+        if made is None:
+            if most is not None:
+                reasons.append(f"{table} has not been compared in this run: {verify}")
+            continue
+        rows += result.get("source_rows", 0)
+        bad = [
+            f"{what} ({result[key]})"
+            for key, what in (
+                ("unexplained", "rows that differ without an explanation"),
+                ("undecided", "rows that are not in the log"),
+                ("uncompared", "cells that expired meanwhile"),
+            )
+            if result.get(key)
+        ]
+        if bad:
+            way = f"`walferry report {run.name}` shows them; once they are dealt with, {verify}"
+            reasons.append(f"the comparison of {table} at {_time(made.began_ms)} found {', '.join(bad)}: {way}")
+        elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
+            age = (clock.now_ms() - made.began_ms) / 1000
+            reasons.append(
+                f"the comparison of {table} began {age:.0f} s ago, more than {most} s (`max_comparison_age`): {verify}"
+            )
+    return Answer("comparison", _compared(ledger, list(newest.values()), rows, most), tuple(reasons))
+
+
+def _compared(ledger: RunLedger, newest: Sequence[ComparedTable], rows: int, most: int | None) -> str:
+    if not newest:
+        needed = "" if most is not None else "; none is needed, since `max_comparison_age` is not set"
+        return f"no table has been compared yet{needed}"
+    oldest = min(newest, key=lambda made: made.began_ms)
+    rounds = ledger.rounds.latest(_ROUNDS)
+    covered = [made.covered_ms for made in rounds if made.finished_ms <= oldest.began_ms]
+    applied = f", when all was applied that was written up to {_time(covered[-1])}" if covered else ""
+    total = len(source_tables(ledger.record.spec))
+    return f"all {rows} rows of {len(newest)} of {total} tables were compared at {_time(oldest.began_ms)}{applied}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
+
+
+def quarantine(ledger: RunLedger) -> Answer:
+    """Whether no item, and no edit held for one, waits."""
+    held = ledger.quarantine.items("held")
+    if held:
+        listed = f"walferry quarantine list {ledger.run_id}"
+        text = f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})"
+        return Answer("quarantine", text, (text,))
+    waiting = {hold.table for hold in ledger.quarantine.holds()}
+    if waiting:
+        text = f"edits of {', '.join(sorted(waiting))} held for a released quarantine item are not applied yet"
+        return Answer("quarantine", text, (text,))
+    return Answer("quarantine", "empty")
+
+
+def _numbers(ledger: RunLedger) -> Answer:
+    reasons = tuple(faults(ledger))
+    return Answer("numbers", "numbers are missing in the log" if reasons else "no number is missing", reasons)

@@ -1,0 +1,162 @@
+"""Whether a cutover may begin: every question has its answer, and each no its reason and a way on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import FILE, GROUP, SPEC, compared
+from walferry import clock
+from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
+from walferry.ledger.rows import DifferenceKind
+from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
+from walferry.run.write_stop import expected_write_stop
+
+TABLE = "shop:orders"
+UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")
+AGREE = [Answer("schema", "the families of both sides agree"), Answer("rows", "none")]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield ledger
+
+
+def following(book: Ledger, **more: Any) -> RunLedger:
+    """A run that follows its log closely: everything speaks for its cutover."""
+    run = book.of(book.open_run("move", "cli kim", SPEC | more, "kim").run_id)
+    for phase in UP_TO_COPY:
+        subject = TABLE if phase in ("snapshot", "copy", "clone") else ""
+        run.phases.start(phase, subject)
+        run.phases.finish(phase, {}, subject)
+    run.phases.start("replay")
+    now = clock.now_ms()
+    run.rounds.record(Round(1, now - 3_000, now, 1, 1_000, 3, 7, 3_000, 0))
+    return run
+
+
+def compare(run: RunLedger, *kinds: DifferenceKind, age_s: int = 60, took_s: int = 2, uncompared: int = 0) -> None:
+    began = clock.now_ms() - age_s * 1000
+    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {}, uncompared=uncompared)
+    found = [Difference(TABLE, b"%d" % n, kind, "detail", f"{n:x}") for n, kind in enumerate(kinds)]
+    item = compared(TABLE, len(kinds))
+    run.comparisons.record(
+        type(item)(**vars(item) | {"began_ms": began, "ended_ms": began + took_s * 1000}), [side], found
+    )
+
+
+def noes(run: RunLedger) -> dict[str, str]:
+    found = readiness(run, [*before_approval(run), *AGREE])
+    assert found.may_begin == (not any(answer.reasons for answer in found.answers))
+    return {answer.question: "; ".join(answer.reasons) for answer in found.answers if answer.reasons}
+
+
+def test_a_run_that_follows_closely_may_be_cut_over(book: Ledger) -> None:
+    run = following(book)
+    assert noes(run) == {}
+    text = {answer.question: answer.text for answer in readiness(run, before_approval(run)).answers}
+    assert text["lag"].endswith("at most 30 s (`max_lag`)")
+    assert "none is needed" in text["comparison"]
+
+
+def test_each_no_names_its_reason_and_what_to_do(book: Ledger) -> None:
+    run = following(book)
+    now = clock.now_ms()
+    run.rounds.record(Round(2, now - 99_000, now, 1, 1_000, 3, 7, 99_000, 0))
+    book.set_paused(run.run_id, True, "kim")
+    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
+    run.log.mark_missing(FILE)
+    run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, "r1", 4, "damaged cell", b"x")])
+    found = noes(run)
+    assert found.keys() == {"pause", "lag", "log", "quarantine"}
+    assert found["pause"] == "the run is paused: `walferry resume move`"
+    assert found["lag"] == "the lag is above 30 s"
+    assert found["log"].startswith(f"WAL file {FILE} is missing at the source and was not applied: put it into")
+    assert "walferry quarantine list move-1" in found["quarantine"]
+
+
+def test_before_the_copy_is_checked_and_after_the_approval_no_cutover_may_begin(book: Ledger) -> None:
+    run = following(book)
+    run.phases.reopen("clone", TABLE)
+    assert noes(run)["phases"] == f"the target is not complete yet: clone {TABLE} is not done; wait for it"
+    run.phases.start("clone", TABLE)
+    run.phases.finish("clone", {}, TABLE)
+    run.phases.start("approve")
+    run.phases.finish("approve", {"by": "kim"})
+    assert noes(run) == {"phases": "the cutover has begun: kim approved it"}
+    book.of(run.run_id).end("aborted", "kim", "enough")
+    assert noes(run)["phases"] == "the run has ended as aborted"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "uncompared", "reason"),
+    [
+        ([], 0, ""),
+        (["in-flight", "left-out"], 0, ""),
+        (["unexplained", "in-flight", "unexplained"], 0, "rows that differ without an explanation (2)"),
+        (["not-in-log"], 0, "rows that are not in the log (1)"),
+        ([], 3, "cells that expired meanwhile (3)"),
+    ],
+)
+def test_a_comparison_that_would_shut_the_last_gate_shuts_the_one_before_the_cutover(
+    book: Ledger, kinds: list[DifferenceKind], uncompared: int, reason: str
+) -> None:
+    run = following(book)
+    compare(run, *kinds, uncompared=uncompared)
+    assert reason in noes(run).get("comparison", "")
+    assert bool(reason) == ("comparison" in noes(run))
+    run.comparisons.accept(
+        [item for item in run.comparisons.differences() if item.kind == "not-in-log"], "known", "kim"
+    )
+    assert ("comparison" in noes(run)) == (bool(reason) and kinds != ["not-in-log"])
+    compare(run)
+    assert noes(run) == {}, "a newer one counts instead"
+
+
+def test_a_comparison_must_not_be_older_than_the_spec_allows(book: Ledger) -> None:
+    run = following(book, max_comparison_age=100)
+    assert noes(run)["comparison"] == f"{TABLE} has not been compared in this run: `walferry verify move`"
+    compare(run, age_s=101)
+    assert "began 101 s ago, more than 100 s (`max_comparison_age`): `walferry verify move`" in noes(run)["comparison"]
+    compare(run, age_s=50)
+    assert noes(run) == {}
+    text = {answer.question: answer.text for answer in before_approval(run)}
+    assert text["comparison"].startswith("all 5 rows of 1 of 1 tables were compared at")
+
+
+def test_what_only_the_clusters_know_is_unknown_until_the_gate_has_looked(book: Ledger) -> None:
+    run = following(book)
+    found = readiness(run)
+    assert not found.may_begin
+    assert [answer["answer"] for answer in found.facts()["answers"]][-1] == "unknown"
+    note_of_clusters(run, AGREE)
+    assert readiness(run).may_begin
+    note_of_clusters(run, [Answer("schema", "families differ", ("family f is only at the source",))])
+    assert readiness(run).answers[-1].reasons == ("family f is only at the source",)
+    assert not readiness(run).may_begin
+
+
+def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = following(book)
+    assert expected_write_stop(run).describe().startswith(f"unknown: {TABLE} has not been compared")
+    compare(run, took_s=2)
+    short = expected_write_stop(run)
+    assert short.seconds is not None
+    now = clock.now_ms()
+    for number, took in ((2, 5_000), (3, 1_000)):  # rounds of 3, 5 and 1 s
+        run.rounds.record(Round(number, now - took, now, 1, 1_000, 3, 7, 3_000, 0))
+    compare(run, took_s=7)
+    longer = expected_write_stop(run)
+    assert longer.seconds is not None
+    assert longer.least is not None
+    assert longer.most is not None
+    assert longer.seconds - short.seconds == pytest.approx(5, abs=0.2), "the comparison"
+    assert longer.least == pytest.approx(longer.seconds - 2, abs=0.5), "a round of 1 s instead of 3"
+    assert longer.most == pytest.approx(longer.seconds + 2, abs=0.5), "a round of 5 s instead of 3"
