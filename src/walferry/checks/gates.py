@@ -44,8 +44,9 @@ def before_cutover(run: Run) -> None:
 
 
 def cutover_readiness(run: Run) -> Readiness:
-    """Whether a cutover may begin, as the gate sees it now."""
-    return readiness(run.ledger, _answers(run))
+    """Whether a cutover may begin, as the gate sees it now; until the copy is checked, without the clusters."""
+    checked = run.ledger.phases.facts("check_copy") is not None
+    return readiness(run.ledger, _answers(run) if checked else None)
 
 
 def _answers(run: Run) -> list[Answer]:

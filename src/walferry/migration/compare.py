@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.writer_protocol import Limits
-from walferry.clock import now_ms
+from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
@@ -39,6 +39,7 @@ from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
+from walferry.run.write_stop import note_comparing
 from walferry.spark.clients import shared_client, workers
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import session_for
@@ -125,7 +126,9 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
     session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
+    began = steady_s()
     pairs, outcomes = _both_sides(run, session, table, purpose)
+    note_comparing(run.ledger, table, steady_s() - began)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
     differences = explain(run, spark, session, table, rows, applied, before.began_ms) if rows else []

@@ -145,50 +145,44 @@ def _log(ledger: RunLedger) -> Answer:
 
 
 def _comparison(ledger: RunLedger) -> Answer:
-    """The newest comparison of each table."""
+    """The newest comparison of each table. It is a reason only where the spec wants one: rows under way differ, too."""
     run = ledger.record
     most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
-    verify = f"`walferry verify {run.name}`"
     newest = {made.table: made for made in ledger.comparisons.tables()}
+    if not newest and most is None:
+        return Answer("comparison", "no table has been compared yet; without `max_comparison_age` none is needed")
     found = compared_tables(ledger) if newest else {}
-    reasons, rows = [], 0
+    verify = f"`walferry verify {run.name}`"
+    texts, reasons = [], []
     for table in source_tables(run.spec):
         made, result = newest.get(table), found.get(table, {})
         if made is None:
-            if most is not None:
-                reasons.append(f"{table} has not been compared in this run: {verify}")
+            texts.append(f"{table} has not been compared in this run")
+            reasons.append(f"{texts[-1]}: {verify}")
             continue
-        rows += result.get("source_rows", 0)
         bad = [
-            f"{what} ({result[key]})"
-            for key, what in (
-                ("unexplained", "rows that differ without an explanation"),
-                ("undecided", "rows that are not in the log"),
-                ("uncompared", "cells that expired meanwhile"),
-            )
+            f"{result[key]} {what}"
+            for key, what in (("unexplained", "without an explanation"), ("undecided", "without a decision"))
             if result.get(key)
         ]
+        verdict = f"differing rows: {', '.join(bad)}" if bad else "no unexplained difference"
+        when = f"{_time(made.began_ms)}{_applied(ledger, made)}"
+        texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
         if bad:
-            way = f"`walferry report {run.name}` shows them; once they are dealt with, {verify}"
-            reasons.append(f"the comparison of {table} at {_time(made.began_ms)} found {', '.join(bad)}: {way}")
+            reasons.append(f"{texts[-1]}; `walferry report {run.name}` shows them, {verify} compares again")
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
             age = (clock.now_ms() - made.began_ms) / 1000
             reasons.append(
                 f"the comparison of {table} began {age:.0f} s ago, more than {most} s (`max_comparison_age`): {verify}"
             )
-    return Answer("comparison", _compared(ledger, list(newest.values()), rows, most), tuple(reasons))
+    return Answer("comparison", "; ".join(texts), () if most is None else tuple(reasons))
 
 
-def _compared(ledger: RunLedger, newest: Sequence[ComparedTable], rows: int, most: int | None) -> str:
-    if not newest:
-        needed = "" if most is not None else "; none is needed, since `max_comparison_age` is not set"
-        return f"no table has been compared yet{needed}"
-    oldest = min(newest, key=lambda made: made.began_ms)
+def _applied(ledger: RunLedger, made: ComparedTable) -> str:
+    """Up to when the log was applied when a comparison began."""
     rounds = ledger.rounds.latest(_ROUNDS)
-    covered = [made.covered_ms for made in rounds if made.finished_ms <= oldest.began_ms]
-    applied = f", when all was applied that was written up to {_time(covered[-1])}" if covered else ""
-    total = len(source_tables(ledger.record.spec))
-    return f"all {rows} rows of {len(newest)} of {total} tables were compared at {_time(oldest.began_ms)}{applied}"
+    covered = [earlier.covered_ms for earlier in rounds if earlier.finished_ms <= made.began_ms]
+    return f" (applied up to {_time(covered[-1])})" if covered else ""
 
 
 def _time(ms: int) -> str:

@@ -10,6 +10,7 @@ from statistics import median
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, source_tables
 from walferry.run.facts import write_stop_facts
+from walferry.run.phases import phases_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class ExpectedStop:
         return f"about {self.seconds:.0f} s ({self.least:.0f} to {self.most:.0f} s), as its steps took in this run"
 
 
+_COMPARING = "comparing took"
 _ROUNDS = 10
 _STEPS = 3
 """of the write stop besides the comparisons: end_fence, drain, check_drain"""
@@ -70,7 +72,7 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
     phases = [phase for phase in ledger.phases.all() if phase.state == "done" and phase.finished_ms is not None]
     fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
     rounds = [(made.finished_ms - made.started_ms) / 1000 for made in ledger.rounds.latest(_ROUNDS)]
-    compared = {made.table: (made.ended_ms - made.began_ms) / 1000 for made in ledger.comparisons.tables()}
+    compared = {table: facts["seconds"] for table, (facts, _) in ledger.notes.named(_COMPARING).items()}
     tables = source_tables(ledger.record.spec)
     for known, what in ((fences and gates, "the copy is not checked yet"), (rounds, "no round has ended yet")):
         if not known:
@@ -90,6 +92,11 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
     )
 
 
+def note_comparing(ledger: RunLedger, table: str, seconds: float) -> None:
+    """Keep how long it took to compare both sides of a table; explaining rows that differ does not count."""
+    ledger.notes.keep(_COMPARING, {"seconds": round(seconds, 3)}, table)
+
+
 def _seconds(phases: Sequence[PhaseRecord], name: str) -> list[float]:
     return [
         (phase.finished_ms - phase.started_ms) / 1000 for phase in phases if phase.phase == name and phase.finished_ms
@@ -98,9 +105,8 @@ def _seconds(phases: Sequence[PhaseRecord], name: str) -> list[float]:
 
 def _between(phases: Sequence[PhaseRecord]) -> list[float]:
     """From the end of a phase to the beginning of the next one, seconds, up to the check of the copy."""
-    alone = sorted(
-        (p for p in phases if p.phase not in ("replay", "approve", "write_stop")), key=lambda p: p.started_ms
-    )
+    names = [phase.name for phase in phases_of("migration")]
+    alone = sorted((p for p in phases if p.phase in names[: names.index("replay")]), key=lambda p: p.started_ms)
     return [
         (later.started_ms - earlier.finished_ms) / 1000
         for earlier, later in pairwise(alone)
