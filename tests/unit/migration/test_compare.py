@@ -101,7 +101,10 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
-        ledger=SimpleNamespace(comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict)),
+        ledger=SimpleNamespace(
+            comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
+            notes=SimpleNamespace(keep=lambda name, facts, subject: None),
+        ),
     )
     found = compare.compare(run, lambda: SPARK, "t").differences
     assert read == [2_000, 2_000, 1_000]
