@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.background import begun
 from walferry.checks.gates import before_cutover, check_copy, check_drain
 from walferry.checks.validation import import_ahead
 from walferry.errors import GateShutError, TransientError, WalferryError
@@ -27,6 +30,8 @@ from walferry.spark.fan_out import SparkGoneError
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 4
+TABLES_AT_ONCE = 4
+"""in the write stop: what a table takes is mostly waiting for servers"""
 LOOK_SECONDS = 2.0
 """between two looks at whether the gate to the cutover is open"""
 ASK_AGAIN_SECONDS = 30.0
@@ -96,20 +101,45 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     names = [phase.name for phase, _ in todo]
     begin, end = names.index("replay"), names.index("end_fence")
     _ = run.source, run.target, run.source_files, run.target_files  # opened once, before several threads use them
-    if run.ledger.phases.facts("check_copy") is None:
-        import_ahead()
+    if run.ledger.phases.facts("check_drain") is None:
+        import_ahead()  # not in the write stop
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
         _follow(run, ask, means)
-        for phase, subject in todo[end:-1]:
-            _do_again(run, phase.name, subject, means)
+        for name, same in groupby(todo[end:-1], key=lambda step: step[0].name):
+            _do_for_each(run, name, [subject for _, subject in same], means)
     release, subject = todo[-1]  # after what keeps the log has stopped
     _do_again(run, release.name, subject, means)
 
 
 def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
     retried(lambda: do(run, phase, subject, means))
+
+
+def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) -> None:
+    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work."""
+    waiting = deque(subjects)
+
+    def some() -> None:
+        while True:
+            try:
+                subject = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                _do_again(run, phase, subject, means)
+            except BaseException:
+                waiting.clear()
+                raise
+
+    if len(subjects) == 1:
+        some()  # in this thread, which Ctrl-C reaches
+        return
+    at_work = [begun(some, phase) for _ in range(min(TABLES_AT_ONCE, len(subjects)))]
+    errors = [error for one in at_work if (error := one.exception()) is not None]
+    if errors:
+        raise errors[0]
 
 
 def _follow(run: Run, ask: Ask, means: Means) -> None:

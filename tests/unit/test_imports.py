@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "migration": GROUND | {"snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "background", "ledger", "run", "replay", "migration"},
     "process": {"errors", "ledger", "run"},
-    "pipeline": {"errors", "run", "spark", "replay", "migration", "checks"},
+    "pipeline": {"errors", "background", "run", "spark", "replay", "migration", "checks"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
     "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "checks", "process", "pipeline"},
     # ledger: the board

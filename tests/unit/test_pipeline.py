@@ -104,6 +104,35 @@ def test_a_migration_does_its_phases_in_order(run: Run, means: Means, order: lis
     migrate(run, lambda question, at_work: pytest.fail("asked again"), means)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_in_the_write_stop_tables_are_compared_beside_each_other(
+    fails: bool, tmp_path: Path, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [{"source": name, "target": name} for name in "abcdef"]
+    together, ended = threading.Barrier(pipeline.TABLES_AT_ONCE), list[str]()
+
+    def compare(run: Run, table: str, means: Means) -> object:
+        if table in "abcd":
+            together.wait(20)
+        if fails and table == "b":
+            raise UsageError("b cannot be compared")
+        time.sleep(0.1)
+        ended.append(table)
+        return run.once("compare", dict, table)
+
+    monkeypatch.setitem(pipeline.WORK, "compare", compare)
+    with Ledger.open(f"sqlite:///{tmp_path / 'more.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC | {"tables": tables}, "test").run_id)
+        if not fails:
+            migrate(run, lambda question, at_work: True, means)
+            assert sorted(ended) == list("abcdef")
+            return
+        with pytest.raises(UsageError, match="b cannot be compared"):
+            migrate(run, lambda question, at_work: True, means)
+        assert sorted(ended)[:3] == list("acd"), "nothing is at work any more"
+        assert run.ledger.phases.facts("check_drain") is None
+
+
 def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_phase_that_waits(
     run: Run, means: Means, order: list[str]
 ) -> None:
