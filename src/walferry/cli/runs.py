@@ -150,6 +150,8 @@ def ready(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> N
         for answer in found.answers:
             if answer.is_yes:
                 print(f"yes  {answer.question:<11} {answer.text}")
+            elif not answer.known:
+                print(f"?    {answer.question:<11} {answer.text}")
             for reason in answer.reasons:
                 print(f"no   {answer.question:<11} {reason}")
         print(f"expected length of the write stop: {found.write_stop.describe()}")

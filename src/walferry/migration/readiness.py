@@ -93,8 +93,8 @@ def note_of_clusters(ledger: RunLedger, answers: Sequence[Answer]) -> None:
 def _noted(ledger: RunLedger) -> list[Answer]:
     facts = ledger.notes.get(_NOTE)
     if facts is None:
-        text = "not looked at yet: the gate does so once the replay has begun, and `walferry ready NAME` does now"
-        return [Answer("schema and rows", text.replace("NAME", ledger.record.name), known=False)]
+        text = "nobody has looked yet: the gate does once the copy is checked"
+        return [Answer("schema", text, known=False), Answer("rows", text, known=False)]
     return [Answer(question, text, tuple(reasons)) for question, text, reasons in facts["answers"]]
 
 
@@ -136,12 +136,15 @@ def _log(ledger: RunLedger) -> Answer:
     missing = [file.name for file in waiting if file.state == "missing"]
     size = sum(file.length for file in waiting) / 1e6
     opened = sum(file.state == "open" for file in waiting)
-    text = f"{len(waiting)} files wait, {size:.1f} MB, and what {opened} open ones of them hold"
+    logs = {0: "", 1: " and what 1 open log holds"}.get(opened, f" and what {opened} open logs hold")
+    text = f"{size:.1f} MB{logs} wait to be applied"
     lost = f"WAL file {missing[0]} is missing at the source and was not applied" if missing else ""
     if len(missing) > 1:
         lost += f", and {len(missing) - 1} more files"
     advice = f"put it into the source's oldWALs if you have it, otherwise `walferry abort {ledger.record.name}`"
-    return Answer("log", text if waiting else "no file waits", (f"{lost}: {advice}",) if missing else ())
+    return Answer(
+        "log", text if waiting else "all that is known of it is applied", (f"{lost}: {advice}",) if missing else ()
+    )
 
 
 def _comparison(ledger: RunLedger) -> Answer:
