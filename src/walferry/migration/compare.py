@@ -9,6 +9,7 @@ tags (`digest`). Rows that differ are read again, live, and explained from both 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,13 @@ _PER_TASK = 100
 """and by one task"""
 _AT_A_TIME = 8
 """requested by one task, which mostly waits for the answers"""
+MANY_ROWS = 500
+"""that differ while the log is followed: of more, their whole ranges are read again before each row is"""
+PASSES = 3
+"""over ranges in which many rows differ, at most"""
+NAMED_AGAIN = 100_000
+"""rows of a range that are named then"""
+_LOOK_SECONDS = 0.5
 _LARGE_BYTES = 1 << 20
 """of a row, after which the next one is requested by itself, so that no task holds many such"""
 
@@ -129,6 +137,9 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     began = steady_s()
     pairs, outcomes = _both_sides(run, session, table, purpose)
     note_comparing(run.ledger, table, steady_s() - began)
+    settled: list[bytes] = []
+    if purpose == "verify" and _is_followed(run):
+        outcomes, settled = _read_until_settled(run, session, pairs, outcomes)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
     differences = explain(run, spark, session, table, rows, applied, before.began_ms) if rows else []
@@ -136,7 +147,8 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
-    ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count})
+    differences += [Difference(table, row, IN_FLIGHT, "equal when read again") for row in settled]
+    ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count + len(settled)})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys())
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
@@ -227,6 +239,58 @@ def _differing(
         rows |= {row for outcome in found for row in outcome.rows}
         count = len(rows) + sum(outcome.differing - len(outcome.rows) for outcome in found)
     return count, sorted(rows)[: SHOWN_ROWS if count > EXPLAINED_ROWS else EXPLAINED_ROWS]
+
+
+def _is_followed(run: Run) -> bool:
+    """Whether edits are on their way from source to target."""
+    replay = run.ledger.phases.find("replay")
+    return replay is not None and replay.state == "running" and not run.ledger.record.paused
+
+
+def _read_until_settled(
+    run: Run, spark: SparkSession | None, pairs: Sequence[RangePair], outcomes: Sequence[Outcome]
+) -> tuple[list[Outcome], list[bytes]]:
+    """Read ranges again, each time once what was written before is applied, while many rows differ.
+
+    Returns the newest outcomes, in which only those rows differ that differed each time, and some of the others: those
+    were under way, and equal when they were read again.
+    """
+    found, left = list(outcomes), [_named(outcome) for outcome in outcomes]
+    others: set[bytes] = set()
+    for _ in range(PASSES):
+        again = [number for number, outcome in enumerate(found) if outcome.differing]
+        if sum(outcome.differing for outcome in found) <= MANY_ROWS or not _await_applied(run, now_ms()):
+            break
+        read = compare_pairs(spark, [replace(pairs[number], named=NAMED_AGAIN) for number in again])
+        for number, outcome in zip(again, read, strict=True):
+            before, now = left[number], _named(outcome)
+            if before is not None and now is not None:
+                others.update(list(before - now)[:SHOWN_ROWS])
+                now &= before
+                outcome = replace(outcome, differing=len(now), rows=tuple(sorted(now)))
+            found[number], left[number] = outcome, now
+    differing = set().union(*(outcome.rows for outcome in found))
+    settled = sorted(others - differing)[:SHOWN_ROWS]
+    if settled:
+        first, last = (sum(outcome.differing for outcome in some) for some in (outcomes, found))
+        log.info("%d rows differed at first and %d each time: the others were under way", first, last)
+    return found, settled
+
+
+def _named(outcome: Outcome) -> set[bytes] | None:
+    """The rows that differ, if all of them are named."""
+    return set(outcome.rows) if len(outcome.rows) == outcome.differing else None
+
+
+def _await_applied(run: Run, moment_ms: int) -> bool:
+    """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
+    deadline = steady_s() + 3 * run.spec.max_lag
+    while steady_s() < deadline and _is_followed(run):
+        last = run.ledger.rounds.last()
+        if last is not None and last.covered_ms >= moment_ms:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
 
 
 def _range(table: str, pair: RangePair, outcome: Outcome) -> RangeComparison:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -69,6 +69,57 @@ def test_few_rows_and_too_many_rows_are_not_read_once_more(read_again: list[Rang
     assert read_again == []
 
 
+def settled(
+    monkeypatch: pytest.MonkeyPatch, first: Sequence[Outcome], *later: Sequence[Outcome], applied: bool = True
+) -> tuple[list[Outcome], list[bytes], list[list[str]]]:
+    """What is left of ranges a and b, some rows that were under way, and the ranges that were read each time."""
+    reads, asked = iter(later), list[list[str]]()
+
+    def pairs(spark: object, again: Sequence[RangePair]) -> list[Outcome]:
+        assert {one.named for one in again} == {compare.NAMED_AGAIN}
+        asked.append([one.region for one in again])
+        return list(next(reads))
+
+    monkeypatch.setattr(compare, "compare_pairs", pairs)
+    monkeypatch.setattr(compare, "_await_applied", lambda run, moment_ms: applied)
+    found, rows = compare._read_until_settled(cast(Run, None), SPARK, [pair("a"), pair("b")], first)
+    return found, rows, asked
+
+
+def test_of_many_rows_that_differ_while_the_log_is_followed_those_are_left_that_differ_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = named("a", 3)
+    first = [outcome([*lost, *named("b", 600)]), outcome(named("c", 200), 900)]
+    second = [outcome([*lost, *named("d", 700)]), outcome(named("c", 500))]
+    found, rows, asked = settled(monkeypatch, first, second, [outcome(lost[:2]), outcome(named("c", 9))])
+    assert asked == [["a", "b"], ["a", "b"]], "the first time 503 rows were left, c was not all named before"
+    assert [(one.differing, list(one.rows)) for one in found] == [(2, lost[:2]), (9, named("c", 9))]
+    assert len(rows) == SHOWN_ROWS
+    assert set(rows) <= {lost[2], *named("b", 600), *named("c", 500)[9:]}
+
+
+def test_few_rows_that_differ_and_a_log_that_is_not_applied_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [outcome(named("a", compare.MANY_ROWS)), outcome([])]
+    assert settled(monkeypatch, few) == (few, [], [])
+    many = [outcome(named("a", compare.MANY_ROWS + 1)), outcome([])]
+    assert settled(monkeypatch, many, applied=False) == (many, [], [])
+
+
+def test_a_range_that_is_equal_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, rows, asked = settled(monkeypatch, [outcome([]), outcome(named("b", 501))], [outcome([])])
+    assert asked == [["b"]]
+    assert [one.differing for one in found] == [0, 0]
+    assert set(rows) <= set(named("b", 501))
+
+
+def test_rows_are_read_again_for_ever_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = named("a", 600)
+    found, rows, asked = settled(monkeypatch, [outcome(lost), outcome([])], *[[outcome(lost)]] * compare.PASSES)
+    assert len(asked) == compare.PASSES
+    assert ([one.differing for one in found], rows) == ([600, 0], [])
+
+
 def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hole: it was read once for every 2,000 rows."""
     lost = (b"f", b"q", 2_000, 4, b"v", b"")
@@ -102,6 +153,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
+            phases=SimpleNamespace(find=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None),
         ),
