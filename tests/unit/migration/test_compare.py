@@ -92,7 +92,7 @@ def test_of_many_rows_that_differ_while_the_log_is_followed_those_are_left_that_
     lost = named("a", 3)
     first = [outcome([*lost, *named("b", 600)]), outcome(named("c", 200), 900)]
     second = [outcome([*lost, *named("d", 700)]), outcome(named("c", 500))]
-    found, rows, asked = settled(monkeypatch, first, second, [outcome(lost[:2]), outcome(named("c", 9))])
+    found, rows, asked = settled(monkeypatch, first, second, [outcome([*lost[:2], b"new"]), outcome(named("c", 9))])
     assert asked == [["a", "b"], ["a", "b"]], "the first time 503 rows were left, c was not all named before"
     assert [(one.differing, list(one.rows)) for one in found] == [(2, lost[:2]), (9, named("c", 9))]
     assert len(rows) == SHOWN_ROWS
