@@ -27,6 +27,7 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.migration import readiness
 from walferry.migration.compare import compare
 from walferry.replay import dirty
 from walferry.replay.applying import applying
@@ -182,7 +183,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
 
     assert values == {b"o"}, "nothing can prevent this one"
     assert [(mark.run, mark.first, mark.last) for mark in marks] == [("old-1", "'r00'", "'r39'")]
-    monkeypatch.setattr(gates, "caught_up", lambda ledger: True)
+    monkeypatch.setattr(readiness, "caught_up", lambda ledger: True)
     with pytest.raises(GateShutError, match=r"rows 'r00' to 'r39' of target table .* may hold old edits"):
         gates.before_cutover(run)
     assert compare(run, lambda: spark, table).unexplained == ROWS
