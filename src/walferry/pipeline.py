@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from walferry.migration.compare import last_comparison
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, objects, protect, rounds, window
 from walferry.run.lag import lag_of
-from walferry.run.phases import phase_of, steps
-from walferry.run.run import Run
+from walferry.run.phases import phase_of, phases_of, steps
+from walferry.run.run import Run, RunEndedError
 from walferry.spark.fan_out import SparkGoneError
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "copy": lambda run, table, means: copy.copy(run, means.spark, table),
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
-    "replay": lambda run, _, means: follower.follow(run, means.spark()),
+    "replay": lambda run, _, means: follower.follow(run, means.spark(), partial(cutover.heed_word, run)),
     "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
@@ -92,6 +93,37 @@ def do(run: Run, phase: str, subject: str, means: Means) -> None:
     WORK[phase](run, subject, means)
 
 
+def do_through(run: Run, phase: str, last: str, means: Means) -> None:
+    """Do a phase of the whole run and those that follow it, up to `last`, in this process.
+
+    An error in one that follows is only logged, since the phase itself is done: whoever does the others one by one, as
+    Airflow's tasks do, does what is left and meets it again. Raises KeyError for a phase of another kind.
+    """
+    names = [known.name for known in phases_of(run.record.kind)]
+    following = names[names.index(phase) + 1 : names.index(last) + 1]
+    opened_once(run)
+    do(run, phase, "", means)
+    try:
+        _do_all(run, following, means)
+    except WalferryError as error:
+        log.warning("%s; whoever does the phases after %s one by one goes on from here", error, phase)
+
+
+def opened_once(run: Run) -> None:
+    """Open what several threads are about to use."""
+    _ = run.source, run.target, run.source_files, run.target_files
+    if run.ledger.phases.facts("check_drain") is None:
+        import_ahead()  # not in the write stop
+
+
+def _do_all(run: Run, phases: Sequence[str], means: Means) -> None:
+    """Do phases in their order, of a phase by table some tables at once; those that wait for a person are left out."""
+    tables = [pair.source for pair in run.tables]
+    todo = [(phase.name, subject) for phase, subject in steps(run.record.kind, tables) if not phase.waits_for]
+    for name, same in groupby((step for step in todo if step[0] in phases), key=lambda step: step[0]):
+        _do_for_each(run, name, [subject for _, subject in same], means)
+
+
 def migrate(run: Run, ask: Ask, means: Means) -> None:
     """Run all phases that are not done yet; replay goes on while a person is asked.
 
@@ -100,15 +132,12 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     todo = list(steps("migration", [pair.source for pair in run.tables]))
     names = [phase.name for phase, _ in todo]
     begin, end = names.index("replay"), names.index("end_fence")
-    _ = run.source, run.target, run.source_files, run.target_files  # opened once, before several threads use them
-    if run.ledger.phases.facts("check_drain") is None:
-        import_ahead()  # not in the write stop
+    opened_once(run)
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
         _follow(run, ask, means)
-        for name, same in groupby(todo[end:-1], key=lambda step: step[0].name):
-            _do_for_each(run, name, [subject for _, subject in same], means)
+        _do_all(run, names[end:-1], means)
     release, subject = todo[-1]  # after what keeps the log has stopped
     _do_again(run, release.name, subject, means)
 
@@ -150,10 +179,14 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
     failures: list[BaseException] = []
     interrupted = threading.Event()
 
+    def look() -> None:
+        if interrupted.is_set():
+            raise RunEndedError(f"the replay of {run.run_id} was interrupted")
+
     def replay() -> None:
         try:
             retried(
-                lambda: follower.follow(run, spark, interrupted=interrupted.is_set),
+                lambda: follower.follow(run, spark, look),
                 progress=lambda: run.ledger.rounds.totals().rounds,
             )
         except BaseException as error:

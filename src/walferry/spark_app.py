@@ -6,13 +6,13 @@ looks for modules beside the file that it runs, where it would find our `airflow
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Annotated
 
 import typer
 
 from walferry.errors import UsageError
-from walferry.pipeline import Means, do
+from walferry.pipeline import Means, do, do_through
 from walferry.process import reports_folder, run_app
 from walferry.run.phases import phases_of, subjects
 from walferry.run.run import Run
@@ -25,13 +25,20 @@ def main(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="source table, for a phase done by table")] = "",
     parent: Annotated[int | None, typer.Option(help="pid of the submitter; the app ends when it does")] = None,
     actor: Annotated[str | None, typer.Option(help="who signs the audit lines; default: the OS user")] = None,
+    through: Annotated[str, typer.Option(help="a later phase: do those up to it as well")] = "",
 ) -> None:
     """Do PHASE of RUN: for one source table, or for the whole run."""
 
     def work(run: Run) -> None:
         require_job(run, phase, table)
-        session = partial(open_session, f"{run_id} {phase} {table}".strip())
-        do(run, phase, table, Means(session, reports_folder() / "data_docs"))
+        # Opened once: several threads may ask for it.
+        session = cache(partial(open_session, f"{run_id} {phase} {table}".strip()))
+        means = Means(session, reports_folder() / "data_docs")
+        if through:
+            require_follows(run, phase, through)
+            do_through(run, phase, through, means)
+        else:
+            do(run, phase, table, means)
 
     run_app(work, run_id, parent, actor)
 
@@ -45,6 +52,17 @@ def require_job(run: Run, phase: str, table: str) -> None:
         raise UsageError(
             f"run {run.run_id} has no Spark job {f'{phase} {table}'.strip()}: give one of {known}",
             run=run.run_id, phase=phase, subject=table,
+        )  # fmt: skip
+
+
+def require_follows(run: Run, phase: str, last: str) -> None:
+    """Raise UsageError unless `last` is a phase of the run after `phase`."""
+    names = [one.name for one in phases_of(run.record.kind)]
+    later = names[names.index(phase) + 1 :]
+    if last not in later:
+        raise UsageError(
+            f"run {run.run_id} has no phase {last} after {phase}: give one of {', '.join(later)}",
+            run=run.run_id, phase=last,
         )  # fmt: skip
 
 

@@ -15,11 +15,13 @@ from walferry import pipeline
 from walferry.errors import GapError, GateShutError, TransientError, UsageError
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import RunKind
+from walferry.migration import cutover
 from walferry.pipeline import WORK, Means, do, migrate, retried
 from walferry.refusals import RefusalKind
 from walferry.replay import follower, protect
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
+from walferry.run.write_stop import Word, note_word
 
 
 class Session:
@@ -61,12 +63,11 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return work
 
-    def follow(run: Run, spark: object, interrupted: Callable[[], bool] = lambda: False) -> None:
+    def follow(run: Run, spark: object, look: Callable[[], object] = lambda: None) -> None:
         def until_stopped() -> dict[str, Any]:
             done.append("replay")
             while run.ledger.phases.facts("write_stop") is None:
-                if interrupted():
-                    raise UsageError("interrupted")
+                look()
                 time.sleep(0.01)
             return {}
 
@@ -175,7 +176,7 @@ def test_who_says_no_is_asked_again(run: Run, means: Means, order: list[str]) ->
 def test_a_replay_that_fails_ends_the_question(
     run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def follow(run: Run, spark: object, interrupted: Callable[[], bool]) -> None:
+    def follow(run: Run, spark: object, look: Callable[[], object]) -> None:
         raise GapError("a file is gone", file="f")
 
     monkeypatch.setattr(follower, "follow", follow)
@@ -227,3 +228,53 @@ def test_edits_in_quarantine_keep_their_logs(run: Run) -> None:
     with pytest.raises(GateShutError, match="edits wait in quarantine"):
         protect.finish(run, "over")
     assert run.ledger.record.state == "running"
+
+
+def say(run: Run) -> None:
+    run.once("approve", dict)
+    note_word(run.ledger, Word("airflow ann", 7))
+
+
+def ready_to_replay(run: Run) -> None:
+    for phase, subject in steps("migration", [pair.source for pair in run.tables]):
+        if phase.name == "replay":
+            return
+        run.once(phase.name, dict, subject)
+
+
+def test_one_process_goes_on_from_the_replay_to_the_last_check(run: Run, means: Means, order: list[str]) -> None:
+    ready_to_replay(run)
+    say(run)
+    pipeline.WORK["replay"] = lambda run, _, means: follower.follow(  # type: ignore[index]
+        run, means.spark(), lambda: cutover.heed_word(run)
+    )
+    pipeline.do_through(run, "replay", "check_drain", means)
+    assert order == ["replay", "end_fence", "drain", "compare", "check_drain"]
+    assert run.done("write_stop") == {"at_ms": 7, "how": "confirm", "by": "airflow ann"}
+
+
+def test_what_fails_after_the_replay_is_left_to_others(
+    run: Run, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready_to_replay(run)
+    say(run)
+    run.once("write_stop", dict)
+
+    def drain(run: Run, subject: str, means: Means) -> object:
+        raise GapError("a file is gone", file="f")
+
+    monkeypatch.setitem(pipeline.WORK, "drain", drain)
+    pipeline.do_through(run, "replay", "check_drain", means)
+    assert run.ledger.phases.facts("replay") is not None
+    assert order == ["replay", "end_fence"]
+
+
+def test_a_word_counts_only_after_the_approval_and_while_nobody_else_records_it(run: Run) -> None:
+    note_word(run.ledger, Word("airflow ann", 7))
+    cutover.heed_word(run)
+    assert run.ledger.phases.find("write_stop") is None
+    ready_to_replay(run)
+    run.once("approve", dict)
+    run.ledger.phases.start("write_stop")
+    cutover.heed_word(run)
+    assert run.ledger.phases.find("write_stop").attempts == 1  # type: ignore[union-attr]

@@ -30,6 +30,10 @@ def test_a_phase_without_an_app_is_refused_before_spark_starts(tmp_path: Path, m
     )
     assert "no Spark job copy: give" in CliRunner().invoke(app, ["copy", run]).stderr
     assert "no Spark job drain t: give" in CliRunner().invoke(app, ["drain", run, "t"]).stderr
+    assert (
+        "no phase copy after replay: give one of approve,"
+        in CliRunner().invoke(app, ["replay", run, "--through", "copy"]).stderr
+    )
     unknown = CliRunner().invoke(app, ["copy", "other-1", "t"])
     assert unknown.exit_code == 2
     assert "other-1" in unknown.stderr

@@ -106,7 +106,8 @@ class WalferrySparkOperator(BaseOperator):
     `python -m walferry.spark pack`), `conf` (Spark properties), `ui` (the master's web page), `queue`, `namespace`.
     The operator's `conf` overrides the connection's.
 
-    The app ends when this task's process does. An error that this app recorded as final is not retried.
+    With `through`, a later phase, the app goes on with the phases up to that one; what it leaves undone is for their
+    own tasks. The app ends when this task's process does. An error that this app recorded as final is not retried.
     """
 
     template_fields: Sequence[str] = ("run", "phase", "table", "conf")
@@ -118,6 +119,7 @@ class WalferrySparkOperator(BaseOperator):
         run: str,
         phase: str,
         table: str = "",
+        through: str = "",
         conn_id: str = SparkHook.default_conn_name,
         conf: Mapping[str, str] | None = None,
         **kwargs: Any,
@@ -126,6 +128,7 @@ class WalferrySparkOperator(BaseOperator):
         self.run = run
         self.phase = phase
         self.table = table
+        self.through = through
         self.conn_id = conn_id
         self.conf = dict(conf or {})
         self.spark_page = ""
@@ -164,6 +167,7 @@ class WalferrySparkOperator(BaseOperator):
     def command(self, hook: SparkHook, table: str = "") -> list[str]:
         """The command line of the app."""
         arguments = [self.phase, self.run, *([table] if table else []), "--parent", str(os.getpid()), "--actor", ACTOR]
+        arguments += ["--through", self.through] if self.through else []
         conf = {"spark.ui.enabled": "false"} | self.conf
         return hook.command(str(SPARK_APP), arguments, name=f"walferry {self.phase}", conf=conf)
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from walferry.errors import GapError, GateShutError, UsageError
+from walferry.errors import GapError, GateShutError, UsageError, WalferryError
 from walferry.replay.objects import made
 from walferry.replay.protect import way_of
 from walferry.run.facts import WriteStopFacts
 from walferry.run.run import Run
+from walferry.run.write_stop import word_of
 from walferry.wal.files import WalFile, list_wals
 from walferry.wal.open import Until, open_wal
 
@@ -67,6 +68,21 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
         return WriteStopFacts(at_ms=at_ms, how=run.spec.write_stop, by=by).model_dump()
 
     return WriteStopFacts.model_validate(run.once("write_stop", work))
+
+
+def heed_word(run: Run) -> None:
+    """Record the write stop if a person has said that writes have stopped (`run.write_stop.note_word`), unless somebody
+    else is about to record it."""
+    if run.spec.write_stop != "confirm" or run.ledger.phases.facts("approve") is None:
+        return
+    word, phase = word_of(run.ledger), run.ledger.phases.find("write_stop")
+    if word is None or (phase is not None and phase.state != "failed"):
+        return
+    try:
+        stop_writes(run, word.by, word.said_ms)
+    except WalferryError as error:
+        if run.ledger.phases.facts("write_stop") is None:
+            log.warning("that writes have stopped is not recorded yet: %s", error)
 
 
 def late_edits(run: Run) -> list[str]:

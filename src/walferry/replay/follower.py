@@ -22,6 +22,8 @@ BUSY_BYTES = 64 << 20
 """of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
 PAUSE_SECONDS = (2.0, 60.0)
 """at least and at most, between two rounds"""
+LOOK_SECONDS = 0.25
+"""between two looks, while no round runs, whether to stop"""
 RENEW_SECONDS = 600.0
 """between two looks whether the source may delete what is applied"""
 
@@ -45,8 +47,9 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
                 renewed = time.monotonic()
             if until():
                 return
-            for _ in range(round(_pause_seconds(run.spec.max_lag, done.bytes))):
-                time.sleep(1.0)
+            pause_ends = time.monotonic() + _pause_seconds(run.spec.max_lag, done.bytes)
+            while time.monotonic() < pause_ends:
+                time.sleep(LOOK_SECONDS)
                 if until():
                     return
 
@@ -65,11 +68,11 @@ def _pause_seconds(max_lag: int, applied_bytes: int) -> float:
     return least if applied_bytes >= BUSY_BYTES else min(most, max(least, max_lag / 4))
 
 
-def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lambda: False) -> None:
+def follow(run: Run, spark: SparkSession, look: Callable[[], object] = lambda: None) -> None:
     """The phase `replay`: follow the log until the phase `write_stop` is done.
 
-    If the phase is started again elsewhere (a task that was given up and retried), the older one ends. `interrupted` is
-    called after each round and ends it too. Raises RunEndedError in both cases.
+    `look` is called after each round and several times a second between two; what it raises ends the replay. If the
+    phase is started again elsewhere (a task that was given up and retried), the older one ends: RunEndedError.
     """
 
     def attempts() -> int:
@@ -82,8 +85,7 @@ def follow(run: Run, spark: SparkSession, interrupted: Callable[[], bool] = lamb
         def stopped() -> bool:
             if attempts() != mine:
                 raise RunEndedError(f"the replay of {run.run_id} was taken over by a newer attempt")
-            if interrupted():
-                raise RunEndedError(f"the replay of {run.run_id} was interrupted")
+            look()
             return run.ledger.phases.facts("write_stop") is not None
 
         replay(run, spark, until=stopped)

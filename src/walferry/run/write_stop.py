@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 
@@ -41,6 +41,28 @@ def write_stop_of(ledger: RunLedger) -> WriteStop | None:
         return None
     checked = [p.finished_ms for p in ledger.phases.all() if p.phase == "check_drain" and p.state == "done"]
     return WriteStop(facts.at_ms, ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A person's word that writes have stopped, given where the phase `write_stop` has not recorded it yet."""
+
+    by: str
+    said_ms: int
+
+
+_WORD = "writes have stopped"
+
+
+def note_word(ledger: RunLedger, word: Word) -> None:
+    """Keep the word for the process that follows the log: it need not wait for the task that records the phase."""
+    ledger.notes.keep(_WORD, asdict(word))
+
+
+def word_of(ledger: RunLedger) -> Word | None:
+    """The word as it was kept; None before it was given."""
+    kept = ledger.notes.get(_WORD)
+    return None if kept is None else Word(**kept)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,13 @@ from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
+from walferry.airflow.writes_stopped import AskWritesStoppedOperator, HearWritesStoppedOperator
 from walferry.process import reports_folder
 from walferry.run.phases import Phase, phases_of
 
 _BY_TABLE = "{{ task.table }}"
+# A rejection fails the task, and the retry asks again; so does a failure of Airflow itself after the answer.
+_ASKED: dict[str, Any] = {"fail_on_reject": True, "retries": 5, "trigger_rule": "none_failed"}
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +147,7 @@ def hbase_migrate() -> DAG:
             for name in phase.needs:
                 ends[name] >> begins[phase.name]
         ends["protect"] >> stage_log(run)
+        begins["approve"] >> _hear(run)
         ends["release"] >> report(run)
     add_links(made, LINKS)
     return made
@@ -156,7 +160,9 @@ def _phase(run: Any, phase: Phase, tables: Any) -> Any:
         operator = WalferrySparkOperator.partial(**about, run=run, phase=phase.name, map_index_template=_BY_TABLE)
         return operator.expand(table=tables)
     if phase.spark:
-        return WalferrySparkOperator(**about, run=run, phase=phase.name)
+        # Clients cannot write while the phases after the replay last: its app, which is warm, goes on with them.
+        through = "check_drain" if phase.name == "replay" else ""
+        return WalferrySparkOperator(**about, run=run, phase=phase.name, through=through)
     if phase.by_table:
         return do_for_table.override(**about).partial(run=run, phase=phase.name).expand(table=tables)
     return do.override(**about)(run, phase.name)
@@ -165,11 +171,12 @@ def _phase(run: Any, phase: Phase, tables: Any) -> Any:
 def _approval(run: Any) -> tuple[Any, Any]:
     """Ask a person to approve the cutover once it is possible. Returns the first task and the last."""
     ready: Any = wait_until_ready(run)
-    approved = _ask(
-        "approve_cutover",
-        "Cut over {{ params.name }}?",
-        "The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
+    approved: Any = ApprovalOperator(
+        task_id="approve_cutover",
+        subject="Cut over {{ params.name }}?",
+        body="The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
         "sides are compared. Reject: replay goes on, and you will be asked again.",
+        **_ASKED,
     )
     ready >> approved
     return ready, how_to_stop_writes(run, approved.output)
@@ -177,17 +184,21 @@ def _approval(run: Any) -> tuple[Any, Any]:
 
 def _write_stop(run: Any) -> tuple[Any, Any]:
     """Ask a person whether writes have stopped, or stop them. Returns the tasks that may come first, and the last."""
-    confirmed = _ask(
-        "confirm_writes_stopped",
-        "Have all writers to {{ params.name }} stopped?",
-        "Approve once no client writes to the source tables. A later edit shuts the gate again.",
+    confirmed: Any = AskWritesStoppedOperator(
+        task_id="confirm_writes_stopped",
+        run=run,
+        subject="Have all writers to {{ params.name }} stopped?",
+        body="Approve once no client writes to the source tables. A later edit shuts the gate again.",
+        **_ASKED,
     )
     stopped: Any = stop_writes(run, confirmed.output)
     return [confirmed, stopped], stopped
 
 
-def _ask(task_id: str, subject: str, body: str) -> Any:
-    # A rejection fails the task, and the retry asks again; so does a failure of Airflow itself after the answer.
-    return ApprovalOperator(
-        task_id=task_id, subject=subject, body=body, fail_on_reject=True, retries=5, trigger_rule="none_failed"
+def _hear(run: Any) -> Any:
+    return HearWritesStoppedOperator(
+        task_id="hear_writes_stopped",
+        run=run,
+        doc_md="Tells the app of `replay` at once that writes have stopped; nothing waits for this task.",
+        retries=100,
     )
