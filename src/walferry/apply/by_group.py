@@ -10,7 +10,7 @@ import queue
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from walferry.apply.by_row import WriteTimes
 from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
+from walferry.apply.prefix import Prefix, Sent
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
@@ -45,6 +46,8 @@ class GroupTask:
     """only what was written in it is applied; None: everything"""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries to leave out: quarantined ones"""
+    sent: Mapping[str, Sent] = field(default_factory=dict)
+    """by file, what was sent while it was still being written, and is left out"""
 
     def concerns(self, refusal: Refusal) -> bool:
         """Whether the refused entry is one to apply."""
@@ -81,7 +84,45 @@ def apply_group(task: GroupTask) -> list[FileReport]:
     return [lanes.amend(report) for report in reports] + after_damage
 
 
+@dataclass(frozen=True)
+class Part:
+    """Entries of a file that is still being written: `picked` are their positions in the batch, in file order."""
+
+    file: str
+    batch: EntryBatch
+    picked: np.ndarray
+
+
+def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
+    """Send entries in their order, each region's in one lane, and wait for every acknowledgement. Returns what the
+    target refused; nothing of a region is sent after that. Raises the errors of `Writer.send`."""
+    with _Lanes(task) as lanes:
+        for number, part in enumerate(parts):
+            lanes.put(_Request(number, part.file, part.batch, part.picked))
+        lanes.wait()
+        return lanes.refusals()
+
+
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
+    """Apply a file; if it does not begin with what was sent of it while it was open, all of it, and mark the tables."""
+    sent = task.sent.get(file.name)
+    prefix = Prefix()
+    report = _apply_entries(task, lanes, number, file, sent, prefix)
+    if sent is None or prefix.is_that_of(sent):
+        return report
+    why = (
+        f"edits that the source has lost: {file.name} had shown {sent.end} bytes and was sealed with other ones, since "
+        "its server died before it had acknowledged them. Compare the tables, and write the rows that differ again"
+    )
+    names = [target for source, target in task.route.tables.items() if source in sent.tables]
+    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), why)
+    return _apply_entries(task, lanes, number, file, None, prefix) if sent.regions else report
+
+
+def _apply_entries(
+    task: GroupTask, lanes: _Lanes, number: int, file: WalFile, sent: Sent | None, prefix: Prefix
+) -> FileReport:
+    """Apply what a file holds but for what was `sent`; `prefix` gets to know how the file begins."""
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
@@ -102,6 +143,9 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
             for name, offset in task.skipped:
                 if name == file.name:
                     edits &= batch.offset != offset
+            if sent is not None:
+                prefix.add(batch, sent.end)
+                edits &= ~((batch.offset_end <= sent.end) & batch.of_regions(sent.regions & task.standing))
             stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             moved.add(batch, np.flatnonzero(edits & ~stands))
@@ -190,6 +234,10 @@ class _Lanes:
             lane.join()
         if self._error is not None:
             raise self._error
+
+    def refusals(self) -> list[Refusal]:
+        """What the target has refused so far."""
+        return list(self._refusals)
 
     def amend(self, report: FileReport) -> FileReport:
         """Add what was refused and withheld of a file in the lanes to its report."""

@@ -123,8 +123,9 @@ class Guard(Protocol):
         A repeated attempt first ends the right of those before it, and waits until they must have noticed.
         """
 
-    def mark_dirty(self, rows: Rows) -> None:
-        """Record that a request for these rows may have been carried out although the right to send it was lost."""
+    def mark_dirty(self, rows: Rows, why: str = "") -> None:
+        """Record that these rows may hold what they should not: the edits of a request that may have been carried out
+        although the right to send it was lost, or `why` says which."""
 
 
 class Writer(Protocol):

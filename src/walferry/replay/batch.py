@@ -29,6 +29,7 @@ from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.apply.in_bulk import place_in_bulk
 from walferry.apply.outcomes import FileReport, Refusal, Withheld, damage
+from walferry.apply.prefix import Sent
 from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.errors import DamagedInputError, GapError, WalferryError, WalKeyError, is_transient
@@ -118,6 +119,7 @@ class _Work:
     batch: Batch
     fence: Change
     """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+    sent: Mapping[str, Sent]
 
     def held(self) -> dict[str, set[str]]:
         """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
@@ -174,11 +176,12 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
     run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, fence)
 
 
-def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
+def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[str, Sent] | None = None) -> Round | None:
     """Apply what is left of the run's unfinished batch and record it as a round; None if there is no such batch.
 
-    What is held or refused is in quarantine then. Raises LeaseLostError, and records nothing more, if the leases were
-    lost meanwhile; GapError when one of its files has vanished.
+    `sent`: by file, what was sent of it while it was open. What is held or refused is in quarantine then. Raises
+    LeaseLostError, and records nothing more, if the leases were lost meanwhile; GapError when one of its files has
+    vanished.
     """
     if run.ledger.batches.now() is None:
         return None
@@ -186,7 +189,7 @@ def continue_batch(run: Run, spark: SparkSession, route: Route) -> Round | None:
     kept = run.ledger.batches.now()
     if kept is None:
         return None
-    work = _Work(run, spark, route, Batch.model_validate_json(kept.plan), fence)
+    work = _Work(run, spark, route, Batch.model_validate_json(kept.plan), fence, sent or {})
     if not any(piece.attempts for piece in run.ledger.batches.pieces()):
         _look_at_closed(work)
     try:
@@ -276,7 +279,8 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         before = (outcomes[p.number].held for p in pieces if p.number in outcomes)
         held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
-        task = GroupTask(route, mine, work.batch.standing, held)
+        sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
+        task = GroupTask(route, mine, work.batch.standing, held, sent=sent)
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:

@@ -62,10 +62,10 @@ class Claims:
         for table in tables:
             _confirmation(self.target, self.leases[table], self.attempt, self.seconds).require()
 
-    def mark_dirty(self, rows: Rows) -> None:
+    def mark_dirty(self, rows: Rows, why: str = "") -> None:
         """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if that stays impossible."""
         for table, (first, last) in rows.items():
-            found = DirtyRows.of(table, first, last, self.run_id, self.leases[table].number, now_ms())
+            found = DirtyRows.of(table, first, last, self.run_id, self.leases[table].number, now_ms(), why)
             log.error("%s", found.describe())
             mark(self.target, found)
 

@@ -45,7 +45,7 @@ class UnmarkedRowsError(WalferryError):
 
 @dataclass(frozen=True)
 class DirtyRows:
-    """Rows of a target table to which an old request may have been applied over newer edits."""
+    """Rows of a target table that may hold what they should not."""
 
     table: str
     name: str
@@ -58,15 +58,19 @@ class DirtyRows:
     number: int
     """of the lease that it had lost"""
     at_ms: int
+    why: str = ""
+    """what they may hold; "": an old request may have been applied over newer edits"""
 
     @classmethod
-    def of(cls, table: str, first: bytes, last: bytes, run: str, number: int, at_ms: int) -> DirtyRows:
+    def of(cls, table: str, first: bytes, last: bytes, run: str, number: int, at_ms: int, why: str = "") -> DirtyRows:
         """A new mark for the rows from `first` to `last`."""
-        return cls(table, uuid4().hex, _shown(first), _shown(last), run, number, at_ms)
+        return cls(table, uuid4().hex, _shown(first), _shown(last), run, number, at_ms, why)
 
     def describe(self) -> str:
         """What happened to which rows, for people."""
         rows = f"{'many rows, the newest' if self.name.startswith(SHARED) else 'rows'} {self.first} to {self.last}"
+        if self.why:
+            return f"rows of target table {self.table} may hold {self.why}"
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="seconds")
         return (
             f"{rows} of target table {self.table} may hold old edits: at {at} a process of run {self.run} had sent a "

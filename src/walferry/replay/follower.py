@@ -1,4 +1,4 @@
-"""Follow the log: round after round under the leases of the target tables, until told to stop."""
+"""Follow the log: rounds under the leases of the target tables, open logs in between, until told to stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.errors import WalferryError
-from walferry.replay.applying import applying, wait_while_paused
+from walferry.replay.ahead import OpenLogs
+from walferry.replay.applying import applying, is_paused, wait_while_paused
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
 from walferry.run.run import Run, RunEndedError
@@ -22,6 +23,8 @@ BUSY_BYTES = 64 << 20
 """of log in a round, from which on the next one begins soon: the source itself rolls a WAL of about that size"""
 PAUSE_SECONDS = (2.0, 60.0)
 """at least and at most, between two rounds"""
+EARLY_SECONDS = 3.0
+"""between two rounds at least, of which the second is needed because open logs cannot be followed further"""
 LOOK_SECONDS = 0.25
 """between two looks, while no round runs, whether to stop"""
 RENEW_SECONDS = 600.0
@@ -32,23 +35,27 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
-    `max_lag` passes. `until` is asked then, too. WALs that are applied are let go after a while (`protect`).
+    `max_lag` passes, and what the open logs show is sent. `until` is asked then, too. WALs that are applied are let go
+    after a while (`protect`).
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
     """
     renewed = -math.inf
     with applying(run) as route:
+        open_logs = OpenLogs(run, route)
         while True:
             wait_while_paused(run)
-            done = run_round(run, spark, route)
+            done = run_round(run, spark, route, open_logs)
             if time.monotonic() - renewed >= RENEW_SECONDS:
                 _let_go(run)
                 renewed = time.monotonic()
             if until():
                 return
-            pause_ends = time.monotonic() + _pause_seconds(run.spec.max_lag, done.bytes)
-            while time.monotonic() < pause_ends:
+            ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
+            while time.monotonic() - ended < pause and not is_paused(run):
+                if not open_logs.go_on():
+                    pause = min(pause, EARLY_SECONDS)
                 time.sleep(LOOK_SECONDS)
                 if until():
                     return

@@ -13,10 +13,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.apply.prefix import Sent
 from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
+from walferry.replay.ahead import OpenLogs, sent_earlier
 from walferry.replay.applying import applying, shared_by_workers
 from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.completeness import check_complete
@@ -38,13 +40,15 @@ from walferry.wal.files import WalFile
 log = logging.getLogger(__name__)
 
 
-def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
+def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs | None = None) -> Round:
     """Finish a batch that was interrupted, then cut the log and apply what is sealed.
 
-    Raises GapError when the log has a hole.
+    `open_logs`, which have followed the log since the last round, go on from the cut. Raises GapError when the log has
+    a hole.
     """
     route = shared_by_workers(run, route, spark)
-    continue_batch(run, spark, route)
+    sent = open_logs.sent() if open_logs else sent_earlier(run)
+    continue_batch(run, spark, route, sent)
     started_ms, fence = now_ms(), fence_of(run, route)
     apply_released(run, spark, route)
     applied = kept_lines(run, "applied")
@@ -53,7 +57,10 @@ def run_round(run: Run, spark: SparkSession, route: Route) -> Round:
     check_complete(run, cut.files)
     batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
     begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
-    return _finish(run, spark, route)
+    done = _finish(run, spark, route, sent)
+    if open_logs:
+        open_logs.begin(cut)
+    return done
 
 
 def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
@@ -62,7 +69,8 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         with applying(run) as held:
             route = shared_by_workers(run, held, spark)
-            earlier = continue_batch(run, spark, route)
+            sent = sent_earlier(run)
+            earlier = continue_batch(run, spark, route, sent)
             started_ms, fence = now_ms(), fence_of(run, route)
             apply_released(run, spark, route)
             listed = await_archive(run)
@@ -75,14 +83,14 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
             batch = _batch(run, below, applied, now, at_ms, before, regions)
             begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
-            done = [*filter(None, [earlier]), _finish(run, spark, route)]
+            done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
         return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}
 
     return run.once("drain", work)
 
 
-def _finish(run: Run, spark: SparkSession, route: Route) -> Round:
-    done = continue_batch(run, spark, route)
+def _finish(run: Run, spark: SparkSession, route: Route, sent: Mapping[str, Sent]) -> Round:
+    done = continue_batch(run, spark, route, sent)
     assert done is not None, "the batch has just been recorded"
     return done
 

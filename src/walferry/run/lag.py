@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
 
 from walferry import clock
 from walferry.ledger import Round, RunLedger
@@ -21,6 +23,64 @@ class Lag:
     seconds: float | None
     unknown: str
     longest: float | None
+
+
+class Visible(BaseModel):
+    """What was read of a log that was still being written: its first `end` bytes, the CRC-32 of the entries there, and
+    the tables that they had edits of."""
+
+    model_config = ConfigDict(frozen=True)
+
+    end: int
+    crc: int
+    tables: tuple[str, ...]
+
+
+class Ahead(BaseModel):
+    """How far the target is ahead of what the ledger counts as applied, because open logs are followed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    covered_ms: int = 0
+    """the target has everything that was written before this moment; 0: not known"""
+    longest_ms: int = 0
+    """the longest lag since following began"""
+    files: Mapping[str, Visible] = {}
+    """open logs, by name, of which something was sent, or is about to be"""
+
+    def covering(self, moment_ms: int, at_ms: int) -> Ahead:
+        """The same once everything before a moment is applied, at `at_ms`."""
+        before = self.covered_ms or moment_ms
+        return self.model_copy(
+            update={
+                "covered_ms": max(self.covered_ms, moment_ms),
+                "longest_ms": max(self.longest_ms, at_ms - before),
+            }
+        )
+
+    def having(self, files: Mapping[str, Visible]) -> Ahead:
+        """The same with these files."""
+        return self.model_copy(update={"files": files})
+
+
+_AHEAD = "ahead of the applied log"
+
+
+def keep_ahead(ledger: RunLedger, ahead: Ahead) -> None:
+    """Keep it in place of the previous one."""
+    ledger.notes.keep(_AHEAD, ahead.model_dump())
+
+
+def ahead_of(ledger: RunLedger) -> Ahead | None:
+    """As it was kept; None if open logs were never followed."""
+    kept = ledger.notes.get(_AHEAD)
+    return None if kept is None else Ahead.model_validate(kept)
+
+
+def covered_ms(ledger: RunLedger) -> int | None:
+    """The moment before which everything is applied, by rounds or from open logs; None before the first round."""
+    last, ahead = ledger.rounds.last(), ahead_of(ledger)
+    return None if last is None else max(last.covered_ms, ahead.covered_ms if ahead else 0)
 
 
 def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
@@ -45,7 +105,10 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "all is applied up to the end fence", longest)
     if last is None:
         return Lag(None, "the first replay round has not ended yet", longest)
-    seconds = round((now - last.covered_ms) / 1000, 1)
+    ahead = ahead_of(ledger)
+    if ahead is not None and ahead.covered_ms:
+        longest = ahead.longest_ms / 1000
+    seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
 
 

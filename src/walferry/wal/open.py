@@ -141,6 +141,8 @@ class Wal:
         self._batch_bytes = batch_bytes
         self._start = start
         self._stop = stop
+        self._kept: WalReader | None = None
+        self._path = ""
         self.length = 0
         """bytes in the file, known after the last entry"""
         self.unfinished: UnfinishedInputError | None = None
@@ -156,6 +158,25 @@ class Wal:
                 continue  # moved between locating and reading it
             except UnfinishedInputError:
                 return None
+
+    def more(self) -> Iterator[EntryBatch]:
+        """The entries from the file's beginning or, when called again, those that have become visible since.
+
+        Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time.
+        Raises FileNotFoundError once HBase has moved the file, and what iterating raises.
+        """
+        path = self._path = self._path or self.locate().path
+        try:
+            if self._kept is None:
+                self._kept = self._reader(path, self._file_system.read(path), self._batch_bytes)
+            else:
+                self._kept.resume(self._file_system.read(path, self._kept.needs))
+        except UnfinishedInputError as error:
+            self.unfinished = error
+            return
+        yield from self._kept
+        self.length = self._kept.length
+        self.unfinished = _no_trailer(self._name, self._kept) if self._kept.ending is Ending.UNFINISHED else None
 
     def __iter__(self) -> Iterator[EntryBatch]:
         deadline = time.monotonic() + CLOSE_SECONDS

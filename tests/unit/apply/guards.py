@@ -26,5 +26,5 @@ class Guard:
         self.attempts.append((task, number))
         return self
 
-    def mark_dirty(self, rows: Rows) -> None:
+    def mark_dirty(self, rows: Rows, why: str = "") -> None:
         self.dirty.append(rows)

@@ -1,0 +1,227 @@
+"""Between two cuts: apply what the open logs show, so that the target is a second behind and not a round.
+
+After a cut each WAL group has one file that is being written. It is read as far as it is visible, again and again, and
+what it holds is sent at once, of the regions that have stood still since the cut: all of their edits since then are in
+that file, in order. That they stood still is known only if their lines are looked up after the bytes were read. Edits
+of other regions wait for the next round, and so does what a group writes after its file was closed.
+
+Nothing of this counts as applied (R2). The next batch has the same files, sealed, and accounts for every byte of them.
+It leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible: those past
+the last acknowledgement may be taken back when HDFS recovers the file of a dead server.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from walferry.apply.by_group import GroupTask, Part, send_entries
+from walferry.apply.outcomes import unreadable_markers
+from walferry.apply.prefix import Prefix, Sent
+from walferry.apply.route import Route
+from walferry.clock import now_ms
+from walferry.errors import WalferryError
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.refusals import ANY_REGION
+from walferry.replay.cut import Cut, lines_of, regions_of
+from walferry.replay.lease import LeaseLostError
+from walferry.replay.quarantine import held_regions
+from walferry.run.facts import Lines, kept_lines
+from walferry.run.lag import Ahead, Visible, ahead_of, keep_ahead
+from walferry.run.run import Run, RunEndedError
+from walferry.wal.files import Place, WalFile
+from walferry.wal.open import Until, Wal, open_wal
+
+log = logging.getLogger(__name__)
+
+PASS_SECONDS = 0.5
+"""between the beginnings of two passes, at least"""
+SECONDS_PER_GROUP = 0.02
+"""and for each WAL group, since a pass lists each server's folder and reads each open file: of many servers each is
+asked less often"""
+READERS = 8
+BATCH_BYTES = 1 << 20
+SLICE_BYTES = 4 << 20
+"""of one group, read before its regions are looked up"""
+ENOUGH_BYTES = 64 << 20
+"""read since the cut; then a round is better, which shares the work among Spark's executors"""
+WARN_SECONDS = 30.0
+
+
+class _Tail:
+    """The open file of one WAL group."""
+
+    def __init__(self, run: Run, file: WalFile) -> None:
+        self.file = file
+        self._wal: Wal = open_wal(run.source_files, run.wal_root, file, Until.NOW, batch_bytes=BATCH_BYTES)
+        self._prefix = Prefix()
+        self._tables: set[str] = set()
+        self.closed = False
+        """nothing more is read of it until the next cut"""
+
+    def read(self) -> tuple[list[EntryBatch], bool]:
+        """Some of what has become visible, and whether that was all."""
+        found, size = list[EntryBatch](), 0
+        try:
+            for batch in self._wal.more():
+                found.append(batch)
+                size += batch.buffer.nbytes
+                if size >= SLICE_BYTES:
+                    return found, False
+            self.closed = self._wal.unfinished is None and self._wal.length > 0
+        except (OSError, WalferryError) as error:
+            # Archived (the next round has it), damaged (it records that), or the NameNode cannot be reached.
+            log.info("open log %s is not followed until the next round: %s", self.file.name, error)
+            self.closed = True
+        return found, True
+
+    def took(self, batch: EntryBatch, tables: Sequence[str]) -> None:
+        """Remember entries that are about to be sent, those of some tables, or passed over."""
+        self._prefix.add(batch)
+        self._tables.update(tables)
+
+    def visible(self) -> Visible:
+        """What was read, for the ledger."""
+        return Visible(end=self._prefix.end, crc=self._prefix.crc, tables=tuple(sorted(self._tables)))
+
+
+class OpenLogs:
+    """Sends what the open files show. One per replay, under its leases."""
+
+    def __init__(self, run: Run, route: Route) -> None:
+        self._run = run
+        self._route = route
+        self._tails: dict[str, _Tail] = {}
+        self._known: frozenset[str] = frozenset()
+        self._base: Lines = {}
+        self._left: set[str] = set()
+        """regions of which something was not sent since the cut"""
+        self._held: frozenset[str] = frozenset()
+        self._ahead = Ahead()
+        self._bytes = 0
+        self._due = 0.0
+        self._warned = -WARN_SECONDS
+
+    def begin(self, cut: Cut) -> None:
+        """Go on from a cut, everything before which is applied."""
+        live = [file for file in cut.files if file.place is not Place.ARCHIVED]
+        first = [file for file in live if file.number == cut.current.get(file.group)]
+        before = {} if self._left else {tail.file.name: tail for tail in self._tails.values()}
+        self._tails = {file.group: before.get(file.name) or _Tail(self._run, file) for file in first}
+        self._known = frozenset(file.name for file in live)
+        held = held_regions(self._run)
+        lines = kept_lines(self._run, "applied")
+        self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
+        self._held = frozenset().union(*held.values())
+        self._left, self._bytes = set(), 0
+        self._ahead = ahead_of(self._run.ledger) or Ahead()
+        self._covered(cut.started_ms)
+
+    def sent(self) -> dict[str, Sent]:
+        """By file, what was sent of it since the last cut. Of what a killed process sent, no region is named."""
+        found = sent_earlier(self._run)
+        whole = frozenset(region for lines in self._base.values() for region in lines) - self._left - self._held
+        for tail in self._tails.values():
+            known = tail.visible()
+            if known.end:
+                found[tail.file.name] = Sent(known.end, known.crc, frozenset(known.tables), whole)
+        return found
+
+    def go_on(self) -> bool:
+        """Make a pass over the open files if one is due. False if a round should begin now.
+
+        Raises LeaseLostError and RunEndedError; other errors are logged, because the next round meets them.
+        """
+        if time.monotonic() < self._due:
+            return True
+        self._due = time.monotonic() + max(PASS_SECONDS, SECONDS_PER_GROUP * len(self._tails))
+        try:
+            return self._pass()
+        except (LeaseLostError, RunEndedError):
+            raise
+        except (WalferryError, OSError) as error:
+            self._tails = {}  # what was read and not sent is unknown: the next round sends everything
+            if time.monotonic() - self._warned > WARN_SECONDS:
+                self._warned = time.monotonic()
+                log.warning("the open logs cannot be followed now; rounds go on: %s", error)
+            return True
+
+    def _pass(self) -> bool:
+        if not self._tails:
+            return True
+        began_ms = now_ms()
+        listed = self._run.source_log.live()
+        waiting = [tail for tail in self._tails.values() if not tail.closed]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="open log") as readers:
+            while waiting:
+                found = list(readers.map(_Tail.read, waiting))
+                self._send([(tail, batch) for tail, (some, _) in zip(waiting, found, strict=True) for batch in some])
+                waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
+        if self._left or any(tail.closed for tail in self._tails.values()):
+            return False
+        if any(file.name not in self._known for file in listed):
+            return False  # of a server that has just come, or of a group that was just begun
+        if all(file.place is Place.LIVE for file in listed):
+            self._covered(began_ms)
+        return self._bytes < ENOUGH_BYTES
+
+    def _send(self, read: Sequence[tuple[_Tail, EntryBatch]]) -> None:
+        wanted = [_of_tables(batch, self._base) for _, batch in read]
+        tables = sorted({name for names, _ in wanted for name in names})
+        # Looked up after the bytes were read: a region that has gone and come back has another line.
+        lines = {table: lines_of(self._run.source, table, regions_of(self._run.source, table)) for table in tables}
+        standing = (
+            {region for table in tables for region, _ in lines[table].items() & self._base[table].items()}
+            - self._held
+            - self._left
+        )
+        parts = []
+        for (tail, batch), (names, edits) in zip(read, wanted, strict=True):
+            self._bytes += batch.buffer.nbytes
+            for refusal in unreadable_markers(batch, tail.file.name, names):
+                standing.discard(refusal.region)
+                self._left.add(refusal.region)
+            tail.took(batch, names)
+            stands = batch.of_regions(standing)
+            self._left.update(batch.regions[code].decode() for code in np.unique(batch.region[edits & ~stands]))
+            parts.append(Part(tail.file.name, batch, np.flatnonzero(edits & stands)))
+        self._left -= self._held  # of those nothing is sent anyway
+        if not any(len(part.picked) for part in parts):
+            return
+        self._note()
+        task = GroupTask(self._route, (), frozenset(standing), self._held)
+        self._left.update(refusal.region for refusal in send_entries(task, parts))
+
+    def _covered(self, moment_ms: int) -> None:
+        """Record that the target has everything that was written before a moment."""
+        self._ahead = self._ahead.covering(moment_ms, now_ms())
+        self._note()
+
+    def _note(self) -> None:
+        """Keep what has been sent or is about to be."""
+        files = {tail.file.name: known for tail in self._tails.values() if (known := tail.visible()).tables}
+        self._ahead = self._ahead.having(files)
+        keep_ahead(self._run.ledger, self._ahead)
+
+
+def sent_earlier(run: Run) -> dict[str, Sent]:
+    """By file, what another process may have sent while the file was open; no region is named."""
+    known = ahead_of(run.ledger)
+    return {
+        name: Sent(file.end, file.crc, frozenset(file.tables), frozenset())
+        for name, file in (known.files.items() if known else ())
+    }
+
+
+def _of_tables(batch: EntryBatch, base: Lines) -> tuple[list[str], np.ndarray]:
+    """The tables of a batch that are to be followed, and which entries are their edits."""
+    names = [name.decode() for name in batch.tables]
+    wanted = np.array([name in base for name in names] or [False])
+    selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
+    present = sorted({names[code] for code in np.unique(batch.table[selected])})
+    return present, selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
