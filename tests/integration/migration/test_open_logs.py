@@ -1,0 +1,171 @@
+"""Between two rounds the open logs are followed: soon, in order, whatever moves or is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.moves import content, skip
+from integration.migration.test_rules import edit
+from walferry.apply import by_group
+from walferry.embedded.cluster import Cluster
+from walferry.errors import TransientError
+from walferry.hbase.client import HBaseClient
+from walferry.replay import ahead, cut
+from walferry.replay.ahead import OpenLogs
+from walferry.replay.applying import applying
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain, run_round
+from walferry.run.lag import ahead_of
+from walferry.run.run import Run
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Run]
+KILLS = 1
+"""more cost time: each waits until the lease of the one before has ended"""
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(ahead, "SECONDS_PER_GROUP", 0.0)
+
+
+@contextmanager
+def followed(run: Run, spark: SparkSession) -> Iterator[tuple[OpenLogs, Callable[[], None]]]:
+    """The open logs after a round, and what does another round."""
+    with applying(run) as route:
+        open_logs = OpenLogs(run, route)
+
+        def one_round() -> None:
+            run_round(run, spark, route, open_logs)
+
+        one_round()
+        yield open_logs, one_round
+
+
+def still(client: HBaseClient, table: str) -> None:
+    """A compaction drops markers, and the source then shows what is put behind them."""
+    client.modify_table(client.describe(table).with_attribute("COMPACTION_ENABLED", "false"))
+
+
+def test_edits_are_at_the_target_before_their_log_is_rolled_and_again_nothing_changes_when_it_is(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
+) -> None:
+    table = make_table((b"h", b"m", b"q"))
+    run = start_run(table)
+    edit(at_source, table, 1)
+    with followed(run, spark) as (open_logs, one_round):
+        rounds = run.ledger.rounds.totals().rounds
+        for step in range(2, 6):
+            edit(at_source, table, step)
+            began_ms = int(time.time() * 1000)
+            assert open_logs.go_on()
+            here, there = sides(run)
+            assert there == here
+            covered = ahead_of(run.ledger)
+            assert covered is not None
+            assert began_ms <= covered.covered_ms <= time.time() * 1000
+        assert run.ledger.rounds.totals().rounds == rounds, "no log was rolled"
+        one_round()
+        assert open_logs.go_on()
+        here, there = sides(run)
+        assert len(here) > 30
+        assert there == here
+
+
+def test_edits_of_a_region_that_has_moved_wait_for_the_next_round(
+    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
+    spark: SparkSession,
+) -> None:  # fmt: skip
+    table = make_table((b"m",))
+    still(at_source, table)
+    run = start_run(table)
+    with followed(run, spark) as (open_logs, one_round):
+        edit(at_source, table, 1)
+        assert open_logs.go_on()
+        there = content(target, table)
+        low = at_source.regions(table)[0]
+        # It goes away and comes back: its server's log has all of its edits but those in between.
+        here, other = low.server, next(server for server in at_source.servers() if server != low.server)
+        at_source.move_region(low, other)
+        edit(at_source, table, 2)
+        at_source.move_region(at_source.regions(table)[0], here)
+        edit(at_source, table, 3)
+        assert not open_logs.go_on(), "a round is needed"
+        now = content(target, table)
+        assert {key: cells for key, cells in now.items() if key < "b'm"} == {
+            key: cells for key, cells in there.items() if key < "b'm"
+        }
+        assert now == {**now, **{key: cells for key, cells in content(source, table).items() if key > "b'm"}}
+        assert now != there, "the region that stood still was followed"
+        one_round()
+        assert content(target, table) == content(source, table)
+        edit(at_source, table, 4)
+        assert open_logs.go_on()
+        assert content(target, table) == content(source, table)
+
+
+def test_a_follower_that_is_killed_amid_moves_and_splits_still_ends_equal(
+    source: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    table = make_table((b"m", b"q"))
+    still(at_source, table)
+    run = start_run(table)
+    dice, ends, passes = random.Random(5), [0], [0]
+    send = by_group.send_entries
+
+    def sometimes(*arguments: object) -> object:
+        """Ends the process, as far as it can tell, before or after what it sends."""
+        passes[0] += 1
+        before, after = dice.random() < 0.3, dice.random() < 0.3
+        if ends[0] < KILLS and before:
+            ends[0] += 1
+            raise KeyboardInterrupt
+        refused = send(*arguments)  # type: ignore[arg-type]
+        if ends[0] < KILLS and after:
+            ends[0] += 1
+            raise KeyboardInterrupt
+        return refused
+
+    monkeypatch.setattr(ahead, "send_entries", sometimes)
+    done = threading.Event()
+
+    def write() -> None:
+        with HBaseClient(source.address) as client:
+            for step in range(2000):
+                edit(client, table, step, edits=12)
+                if step % 20 == 10:
+                    region = random.Random(step).choice(client.regions(table))
+                    client.move_region(region, next(s for s in client.servers() if s != region.server))
+                if step == 30:
+                    client.split_region(client.regions(table)[0], b"h")
+                if step > 60 and ends[0] >= KILLS:
+                    break
+        done.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(write)
+        while not done.is_set():
+            try:
+                replay(run, spark, until=done.is_set)
+            except (KeyboardInterrupt, TransientError):
+                continue
+        writer.result()
+    assert ends[0] == KILLS
+    skip(run, "replay", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    here, there = sides(run)
+    assert len(here) > 30
+    assert there == here
