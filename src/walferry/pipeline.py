@@ -21,9 +21,10 @@ from walferry.checks.validation import import_ahead
 from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
+from walferry.migration.compare_ahead import compared_ahead
+from walferry.migration.open_target import open_target
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, objects, protect, rounds, window
-from walferry.run.lag import lag_of
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.fan_out import SparkGoneError
@@ -75,6 +76,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
+    "open_target": lambda run, _, means: open_target(run),
     "compare": lambda run, table, means: last_comparison(run, means.spark, table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(run, means.outcome or OUTCOMES[run.record.kind]),
@@ -102,7 +104,8 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
     opened_once(run)
-    do(run, phase, "", means)
+    with compared_ahead(run, means.spark):
+        do(run, phase, "", means)
     try:
         _do_all(run, following, means)
     except WalferryError as error:
@@ -136,7 +139,8 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
-        _follow(run, ask, means)
+        with compared_ahead(run, means.spark):
+            _follow(run, ask, means)
         _do_all(run, names[end:-1], means)
     release, subject = todo[-1]  # after what keeps the log has stopped
     _do_again(run, release.name, subject, means)
@@ -248,8 +252,7 @@ def _await_gate(run: Run, at_work: Callable[[], None]) -> None:
 
 
 def _cutover_question(run: Run) -> str:
-    seconds = lag_of(run.ledger).seconds
-    return f"Lag {'not measured' if seconds is None else f'{seconds:.0f} s'}, quarantine empty. Cut over {run.run_id}?"
+    return f"`walferry ready {run.record.name}` tells how things stand. Cut over {run.run_id}?"
 
 
 def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> str:

@@ -245,7 +245,8 @@ class HBaseReplayOperator(WalferrySparkOperator):
 
 
 class HBaseCutoverOperator(WalferrySparkOperator):
-    """Waits until the gate is open, stops the writes, and applies the rest of the log. Returns the run's id.
+    """Waits until the gate is open, stops the writes, applies the rest of the log, and opens the target to clients if
+    what was written last is equal on both sides. Returns the run's id.
 
     `approval` is a person's answer from an ApprovalOperator. With `write_stop: confirm` (the default) only the writers'
     owner can know that writes have stopped: `writes_stopped` is the answer of a second ApprovalOperator.
@@ -279,6 +280,8 @@ class HBaseCutoverOperator(WalferrySparkOperator):
             self._await_end_of_replay(run)
             do_phase(run, "end_fence")
         self.submit()
+        with step(self.run) as run:
+            do_phase(run, "open_target")
         return self.run
 
     def _approve(self, run: Run, by: str) -> None:

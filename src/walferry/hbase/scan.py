@@ -35,6 +35,7 @@ class _Query:
     raw: bool
     max_versions: int
     max_result_bytes: int
+    rows: pb.Filter | None = None
 
 
 def scan_raw(
@@ -45,6 +46,7 @@ def scan_raw(
     *,
     families: Sequence[str] | None = None,
     max_result_bytes: int = MAX_RESULT_BYTES,
+    rows: Sequence[bytes] = (),
 ) -> Iterator[bytes]:
     """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
 
@@ -52,12 +54,13 @@ def scan_raw(
     beyond a TTL of their own (tag 8), and compactions drop what no reader sees.
     Yields cell blocks (a sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes`
     each, more when a single row is larger. The server does not cache the blocks it reads.
+    With `rows`, only of those, which must be in order: the server goes from one to the next.
 
     A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so that
     no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in between,
     TableNotFoundError.
     """
-    query = _Query(families, True, ALL_VERSIONS, max_result_bytes)
+    query = _Query(families, True, ALL_VERSIONS, max_result_bytes, _filter_of(rows) if rows else None)
     return _scan(client, table, start, stop, query)
 
 
@@ -73,6 +76,17 @@ def scan(
 ) -> Iterator[bytes]:
     """The cells that an ordinary reader sees, at most `max_versions` per column; otherwise like `scan_raw`."""
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
+
+
+def _filter_of(rows: Sequence[bytes]) -> pb.Filter:
+    """HBase's MultiRowRangeFilter for single rows."""
+    ranges = [
+        pb.RowRange(start_row=row, start_row_inclusive=True, stop_row=row, stop_row_inclusive=True) for row in rows
+    ]
+    return pb.Filter(
+        name="org.apache.hadoop.hbase.filter.MultiRowRangeFilter",
+        serialized_filter=pb.MultiRowRangeFilter(row_range_list=ranges).SerializeToString(),
+    )
 
 
 def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -> Iterator[bytes]:
@@ -112,6 +126,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
             max_versions=query.max_versions,
             cache_blocks=False,
             max_result_size=query.max_result_bytes,
+            filter=query.rows,
             # Bytes.toBytes(true)
             attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
         ),

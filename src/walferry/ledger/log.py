@@ -274,15 +274,22 @@ class Log:
                 least[name] = min((state for some in states.values() for state in some), key=RANGE_STATES.index)
         return least
 
-    def applied_for(self, table: str) -> set[str]:
-        """Names of the files all of whose edits of the table are applied."""
+    def applied_for(self, table: str, *, verified: bool = False) -> set[str]:
+        """Names of the files all of whose edits of the table are applied; with `verified`, only of those that were
+        before a comparison that found the table equal."""
         files, ranges = self._store.table("wal_files"), self._store.table("wal_ranges")
         of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table)
-        packed = select(files.c.name).where(files.c.run_id == self._run_id, files.c.applied_end.is_not(None))
-        others = select(ranges.c.file).where(*of_table, ranges.c.state.in_(("applied", "verified")))
+        packed = select(files).where(files.c.run_id == self._run_id, files.c.applied_end.is_not(None))
+        states = ("verified",) if verified else ("applied", "verified")
         with self._store.database.read() as connection:
-            names = set(connection.scalars(others))
-            return names | set(connection.scalars(packed)) if table in self._tables(connection) else names
+            names = set(connection.scalars(select(ranges.c.file).where(*of_table, ranges.c.state.in_(states))))
+            number = self._tables(connection).get(table)
+            if number is None:
+                return names
+            if not verified:
+                return names | set(connection.scalars(packed.with_only_columns(files.c.name)))
+            found = map(Packed.of, connection.execute(packed).mappings())
+            return names | {file.name for file in found if number in file.verified}
 
     def without_cells(self, table: str) -> set[str]:
         """Names of the files that were read and hold no cell of the table."""

@@ -33,7 +33,9 @@ table ("table=its previous value"), and a folder where HFiles wait to be bulk-lo
 Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""
-DifferenceKind = Literal["in-flight", "not-in-log", "history-dependent", "expired-overwrite", "left-out", "unexplained"]
+DifferenceKind = Literal[
+    "in-flight", "not-in-log", "history-dependent", "expired-overwrite", "left-out", "written-at-target", "unexplained"
+]
 """Why a row differs (walferry/migration/explain.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")

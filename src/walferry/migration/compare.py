@@ -38,6 +38,8 @@ from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
+from walferry.run.facts import opened_ms
+from walferry.run.lag import covered_ms
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.run.write_stop import note_comparing
@@ -216,10 +218,15 @@ def _pairs(
     borders = list(regions)
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
+    # Clients write to a target that is open. What they wrote is not to be compared.
+    before_ms, followed = opened_ms(run.ledger), _is_followed(run)
     return [
-        RangePair(source, target, pair.source, pair.target, name, start, end, rules, named)
+        RangePair(
+            source, target, pair.source, pair.target, name, start, end, rules, named,
+            before_ms=before_ms, names_expiring=followed,
+        )
         for name, start, end in borders
-    ]
+    ]  # fmt: skip
 
 
 def _differing(
@@ -286,8 +293,8 @@ def _await_applied(run: Run, moment_ms: int) -> bool:
     """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
     deadline = steady_s() + 3 * run.spec.max_lag
     while steady_s() < deadline and _is_followed(run):
-        last = run.ledger.rounds.last()
-        if last is not None and last.covered_ms >= moment_ms:
+        covered = covered_ms(run.ledger)
+        if covered is not None and covered >= moment_ms:
             return True
         time.sleep(_LOOK_SECONDS)
     return False
@@ -334,12 +341,12 @@ def explain(
         if found is not None and not (value := found.value()).too_many:
             questions[row] = Packed(value.question)
     logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
-    differences = []
+    differences, opened = [], opened_ms(run.ledger)
     for row, found in sides.items():
         if found is None:  # what differed was under way
             differences.append(Difference(table, row, IN_FLIGHT, "equal when read again"))
             continue
-        explanation = classify(found.value(), logs.of(row), rules)
+        explanation = classify(found.value(), logs.of(row), rules, opened)
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
     kinds = Counter(difference.kind for difference in differences)
     log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))

@@ -65,6 +65,13 @@ class RangePair:
     rules: Mapping[bytes, FamilyRules]
     named: int = SHOWN_ROWS
     """how many of the rows that differ are named, at most"""
+    rows: tuple[bytes, ...] = ()
+    """only these, in order; (): all"""
+    before_ms: int | None = None
+    """only cells and markers with an earlier timestamp; None: all"""
+    names_expiring: bool = False
+    """rows in which cells expire now that only one side holds count as differing, to be read again: they may be under
+    way; otherwise such cells are not compared"""
 
 
 @dataclass(frozen=True)
@@ -125,8 +132,8 @@ def scans(pair: RangePair) -> tuple[Scan, Scan]:
     """Both sides as their region servers show them."""
     source, target = shared_client(pair.source), shared_client(pair.target)
     return (
-        lambda start, stop: source.scan_raw(pair.source_table, start, stop),
-        lambda start, stop: target.scan_raw(pair.target_table, start, stop),
+        lambda start, stop: source.scan_raw(pair.source_table, start, stop, rows=pair.rows),
+        lambda start, stop: target.scan_raw(pair.target_table, start, stop, rows=pair.rows),
     )
 
 
@@ -142,7 +149,7 @@ def compare_pair(
     start = pair.start
     for here, there in _pieces(pair, source, target, clock, taken):
         stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
-        outcome = _compare(here, there, pair.rules)
+        outcome = _compare(here, there, pair.rules, pair.names_expiring)
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
             outcome = compare_pair(again, *(taken.live if taken else (source, target)), clock, read + 1)
@@ -173,20 +180,31 @@ class _Side:
     """One side's scan; the next block is read while the previous one is compared, unless that is large."""
 
     def __init__(
-        self, blocks: Iterator[bytes | CellIndex], readers: ThreadPoolExecutor, clock: Clock, taken: Taken | None
+        self,
+        blocks: Iterator[bytes | CellIndex],
+        readers: ThreadPoolExecutor,
+        clock: Clock,
+        taken: Taken | None,
+        before_ms: int | None,
     ) -> None:
         self._blocks = blocks
         self._readers = readers
         self._clock = clock
         self._taken = taken
+        self._before_ms = before_ms
         self._ended = False
         self._next: Future[_Piece] | None = None
         self._piece = _Piece(_no_cells(), 0, 0)
 
     def _read(self) -> _Piece:
         first_ms = self._clock()
-        block = next(self._blocks, b"")
-        cells = block if isinstance(block, CellIndex) else index_cells(np.frombuffer(block, np.uint8))
+        cells = _no_cells()
+        for block in self._blocks:
+            cells = block if isinstance(block, CellIndex) else index_cells(np.frombuffer(block, np.uint8))
+            if self._before_ms is not None:
+                cells = cells.pick(np.flatnonzero(cells.timestamp < self._before_ms))
+            if len(cells):
+                break
         if self._taken is not None:
             return _Piece(cells, self._taken.first_ms, self._taken.last_ms)
         return _Piece(cells, first_ms, self._clock())
@@ -225,8 +243,8 @@ def _pieces(
 ) -> Iterator[tuple[_Piece, _Piece]]:
     """Both sides of the same rows, piece by piece; one of the two may have no cells."""
     with ThreadPoolExecutor(2) as readers:
-        here = _Side(source(pair.start, pair.stop), readers, clock, taken)
-        there = _Side(target(pair.start, pair.stop), readers, clock, taken)
+        here = _Side(source(pair.start, pair.stop), readers, clock, taken, pair.before_ms)
+        there = _Side(target(pair.start, pair.stop), readers, clock, taken, pair.before_ms)
         while True:
             here.read_on()
             there.read_on()
@@ -239,7 +257,7 @@ def _pieces(
 # ------------------------------------------------------------------ comparing them
 
 
-def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules]) -> Outcome:
+def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], names_expiring: bool) -> Outcome:
     read = [piece for piece in (here, there) if len(piece.cells)]
     first_ms = min(piece.first_ms for piece in read)
     last_ms = max(piece.last_ms for piece in read) + CLOCKS_APART_MS
@@ -256,12 +274,20 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules]) ->
     keep = [(fate == Fate.VISIBLE) | mine for fate, mine in zip(fates, held, strict=True)]
     source, target = (digest(cells, mine) for cells, mine in zip(sides, keep, strict=True))
     rows = _differing(row_digests(sides[0], keep[0]), row_digests(sides[1], keep[1])) if source != target else []
+    uncompared = int(sum(all_.sum() - both.sum() for all_, both in zip(expiring, held, strict=True)))
+    if uncompared and names_expiring:
+        alone = [
+            cells.row(number)
+            for cells, all_, both in zip(sides, expiring, held, strict=True)
+            for number in np.flatnonzero(all_ & ~both).tolist()
+        ]
+        rows, uncompared = sorted({*rows, *alone}), 0
     return Outcome(
         source,
         target,
         np.array([np.bincount(fate[~mine], minlength=len(Fate)) for fate, mine in zip(fates, held, strict=True)]),
         int(held[0].sum()),
-        int(sum(all_.sum() - both.sum() for all_, both in zip(expiring, held, strict=True))),
+        uncompared,
         first_ms,
         last_ms,
         len(rows),

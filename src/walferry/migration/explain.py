@@ -28,10 +28,12 @@ EXPIRED_OVERWRITE: Final = "expired-overwrite"
 has dropped it"""
 LEFT_OUT: Final = "left-out"
 """its entry was released from quarantine by `accept`"""
+WRITTEN_SINCE: Final = "written-at-target"
+"""its column was written to at the target after clients might use it, which may have been before the comparison"""
 UNEXPLAINED: Final = "unexplained"
 
 WORST_FIRST: tuple[DifferenceKind, ...] = (
-    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, HISTORY, EXPIRED_OVERWRITE
+    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, HISTORY, EXPIRED_OVERWRITE, WRITTEN_SINCE
 )  # fmt: skip
 
 SHOWN_CELLS = 3
@@ -75,9 +77,12 @@ class Explanation:
     fingerprint: str
 
 
-def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> Explanation:
+def classify(
+    sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], opened_ms: int | None = None
+) -> Explanation:
     """Determine the class of a row's difference: the worst of its cells'.
 
+    `opened_ms`: from when on clients have been allowed to write to the target.
     A row with more differing cells than are examined is unexplained, and its exact cells are unknown.
     """
     kinds: set[DifferenceKind] = set()
@@ -91,6 +96,8 @@ def classify(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -
                 because = "too many versions and markers may explain it to examine them"
             elif log.too_many:
                 because = "its column has too many edits in the log to examine them"
+            elif opened_ms is not None and any(_timestamp(one) >= opened_ms for one in near.to(cell)[0].target):
+                kind, because = WRITTEN_SINCE, "the target was written to there after it had been opened"
             else:
                 kind, because = why(cell, *near.to(cell), rules)
             kinds.add(kind)

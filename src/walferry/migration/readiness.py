@@ -14,6 +14,7 @@ from walferry import clock
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.report import compared_tables
 from walferry.run.backlog import unapplied
+from walferry.run.comparing_ahead import left_to_compare
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.missing_numbers import faults
 from walferry.run.phases import steps
@@ -151,9 +152,15 @@ def _comparison(ledger: RunLedger) -> Answer:
     """The newest comparison of each table. It is a reason only where the spec wants one: rows under way differ, too."""
     run = ledger.record
     most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
+    if left := left_to_compare(ledger):
+        text = f"{', '.join(left[:5])} {'are' if len(left) > 1 else 'is'} being compared, or about to be: wait for it"
+        return Answer("comparison", text, (text,))
     newest = {made.table: made for made in ledger.comparisons.tables()}
     if not newest and most is None:
-        return Answer("comparison", "no table has been compared yet; without `max_comparison_age` none is needed")
+        spares = (
+            f"the write stop will have to wait for a whole comparison; `walferry verify {run.name}` now spares that"
+        )
+        return Answer("comparison", f"no table has been compared yet: {spares}")
     found = compared_tables(ledger) if newest else {}
     verify = f"`walferry verify {run.name}`"
     texts, reasons = [], []

@@ -141,7 +141,7 @@ def _write_stop(facts: dict[str, Any]) -> str:
     quiet = facts["seconds_since_last_edit"]
     edit = "" if quiet is None else f" ({quiet} s from the log's last edit)"
     if facts["write_stop_over"]:
-        return f"writes were stopped for {facts['write_stop_seconds']} s until the last check{edit}"
+        return f"writes were stopped for {facts['write_stop_seconds']} s until the target was open{edit}"
     return f"writes have been stopped for {facts['write_stop_seconds']} s so far{edit}"
 
 

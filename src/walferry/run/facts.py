@@ -46,6 +46,29 @@ class WriteStopFacts(_Facts):
     """who confirmed it"""
 
 
+class OpenFacts(_Facts):
+    """What the phase `open_target` found out."""
+
+    at_ms: int | None
+    """from when on clients may use the target; None: from the end of `check_drain` on"""
+    why: tuple[str, ...] = ()
+    """why they must wait for that"""
+    rows: dict[str, int] = {}
+    """for each table, how many rows were compared: those written since its last whole comparison"""
+
+
+def open_facts(ledger: RunLedger) -> OpenFacts | None:
+    """Facts of `open_target`; None before it."""
+    facts = ledger.phases.facts("open_target")
+    return None if facts is None else OpenFacts.model_validate(facts)
+
+
+def opened_ms(ledger: RunLedger) -> int | None:
+    """From when on clients may use the target, if that was before its whole comparison."""
+    facts = open_facts(ledger)
+    return None if facts is None else facts.at_ms
+
+
 def fence_facts(run: Run, kind: FenceKind) -> FenceFacts:
     """Facts of a fence that must be set by now; UsageError if it is not."""
     return FenceFacts.model_validate(run.done(_PHASES[kind]))

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
+from walferry.ledger.comparisons import needs_decision
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
@@ -23,6 +24,18 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
         and item.phase_attempt == attempt_done(phases, "compare", item.table) > 0
     }  # fmt: skip
     return list(found.values()), [table for table in source_tables(ledger.record.spec) if table not in found]
+
+
+def clean_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
+    """The newest comparison of a table, made for whatever purpose; None if by it the table does not count as equal."""
+    newest = [made for made in ledger.comparisons.tables() if made.table == table][-1:]
+    decided = ledger.comparisons.accepted().keys()
+    for made in newest:
+        differences, ranges = ledger.comparisons.differences([made]), ledger.comparisons.ranges([made])
+        bad = any(item.kind == "unexplained" or needs_decision(item, decided) for item in differences)
+        if not bad and not any(item.uncompared for item in ranges):
+            return made
+    return None
 
 
 def end_fence_digest(ledger: RunLedger) -> str:

@@ -53,7 +53,10 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("write_stop", "stop the writes, or ask whether they have stopped", ("approve",), waits_for="write stop"),
         Phase("end_fence", "roll all WALs once more: replay ends here", ("replay", "write_stop")),
         Phase("drain", "apply the rest of the log up to the end fence", ("end_fence",), spark=True),
-        Phase("compare", "compare both sides, region by region", ("drain",), by_table=True, spark=True),
+        Phase(
+            "open_target", "compare what was written since the last comparison; if equal, clients may go on", ("drain",)
+        ),
+        Phase("compare", "compare both sides, region by region", ("open_target",), by_table=True, spark=True),
         Phase("check_drain", "the last gate: any gap, late edit or unexplained difference?", ("drain", "compare")),
         Phase(
             "release",

@@ -218,6 +218,12 @@ class Spec(BaseModel):
         title="Oldest comparison, in seconds",
         description="Cutover is offered only if each table was compared no longer ago; null: without that, too.",
     )
+    compare_ahead: bool = Field(
+        default=True,
+        title="Compare before the cutover",
+        description="While the log is followed, each table is compared as a whole, then what was written since. "
+        "Without it, the write stop includes a whole comparison.",
+    )
     source_requests: SourceRequests = Field(
         default=SourceRequests(),
         title="Requests to the source",

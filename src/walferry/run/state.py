@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
+from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
@@ -335,8 +337,11 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         return _following(ledger, run, done, live)
     newest = live[-1]
     if "write_stop" in done and run.kind == "migration":
-        stop = write_stop_of(ledger)
+        stop, opened = write_stop_of(ledger), opened_ms(ledger)
         since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
+        if opened is not None and stop:
+            at = datetime.fromtimestamp(opened / 1000, UTC).strftime("%H:%M:%S UTC")
+            since = f"; the target has been open to clients since {at}, {stop.seconds():.1f} s after writes stopped"
         name: StateName = "draining" if newest.phase in ("end_fence", "drain") else "comparing"
         if newest.phase != "release":
             return _state(name, f"{_what(run, newest)}{since}", newest, run)

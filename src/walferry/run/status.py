@@ -55,6 +55,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "write_stop_seconds": stop.seconds() if stop else None,
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
+        "target_open_ms": stop.until_ms if stop else None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
         "requests": requests_of(ledger),
         "log": None if kept is None else log_facts(kept),

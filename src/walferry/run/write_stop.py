@@ -9,13 +9,17 @@ from statistics import median
 
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, source_tables
-from walferry.run.facts import write_stop_facts
+from walferry.run.facts import opened_ms, write_stop_facts
+from walferry.run.last_comparison import clean_comparison
 from walferry.run.phases import phases_of
 
 
 @dataclass(frozen=True)
 class WriteStop:
-    """How long clients cannot write: from the operator's confirmation (or READONLY) to the end of the last check."""
+    """How long clients cannot write: from the operator's confirmation (or READONLY) until the target is open to them.
+
+    That is when the phase `open_target` says so, otherwise at the end of the last check.
+    """
 
     since_ms: int
     last_edit_ms: int | None
@@ -39,6 +43,9 @@ def write_stop_of(ledger: RunLedger) -> WriteStop | None:
     facts = write_stop_facts(ledger)
     if facts is None:
         return None
+    opened = opened_ms(ledger)
+    if opened is not None:
+        return WriteStop(facts.at_ms, ledger.log.last_edit_ms(), opened)
     checked = [p.finished_ms for p in ledger.phases.all() if p.phase == "check_drain" and p.state == "done"]
     return WriteStop(facts.at_ms, ledger.log.last_edit_ms(), checked[0] if checked else ledger.record.ended_ms)
 
@@ -85,12 +92,12 @@ class ExpectedStop:
 _COMPARING = "comparing took"
 _ROUNDS = 10
 _STEPS = 3
-"""of the write stop besides the comparisons: end_fence, drain, check_drain"""
+"""of the write stop besides the comparisons: end_fence, drain, and open_target or check_drain"""
 
 
 def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
-    """The sum of what took its place so far: the start fence, rounds, comparisons, the gate after the copy, and the
-    time between two phases. Tables are compared one after the other, or, at least, all at once."""
+    """The sum of what took its place so far: the start fence, rounds and the time between two phases; if a table has no
+    clean comparison yet, also comparisons, one after the other or, at least, all at once, and the copy's gate."""
     phases = [phase for phase in ledger.phases.all() if phase.state == "done" and phase.finished_ms is not None]
     fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
     rounds = [(made.finished_ms - made.started_ms) / 1000 for made in ledger.rounds.latest(_ROUNDS)]
@@ -99,16 +106,17 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
     for known, what in ((fences and gates, "the copy is not checked yet"), (rounds, "no round has ended yet")):
         if not known:
             return ExpectedStop(None, None, None, what)
+    tables = [table for table in tables if clean_comparison(ledger, table) is None]
     if missing := [table for table in tables if table not in compared]:
         verify = f"`walferry verify {ledger.record.name}` measures it"
         return ExpectedStop(None, None, None, f"{missing[0]} has not been compared in this run; {verify}")
     between = _between(phases) or [0.0]
     each = [compared[table] for table in tables]
     steps = _STEPS + len(tables)
-    fixed = fences[-1] + gates[-1]
+    fixed = fences[-1] + (gates[-1] if tables else 0.0)
     return ExpectedStop(
         round(fixed + median(rounds) + sum(each) + steps * median(between), 1),
-        round(fixed + min(rounds) + max(each) + _STEPS * min(between), 1),
+        round(fixed + min(rounds) + max(each, default=0.0) + _STEPS * min(between), 1),
         round(fixed + max(rounds) + sum(each) + steps * max(between), 1),
         "",
     )

@@ -26,8 +26,8 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
     ("form", "without"),
     [
         (migrate.PARAMS, {"window"}),
-        (drain.PARAMS, {"window", "protect", "write_stop", "max_comparison_age"}),
-        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag", "max_comparison_age"}),
+        (drain.PARAMS, {"window", "protect", "write_stop", "max_comparison_age", "compare_ahead"}),
+        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead"}),
     ],
 )
 def test_each_key_of_the_spec_has_its_field_with_the_models_words(form: dict[str, Param], without: set[str]) -> None:

@@ -385,7 +385,7 @@ def test_operators_do_their_phases_by_the_one_function_that_does_them_everywhere
         ("plan", "", None), ("protect", "", None), ("fence", "", None), ("snapshot", "orders", None),
         ("copy", "orders", "Spark"), ("clone", "orders", None), ("check_copy", "", None),
         ("approve", "", "airflow ann"), ("write_stop", "", None), ("end_fence", "", None), ("drain", "", "Spark"),
-        ("compare", "orders", "Spark"), ("check_drain", "", None), ("release", "", "moved"),
+        ("open_target", "", None), ("compare", "orders", "Spark"), ("check_drain", "", None), ("release", "", "moved"),
     ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,13 +17,17 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from walferry.apply import by_group
-from walferry.apply.by_group import GroupTask, _Lanes, _Request, lanes_of, requests
+from walferry.apply.by_group import GroupTask, _Lanes, _Request, apply_group, lanes_of, requests
 from walferry.apply.outcomes import FileReport, Refusal, Withheld
+from walferry.apply.prefix import Prefix, Sent
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
+from walferry.storage import Local
+from walferry.wal.files import list_wals
+from walferry.wal.open import open_wal
 
 CLUSTERS = [[], [pb.UUID(least_sig_bits=1, most_sig_bits=2)], [pb.UUID(least_sig_bits=3, most_sig_bits=4)]]
 TABLES = {"t1": "one", "t2": "two"}
@@ -199,3 +204,92 @@ def test_a_batch_larger_than_what_may_be_read_ahead_goes_alone(monkeypatch: pyte
             lanes.put(_Request(0, "file", batch_of([(1, "t1", 0)])[0], np.arange(1)))
         lanes.wait()
     assert sent == [1, 1, 1]
+
+
+# ------------------------------------------------------------------ what was sent while a file was open
+
+OTHER = b"%032x" % 7
+
+
+class Recorder:
+    """A guard and a writer that remember what they were told."""
+
+    def __init__(self) -> None:
+        self.cells: list[bytes] = []
+        self.marked: dict[str, str] = {}
+
+    def __call__(self, tables: object) -> None:
+        pass
+
+    def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        self.cells.append(bytes(cells))
+
+    def mark_dirty(self, rows: dict[str, tuple[bytes, bytes]], why: str = "") -> None:
+        self.marked |= dict.fromkeys(rows, why)
+
+
+def apply_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_of: list[bytes], regions: set[bytes], sealed: list[bytes]
+) -> tuple[FileReport, Recorder]:
+    """Apply a file of these entries, after it had shown others, of which some regions' were sent."""
+    prefix = Prefix()
+    for batch in WalReader([header() + b"".join(sent_of)], "file"):
+        prefix.add(batch)
+    path = tmp_path / "WALs" / "rs,1,2" / "rs%2C1%2C2.7"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(header() + b"".join(sealed) + TRAILER)
+    told = Recorder()
+    monkeypatch.setattr(by_group, "writer_to", lambda _: told)
+    (file,) = list_wals(Local(), str(tmp_path))
+    route = SimpleNamespace(
+        tables={"t1": "one"}, limits=LIMITS, guard=told, open=lambda file: open_wal(Local(), str(tmp_path), file)
+    )
+    sent = Sent(prefix.end, prefix.crc, frozenset({"t1"}), frozenset(region.decode() for region in regions))
+    standing = frozenset({REGION.decode(), OTHER.decode()})
+    task = GroupTask(cast(Route, route), (file,), standing, sent={file.name: sent})
+    (report,) = apply_group(task)
+    return report, told
+
+
+def entries_of(count: int, region: bytes = REGION) -> list[bytes]:
+    return [
+        entry([encode_cell(b"r", b"f", b"q", number, 4, region)], number + 1, encoded_region_name=region)
+        for number in range(count)
+    ]
+
+
+def test_what_was_sent_of_an_open_file_is_left_out_of_the_sealed_one_and_still_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = entries_of(5), entries_of(5, OTHER)
+    both = [each for pair in zip(mine, other, strict=True) for each in pair]
+    report, told = apply_sealed(tmp_path, monkeypatch, both[:6], {REGION}, both)
+    assert report.tallies[0].entries == 10
+    assert told.marked == {}
+    whole = b"".join(told.cells)
+    timestamps = {region: [n for n in range(5) if encode_cell(b"r", b"f", b"q", n, 4, region) in whole]
+                  for region in (REGION, OTHER)}  # fmt: skip
+    assert timestamps == {REGION: [3, 4], OTHER: [0, 1, 2, 3, 4]}, "of the other region nothing had been sent"
+
+
+@pytest.mark.parametrize("kept", [2, 3])
+def test_what_the_source_has_taken_back_is_marked_and_the_file_is_applied_as_it_is(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead server's file is recovered without its last bytes, or goes on with others."""
+    shown = entries_of(4)
+    sealed = shown[:kept] + [entry([encode_cell(b"z", b"f", b"q", 9, 4)], 9)] * (kept - 2)
+    _, told = apply_sealed(tmp_path, monkeypatch, shown, {REGION}, sealed)
+    assert set(told.marked) == {"one"}
+    assert "edits that the source has lost: rs%2C1%2C2.7 had shown" in told.marked["one"]
+    sent = b"".join(told.cells)
+    assert all(encode_cell(b"r", b"f", b"q", number, 4, REGION) in sent for number in range(kept))
+
+
+def test_what_a_killed_process_may_have_sent_is_checked_and_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = entries_of(4)
+    _, told = apply_sealed(tmp_path, monkeypatch, shown, set(), shown)
+    assert told.marked == {}
+    assert all(encode_cell(b"r", b"f", b"q", number, 4, REGION) in b"".join(told.cells) for number in range(4))

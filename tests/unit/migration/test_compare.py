@@ -153,7 +153,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
-            phases=SimpleNamespace(find=lambda phase: None),
+            phases=SimpleNamespace(find=lambda phase: None, facts=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None),
         ),

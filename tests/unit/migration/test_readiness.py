@@ -14,6 +14,7 @@ from walferry import clock
 from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
+from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
 from walferry.run.write_stop import expected_write_stop, note_comparing
 
 TABLE = "shop:orders"
@@ -60,7 +61,11 @@ def test_a_run_that_follows_closely_may_be_cut_over(book: Ledger) -> None:
     assert noes(run) == {}
     text = {answer.question: answer.text for answer in readiness(run, before_approval(run)).answers}
     assert text["lag"].endswith("at most 30 s (`max_lag`)")
-    assert text["comparison"].endswith("none is needed")
+    assert text["comparison"].endswith("`walferry verify move` now spares that")
+    note_comparing_ahead(run, ["shop:orders"])
+    assert noes(run) == {"comparison": "shop:orders is being compared, or about to be: wait for it"}
+    end_comparing(run)
+    assert noes(run) == {}
 
 
 def test_each_no_names_its_reason_and_what_to_do(book: Ledger) -> None:
@@ -151,13 +156,13 @@ def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
 ) -> None:
     run = following(book)
     assert expected_write_stop(run).describe().startswith(f"unknown: {TABLE} has not been compared")
-    compare(run, took_s=2)
+    compare(run, "unexplained", took_s=2)
     short = expected_write_stop(run)
     assert short.seconds is not None
     now = clock.now_ms()
     for number, took in ((2, 5_000), (3, 1_000)):  # rounds of 3, 5 and 1 s
         run.rounds.record(Round(number, now - took, now, 1, 1_000, 3, 7, 3_000, 0))
-    compare(run, took_s=7)
+    compare(run, "unexplained", took_s=7)
     longer = expected_write_stop(run)
     assert longer.seconds is not None
     assert longer.least is not None
@@ -165,3 +170,7 @@ def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
     assert longer.seconds - short.seconds == pytest.approx(5, abs=0.2), "the comparison"
     assert longer.least == pytest.approx(longer.seconds - 2, abs=0.5), "a round of 1 s instead of 3"
     assert longer.most == pytest.approx(longer.seconds + 2, abs=0.5), "a round of 5 s instead of 3"
+    compare(run, took_s=7)
+    without = expected_write_stop(run)
+    assert without.seconds is not None
+    assert without.seconds < longer.seconds - 6, "what is clean is not compared again before the target opens"

@@ -47,7 +47,7 @@ def test_the_summary_tells_what_was_applied_and_what_waits(book: Ledger, monkeyp
     ]  # fmt: skip
 
 
-def test_writes_were_stopped_until_the_last_check(book: Ledger) -> None:
+def test_writes_were_stopped_until_the_target_was_open(book: Ledger) -> None:
     book.of("move-1").phases.start("write_stop")
     book.of("move-1").phases.finish("write_stop", {"at_ms": book.run("move-1").created_ms, "how": "confirm"})
     assert "writes have been stopped for" in render(summary(book.of("move-1")))
@@ -56,7 +56,13 @@ def test_writes_were_stopped_until_the_last_check(book: Ledger) -> None:
     facts = summary(book.of("move-1"))
     assert 0 <= facts["write_stop_seconds"] < 60
     assert facts["data_docs"] == "docs/index.html"
-    assert f"writes were stopped for {facts['write_stop_seconds']} s until the last check" in render(facts)
+    assert f"writes were stopped for {facts['write_stop_seconds']} s until the target was open" in render(facts)
+    opened_ms = book.run("move-1").created_ms + 1_300
+    book.of("move-1").phases.start("open_target")
+    book.of("move-1").phases.finish("open_target", {"at_ms": opened_ms})
+    facts = summary(book.of("move-1"))
+    assert facts["write_stop_seconds"] == 1.3
+    assert "writes were stopped for 1.3 s until the target was open" in render(facts)
 
 
 def test_the_write_stop_counts_from_the_operators_word_and_tells_of_the_last_edit_too(book: Ledger) -> None:
@@ -104,13 +110,13 @@ def test_the_audit_head_lies_beside_the_report_and_proves_the_trail(book: Ledger
 def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
     facts = status(book.of("move-1"))
     assert (facts["phase"], facts["state"], facts["waits_for"]) == ("replay", "held", "decision")
-    assert facts["percent"] == pytest.approx(100 * 4 / 15, abs=0.1)
+    assert facts["percent"] == pytest.approx(100 * 4 / 16, abs=0.1)
     assert facts["edits_applied"] == 7
     assert facts["backlog_bytes"] == 0
     assert facts["lag_seconds"] > 5
     assert facts["error"] is None
     line = status_line(facts)
-    assert line.startswith("replay: 26.7%; Applied: 7; Backlog: 0.0MB; Time: ")
+    assert line.startswith("replay: 25.0%; Applied: 7; Backlog: 0.0MB; Time: ")
     assert "State: held; ETA: N/A" in line
 
 

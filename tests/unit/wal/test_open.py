@@ -250,3 +250,28 @@ def test_damage_stays_damage_when_the_file_is_archived_before_its_end_was_seen(
         )
     assert found == [[1]]
     assert raised.value.facts["offset"] == len(begin + entries[0])
+
+
+def test_a_file_that_grows_is_read_on_from_where_it_ended_whatever_its_kind(tmp_path: Path) -> None:
+    compressor = Compressor()
+    kinds = {
+        "plain": [header(), entry([CELL]), entry([CELL], 2), entry([CELL], 3), TRAILER],
+        "with dictionaries": [
+            compressor.header, *(compressor.entry([CELL], number) for number in (1, 2, 3)), TRAILER
+        ],
+    }  # fmt: skip
+    for kind, parts in kinds.items():
+        path = tmp_path / kind / "WALs" / SERVER / NAME
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        (file,) = list_wals(Local(), str(tmp_path / kind))
+        wal = open_wal(Local(), str(tmp_path / kind), file, Until.NOW)
+        found: list[list[int]] = []
+        for upto in range(len(parts) + 1):
+            path.write_bytes(b"".join(parts[:upto]))
+            found.append([int(n) for batch in wal.more() for n in batch.sequence_number])
+            assert (wal.unfinished is None) == (upto == len(parts))
+        assert found == [[], [], [1], [2], [3], []], kind
+        path.unlink()
+        with pytest.raises(FileNotFoundError):
+            list(wal.more())

@@ -29,7 +29,7 @@ VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
 PARAMS = (
     spec_params(
-        without={"protect", "write_stop", "max_lag", "max_comparison_age", "window"},
+        without={"protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "window"},
         else_variable=VARIABLE,
         defaults=DEFAULTS,
     )

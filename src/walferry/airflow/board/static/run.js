@@ -13,7 +13,7 @@ function path() {
 
 function writeStop(r) {
   if (r.write_stop_seconds === null) return "";
-  const parts = [r.write_stop_over ? "until the last check" : "so far"];
+  const parts = [r.write_stop_over ? "until the target was open" : "so far"];
   if (r.seconds_since_last_edit !== null) parts.push(`${duration(r.seconds_since_last_edit)} from the last edit`);
   return parts.join("; ");
 }

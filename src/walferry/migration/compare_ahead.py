@@ -1,0 +1,95 @@
+"""Compare while the log is followed, so that the write stop need not: each table once as a whole, and then, again and
+again, what was written since."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from walferry.errors import WalferryError
+from walferry.migration.compare import compare
+from walferry.migration.written_rows import compare_written, differing
+from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
+from walferry.run.lag import caught_up
+from walferry.run.last_comparison import clean_comparison
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+BETWEEN_SECONDS = 10.0
+"""from the end of one look at what was written to the next"""
+ATTEMPTS = 3
+"""at the whole comparison of a table, and at rows that are under way"""
+UNDER_WAY_SECONDS = 1.5
+
+
+@contextmanager
+def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None]:
+    """Compare in another thread until the block ends, or the cutover is approved; nothing depends on its success.
+
+    Until each table has been compared as a whole, the gate to the cutover is shut.
+    """
+    over = threading.Event()
+    if not run.spec.compare_ahead or run.ledger.phases.facts("approve") is not None:
+        end_comparing(run.ledger)  # a killed process may have left it
+        yield
+        return
+    note_comparing_ahead(run.ledger, [pair.source for pair in run.tables])
+
+    def work() -> None:
+        try:
+            _compare_whole(run, spark, over)
+            end_comparing(run.ledger)
+            while not over.wait(BETWEEN_SECONDS):
+                for pair in run.tables:
+                    _compare_written(run, pair.source, over)
+        except Exception as error:  # whatever it is, the comparisons after the drain will meet it
+            log.warning("nothing more is compared before the write stop, which will take longer: %s", error)
+        finally:
+            end_comparing(run.ledger)
+
+    thread = threading.Thread(target=work, name="compare ahead", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=LOOK_SECONDS)
+
+
+def _compare_whole(run: Run, spark: Callable[[], SparkSession], over: threading.Event) -> None:
+    left = [pair.source for pair in run.tables]
+    for table in list(left):
+        for attempt in range(1, ATTEMPTS + 1):
+            while not (caught_up(run.ledger) and not run.ledger.record.paused):
+                if over.wait(LOOK_SECONDS):
+                    return
+            if over.is_set() or clean_comparison(run.ledger, table) is not None:
+                break
+            try:
+                compare(run, spark, table)
+            except WalferryError as error:
+                log.warning("attempt %d of %d to compare %s failed: %s", attempt, ATTEMPTS, table, error)
+        left.remove(table)
+        if left:
+            note_comparing_ahead(run.ledger, left)
+
+
+def _compare_written(run: Run, table: str, over: threading.Event) -> None:
+    """Compare what was written since; what was under way is read again. If all is equal, the next one begins there."""
+    since = clean_comparison(run.ledger, table)
+    if since is None or run.ledger.record.paused:
+        return
+    found = compare_written(run, table, since)
+    rows = list(found.differing)
+    for _ in range(ATTEMPTS):
+        if not rows or over.wait(UNDER_WAY_SECONDS):
+            break
+        rows = differing(run, table, rows)
+    if not found.why and not rows:
+        run.ledger.log.mark_verified(table, found.files)
