@@ -93,6 +93,9 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
     run, now = ledger.record, clock.now_ms()
     last = ledger.rounds.last()
     longest = ledger.rounds.totals().longest_lag_ms / 1000 if last else None
+    ahead = ahead_of(ledger)
+    if ahead is not None and ahead.covered_ms:  # rounds alone know nothing of open logs
+        longest = ahead.longest_ms / 1000
     if run.state != "running":
         return Lag(None, "the run has ended", longest)
     if run.kind == "drain":
@@ -105,9 +108,6 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "all is applied up to the end fence", longest)
     if last is None:
         return Lag(None, "the first replay round has not ended yet", longest)
-    ahead = ahead_of(ledger)
-    if ahead is not None and ahead.covered_ms:
-        longest = ahead.longest_ms / 1000
     seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
 

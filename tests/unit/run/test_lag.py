@@ -31,6 +31,8 @@ def test_the_lag_counts_from_whichever_is_newer_the_last_round_or_the_last_look_
     assert (lag_of(ledger).seconds, lag_of(ledger).longest) == (1.0, 49.4)
     keep_ahead(ledger, ahead.covering(98_000, 99_500))
     assert covered_ms(ledger) == 99_000, "it never goes back"
+    ledger.end("aborted", "test", "enough")
+    assert lag_of(ledger).longest == 49.4
 
 
 def test_what_was_read_of_open_logs_is_kept_for_the_next_process(ledger: RunLedger) -> None:
