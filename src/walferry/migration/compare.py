@@ -142,7 +142,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
         outcomes, settled = _read_until_settled(run, session, pairs, outcomes)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
-    differences = explain(run, spark, session, table, rows, applied, before.began_ms) if rows else []
+    differences = explain(run, spark, session, table, rows) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
@@ -318,14 +318,13 @@ def explain(
     session: SparkSession | None,
     table: str,
     rows: Sequence[bytes],
-    applied: set[str],
-    until_ms: int,
 ) -> list[Difference]:
     """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
 
-    `applied` are the WAL files that the target had before the comparison began, at `until_ms`. The log is read after
-    the rows, so that it holds every edit that they show. `session` is the comparison's, if it needed one.
+    What is applied by now, the target must show. The log is read after the rows, so that it holds every edit that they
+    show. `session` is the comparison's, if it needed one.
     """
+    applied, until_ms = applied_files(run, table), now_ms()
     rules = rules_of(run.source.describe(table))
     bounds = Bounds.of_each(len(rows))
     sides = _read_again(run, session, table, rows, rules, bounds)
@@ -385,8 +384,9 @@ def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
     source, target = shared_client(asked.source), shared_client(asked.target)
 
     def read(row: bytes) -> tuple[bytes, bytes, int]:
-        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
+        # The target first: what is written and applied meanwhile would look as if the source did not have it.
         there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
+        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
         return here, there, now_ms()
 
     large = True  # until the first one is known
