@@ -61,6 +61,8 @@ PASSES = 3
 """over ranges in which many rows differ, at most"""
 NAMED_AGAIN = 100_000
 """rows of a range that are named then"""
+NAMED_TOGETHER = 1_000_000
+"""and of all ranges: this process holds them"""
 _LOOK_SECONDS = 0.5
 _LARGE_BYTES = 1 << 20
 """of a row, after which the next one is requested by itself, so that no task holds many such"""
@@ -261,7 +263,8 @@ def _read_until_settled(
         again = [number for number, outcome in enumerate(found) if outcome.differing]
         if sum(outcome.differing for outcome in found) <= MANY_ROWS or not _await_applied(run, now_ms()):
             break
-        read = compare_pairs(spark, [replace(pairs[number], named=NAMED_AGAIN) for number in again])
+        most = max(SHOWN_ROWS, min(NAMED_AGAIN, NAMED_TOGETHER // len(again)))
+        read = compare_pairs(spark, [replace(pairs[number], named=most) for number in again])
         for number, outcome in zip(again, read, strict=True):
             before, now = left[number], _named(outcome)
             if before is not None and now is not None:
