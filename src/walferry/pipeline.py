@@ -118,7 +118,10 @@ def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
 
 
 def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) -> None:
-    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work."""
+    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work.
+
+    Ctrl-C does not wait for those: no other one is begun, and they end with the process.
+    """
     waiting = deque(subjects)
 
     def some() -> None:
@@ -137,7 +140,15 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
         some()  # in this thread, which Ctrl-C reaches
         return
     at_work = [begun(some, phase) for _ in range(min(TABLES_AT_ONCE, len(subjects)))]
-    errors = [error for one in at_work if (error := one.exception()) is not None]
+    try:
+        errors = [error for one in at_work if (error := one.exception()) is not None]
+    except BaseException as interrupt:
+        waiting.clear()
+        for subject in subjects:  # what fails while the process ends would say less
+            known = run.ledger.phases.find(phase, subject)
+            if known is not None and known.state == "running":
+                run.ledger.phases.fail(phase, f"{type(interrupt).__name__}: {interrupt}", subject, known.attempts)
+        raise
     if errors:
         raise errors[0]
 
