@@ -168,15 +168,18 @@ def _comparison(ledger: RunLedger) -> Answer:
             for key, what in (("unexplained", "without an explanation"), ("undecided", "without a decision"))
             if result.get(key)
         ]
-        verdict = f"differing rows: {', '.join(bad)}" if bad else "no unexplained difference"
+        unread = f"{result['uncompared']} cells expired while they were read" if result.get("uncompared") else ""
+        differs = f"differing rows: {', '.join(bad)}" if bad else ""
+        verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
         when = f"{_time(made.began_ms)}{_applied(ledger, made)}"
         texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
-        if bad:
+        if bad or unread:
             reasons.append(f"{texts[-1]}; `walferry report {run.name}` shows them, {verify} compares again")
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
-            age = (clock.now_ms() - made.began_ms) / 1000
+            # Its age would be another reason each time that the gate is asked.
             reasons.append(
-                f"the comparison of {table} began {age:.0f} s ago, more than {most} s (`max_comparison_age`): {verify}"
+                f"the comparison of {table} began on {_time(made.began_ms, '%Y-%m-%d at ')}, more than {most} s ago "
+                f"(`max_comparison_age`): {verify}"
             )
     return Answer("comparison", "; ".join(texts), () if most is None else tuple(reasons))
 
@@ -188,8 +191,8 @@ def _applied(ledger: RunLedger, made: ComparedTable) -> str:
     return f" (applied up to {_time(covered[-1])})" if covered else ""
 
 
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
+def _time(ms: int, day: str = "") -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
 
 
 def quarantine(ledger: RunLedger) -> Answer:
