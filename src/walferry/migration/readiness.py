@@ -21,6 +21,8 @@ from walferry.run.spec import Spec
 from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
 _NOTE = "asked of the clusters"
+_AGAIN_MS = 60_000
+"""after which what is still the same is kept again: it is shown with its time"""
 _ROUNDS = 1_000
 """in which is looked for the one before a comparison"""
 
@@ -84,18 +86,23 @@ def before_approval(ledger: RunLedger) -> list[Answer]:
 
 
 def note_of_clusters(ledger: RunLedger, answers: Sequence[Answer]) -> None:
-    """Keep what the gate found at the clusters; asked every few seconds, so only changes are written."""
+    """Keep what the gate found at the clusters; asked every few seconds, so few of those are written."""
     facts = {"answers": [[a.question, a.text, list(a.reasons[:10])] for a in answers]}
-    if ledger.notes.get(_NOTE) != facts:
+    kept, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
+    if kept != facts or clock.now_ms() - at_ms >= _AGAIN_MS:
         ledger.notes.keep(_NOTE, facts)
 
 
 def _noted(ledger: RunLedger) -> list[Answer]:
-    facts = ledger.notes.get(_NOTE)
+    """What the gate last found, which may be long ago: nobody asks it while a person is asked for the approval."""
+    facts, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
     if facts is None:
         text = "nobody has looked yet: the gate does once the copy is checked"
         return [Answer("schema", text, known=False), Answer("rows", text, known=False)]
-    return [Answer(question, text, tuple(reasons)) for question, text, reasons in facts["answers"]]
+    at = _time(at_ms, "%Y-%m-%d at ")
+    return [
+        Answer(question, f"{text} (looked on {at})", tuple(reasons)) for question, text, reasons in facts["answers"]
+    ]
 
 
 def _phases(ledger: RunLedger) -> Answer:

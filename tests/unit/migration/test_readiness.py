@@ -11,7 +11,17 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, SPEC, compared
 from walferry import clock
-from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
+from walferry.ledger import (
+    Difference,
+    Ledger,
+    Position,
+    QuarantineItem,
+    RangeComparison,
+    Round,
+    RunLedger,
+    SeenFile,
+    notes,
+)
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
 from walferry.run.write_stop import expected_write_stop, note_comparing
@@ -167,6 +177,21 @@ def test_what_only_the_clusters_know_is_unknown_until_the_gate_has_looked(book: 
     note_of_clusters(run, [Answer("schema", "families differ", ("family f is only at the source",))])
     assert readiness(run).answers[-1].reasons == ("family f is only at the source",)
     assert not readiness(run).may_begin
+
+
+def test_what_the_clusters_answered_is_told_with_its_time_which_is_of_the_last_minute_while_the_gate_is_asked(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: while a person was asked for the approval, for days maybe, the answer before that was shown as of now."""
+    run = following(book)
+    now = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+    told = []
+    for after_s in (0, 59, 61):
+        monkeypatch.setattr(clock, "now_ms", lambda at=now + after_s * 1000: at)
+        monkeypatch.setattr(notes, "now_ms", clock.now_ms)
+        note_of_clusters(run, AGREE)
+        told.append(readiness(run).answers[-2].text.partition("(looked on ")[2])
+    assert told == ["2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:14:21 UTC)"]
 
 
 def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
