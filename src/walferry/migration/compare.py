@@ -38,6 +38,7 @@ from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
+from walferry.run.heartbeat import alive
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 from walferry.run.write_stop import note_comparing
@@ -244,9 +245,10 @@ def _differing(
 
 
 def _is_followed(run: Run) -> bool:
-    """Whether edits are on their way from source to target."""
+    """Whether edits are on their way from source to target: a process that was killed leaves its phase as running."""
     replay = run.ledger.phases.find("replay")
-    return replay is not None and replay.state == "running" and not run.ledger.record.paused
+    running = replay is not None and replay.state == "running" and "replay" in alive(run.ledger)
+    return running and not run.ledger.record.paused
 
 
 def _read_until_settled(
@@ -288,6 +290,7 @@ def _named(outcome: Outcome) -> set[bytes] | None:
 def _await_applied(run: Run, moment_ms: int) -> bool:
     """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
     deadline = steady_s() + 3 * run.spec.max_lag
+    log.info("many rows differ while the log is followed: waiting until what is written by now is applied")
     while steady_s() < deadline and _is_followed(run):
         last = run.ledger.rounds.last()
         if last is not None and last.covered_ms >= moment_ms:

@@ -6,24 +6,27 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
-from walferry.ledger import ComparedTable, Difference
+from walferry.ledger import ComparedTable, Difference, Ledger
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration import compare
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
 from walferry.migration.row_sides import Bounds, Packed, RowSides
 from walferry.migration.wal_lookup import RowLogs
+from walferry.run.heartbeat import beating
 from walferry.run.run import Run
 
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
@@ -118,6 +121,23 @@ def test_rows_are_read_again_for_ever_by_nobody(monkeypatch: pytest.MonkeyPatch)
     found, rows, asked = settled(monkeypatch, [outcome(lost), outcome([])], *[[outcome(lost)]] * compare.PASSES)
     assert len(asked) == compare.PASSES
     assert ([one.differing for one in found], rows) == ([600, 0], [])
+
+
+def test_what_a_killed_process_no_longer_applies_is_not_waited_for(tmp_path: Path) -> None:
+    """Hole: its phase stays recorded as running, and a comparison waited three times `max_lag`, without a word."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+        assert not compare._is_followed(run)
+        run.ledger.phases.start("replay")
+        with beating(run.ledger, "replay", "test"):
+            assert compare._is_followed(run)
+            ledger.set_paused(run.run_id, True, "test")
+            assert not compare._is_followed(run)
+            ledger.set_paused(run.run_id, False, "test")
+        assert not compare._is_followed(run)
+        began = time.monotonic()
+        assert not compare._await_applied(run, 1)
+        assert time.monotonic() - began < 5
 
 
 def test_however_many_ranges_differ_as_many_rows_are_named_when_they_are_read_again(
