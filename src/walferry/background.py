@@ -1,12 +1,14 @@
-"""Work that is begun in another thread, and may be left behind there."""
+"""Work that is begun in another thread, and may be left behind there; and what threads share."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from functools import wraps
+from typing import TypeVar, TypeVarTuple
 
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
@@ -22,3 +24,18 @@ def begun(work: Callable[[], Result], name: str) -> Future[Result]:
 
     threading.Thread(target=fulfil, name=name, daemon=True).start()
     return future
+
+
+def made_once(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
+    """`make`, called once for the same arguments; `functools.cache` alone calls it for each thread that asks then."""
+    made: dict[tuple[object, ...], Result] = {}
+    making = threading.Lock()
+
+    @wraps(make)
+    def get(*args: *Arguments) -> Result:
+        with making:
+            if args not in made:
+                made[args] = make(*args)
+            return made[args]
+
+    return get

@@ -103,7 +103,7 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     """
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
-    opened_once(run)
+    open_clients(run)
     with compared_ahead(run, means.spark):
         do(run, phase, "", means)
     try:
@@ -112,7 +112,7 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
         log.warning("%s; whoever does the phases after %s one by one goes on from here", error, phase)
 
 
-def opened_once(run: Run) -> None:
+def open_clients(run: Run) -> None:
     """Open what several threads are about to use."""
     _ = run.source, run.target, run.source_files, run.target_files
     if run.ledger.phases.facts("check_drain") is None:
@@ -135,7 +135,7 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     todo = list(steps("migration", [pair.source for pair in run.tables]))
     names = [phase.name for phase, _ in todo]
     begin, end = names.index("replay"), names.index("end_fence")
-    opened_once(run)
+    open_clients(run)
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
@@ -151,7 +151,10 @@ def _do_again(run: Run, phase: str, subject: str, means: Means) -> None:
 
 
 def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) -> None:
-    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work."""
+    """Do a phase for several subjects, some at once. Raises the first error once no other one is at work.
+
+    Ctrl-C does not wait for those: no other one is begun, and they end with the process.
+    """
     waiting = deque(subjects)
 
     def some() -> None:
@@ -170,7 +173,15 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
         some()  # in this thread, which Ctrl-C reaches
         return
     at_work = [begun(some, phase) for _ in range(min(TABLES_AT_ONCE, len(subjects)))]
-    errors = [error for one in at_work if (error := one.exception()) is not None]
+    try:
+        errors = [error for one in at_work if (error := one.exception()) is not None]
+    except BaseException as interrupt:
+        waiting.clear()
+        for subject in subjects:  # what fails while the process ends would say less
+            known = run.ledger.phases.find(phase, subject)
+            if known is not None and known.state == "running":
+                run.ledger.phases.fail(phase, f"{type(interrupt).__name__}: {interrupt}", subject, known.attempts)
+        raise
     if errors:
         raise errors[0]
 

@@ -6,7 +6,6 @@ looks for modules beside the file that it runs, where it would find our `airflow
 
 from __future__ import annotations
 
-from functools import cache, partial
 from typing import Annotated
 
 import typer
@@ -16,7 +15,7 @@ from walferry.pipeline import Means, do, do_through
 from walferry.process import reports_folder, run_app
 from walferry.run.phases import phases_of, subjects
 from walferry.run.run import Run
-from walferry.spark.session import open_session
+from walferry.spark.session import opened_once
 
 
 def main(
@@ -31,9 +30,7 @@ def main(
 
     def work(run: Run) -> None:
         require_job(run, phase, table)
-        # Opened once: several threads may ask for it.
-        session = cache(partial(open_session, f"{run_id} {phase} {table}".strip()))
-        means = Means(session, reports_folder() / "data_docs")
+        means = Means(opened_once(f"{run_id} {phase} {table}".strip()), reports_folder() / "data_docs")
         if through:
             require_follows(run, phase, through)
             do_through(run, phase, through, means)

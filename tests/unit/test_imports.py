@@ -62,7 +62,7 @@ WHAT = {
     "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
     "clock": "the clocks: one for recorded times, one for deadlines",
     "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
-    "background": "work that is begun in another thread",
+    "background": "work that is begun in another thread, and what threads share",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
     "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
     "protobuf messages, numba kernels. No I/O, no clock",

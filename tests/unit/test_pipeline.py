@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from walferry.refusals import RefusalKind
 from walferry.replay import follower, protect
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
+from walferry.run.state import state_of
 from walferry.run.write_stop import Word, note_word
 
 
@@ -134,6 +137,43 @@ def test_in_the_write_stop_tables_are_compared_beside_each_other(
             migrate(run, lambda question, at_work: True, means)
         assert sorted(ended)[:3] == list("acd"), "nothing is at work any more"
         assert run.ledger.phases.facts("check_drain") is None
+
+
+def test_who_interrupts_the_comparisons_in_the_write_stop_is_not_kept_waiting_and_no_other_one_begins(
+    tmp_path: Path, means: Means, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [{"source": name, "target": name} for name in "abcdef"]
+    together, may_end = threading.Barrier(pipeline.TABLES_AT_ONCE), threading.Event()
+    begun, ended = list[str](), threading.Semaphore(0)
+
+    def compare(run: Run, table: str, means: Means) -> object:
+        def work() -> dict[str, Any]:
+            begun.append(table)
+            together.wait(20)
+            if table == "a":
+                os.kill(os.getpid(), signal.SIGINT)
+            may_end.wait(20)
+            raise RuntimeError("shutdown")
+
+        try:
+            return run.once("compare", work, table)
+        finally:
+            ended.release()
+
+    monkeypatch.setitem(pipeline.WORK, "compare", compare)
+    with Ledger.open(f"sqlite:///{tmp_path / 'more.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", SPEC | {"tables": tables}, "test").run_id)
+        with pytest.raises(KeyboardInterrupt):
+            migrate(run, lambda question, at_work: True, means)
+        may_end.set()
+        for _ in range(pipeline.TABLES_AT_ONCE):
+            assert ended.acquire(timeout=20)
+        time.sleep(0.1)
+        assert sorted(begun) == list("abcd")
+        errors = {p.subject: p.error for p in run.ledger.phases.all() if p.phase == "compare"}
+        assert errors == dict.fromkeys("abcd", "KeyboardInterrupt: ")
+        state = state_of(run.ledger)
+        assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
 
 
 def test_replay_goes_on_while_a_question_waits_and_each_question_is_seen_as_a_phase_that_waits(

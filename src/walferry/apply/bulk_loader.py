@@ -36,6 +36,10 @@ from walferry.storage import FileSystem, open_hdfs
 
 log = logging.getLogger(__name__)
 
+CLOSING_AT_ONCE = 8
+"""files of a piece, at most: each is a thread, a connection and, of a small one, its bytes, and a table may have
+thousands of regions"""
+
 Cells = Iterator[tuple[Bytes, Int64s]]
 """sorted cells: a buffer, and where each begins in it"""
 
@@ -252,6 +256,8 @@ class Loader:
         staged = []
         try:
             for region, mine in _by_region(regions, cells, self._target):
+                if len(self._closing) >= CLOSING_AT_ONCE:
+                    self._closing[-CLOSING_AT_ONCE][1].exception()  # once it is closed; those before it are
                 path = self._path()
                 written = Written()
                 chunks = hfile_chunks(mine, format, now_ms(), written)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import cache, partial
 from typing import Annotated
 
 import typer
@@ -31,13 +30,13 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     """
     from walferry.migration.compare import compare
     from walferry.run.run import Run
-    from walferry.spark.session import open_session
+    from walferry.spark.session import opened_once
 
     with existing(ledger) as book:
         record = book.find(name)
         book.verify_audit()
         with Run(book, record.run_id) as run:
-            spark = cache(partial(open_session, f"{record.run_id} verify"))
+            spark = opened_once(f"{record.run_id} verify")
             results = [compare(run, spark, pair.source) for pair in run.tables]
     if as_json:
         print_json([result.facts() for result in results])

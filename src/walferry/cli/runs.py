@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,14 +85,14 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
     from walferry.pipeline import Means, migrate, write_report
     from walferry.run.heartbeat import beating
     from walferry.run.run import Run
-    from walferry.spark.session import open_session
+    from walferry.spark.session import opened_once
 
     def ask(question: str, at_work: Callable[[], None]) -> bool:
         return yes or ask_at_terminal(question, at_work)
 
     with Run(book, run_id) as run, beating(run.ledger, "", run.actor):
         try:
-            migrate(run, ask, Means(cache(partial(open_session, f"walferry {run_id}")), reports / "data_docs"))
+            migrate(run, ask, Means(opened_once(f"walferry {run_id}"), reports / "data_docs"))
         except BaseException as error:
             try:
                 write_report(run, reports)

@@ -48,7 +48,7 @@ class Phases:
     ) -> None:
         """Record that this attempt failed; `transient`: another one may succeed.
 
-        Nothing changes if another attempt has been started, or was done, since.
+        Nothing changes if another attempt has been started, or was done, since, or if this one failed before.
         """
         self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 
@@ -91,7 +91,8 @@ class Phases:
             self._store.unfinished(connection, self._run_id) if starting else self._store.run(connection, self._run_id)
             known = fetch(connection, PhaseRecord, phases, *key)
             before = known[0] if known else PhaseRecord(phase, subject, "running", 0, at, None, {}, "")
-            if attempt is not None and (before.attempts != attempt or before.state == "done"):
+            ended = before.state == "done" or before.state == state == "failed"
+            if attempt is not None and (before.attempts != attempt or ended):
                 return before.attempts
             after = replace(
                 before,

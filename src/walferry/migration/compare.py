@@ -39,6 +39,7 @@ from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.facts import opened_ms
+from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
@@ -63,6 +64,8 @@ PASSES = 3
 """over ranges in which many rows differ, at most"""
 NAMED_AGAIN = 100_000
 """rows of a range that are named then"""
+NAMED_TOGETHER = 1_000_000
+"""and of all ranges: this process holds them"""
 _LOOK_SECONDS = 0.5
 _LARGE_BYTES = 1 << 20
 """of a row, after which the next one is requested by itself, so that no task holds many such"""
@@ -144,7 +147,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
         outcomes, settled = _read_until_settled(run, session, pairs, outcomes)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
-    differences = explain(run, spark, session, table, rows, applied, before.began_ms) if rows else []
+    differences = explain(run, spark, session, table, rows) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
@@ -249,9 +252,10 @@ def _differing(
 
 
 def _is_followed(run: Run) -> bool:
-    """Whether edits are on their way from source to target."""
+    """Whether edits are on their way from source to target: a process that was killed leaves its phase as running."""
     replay = run.ledger.phases.find("replay")
-    return replay is not None and replay.state == "running" and not run.ledger.record.paused
+    running = replay is not None and replay.state == "running" and "replay" in alive(run.ledger)
+    return running and not run.ledger.record.paused
 
 
 def _read_until_settled(
@@ -268,7 +272,8 @@ def _read_until_settled(
         again = [number for number, outcome in enumerate(found) if outcome.differing]
         if sum(outcome.differing for outcome in found) <= MANY_ROWS or not _await_applied(run, now_ms()):
             break
-        read = compare_pairs(spark, [replace(pairs[number], named=NAMED_AGAIN) for number in again])
+        most = max(SHOWN_ROWS, min(NAMED_AGAIN, NAMED_TOGETHER // len(again)))
+        read = compare_pairs(spark, [replace(pairs[number], named=most) for number in again])
         for number, outcome in zip(again, read, strict=True):
             before, now = left[number], _named(outcome)
             if before is not None and now is not None:
@@ -292,6 +297,7 @@ def _named(outcome: Outcome) -> set[bytes] | None:
 def _await_applied(run: Run, moment_ms: int) -> bool:
     """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
     deadline = steady_s() + 3 * run.spec.max_lag
+    log.info("many rows differ while the log is followed: waiting until what is written by now is applied")
     while steady_s() < deadline and _is_followed(run):
         covered = covered_ms(run.ledger)
         if covered is not None and covered >= moment_ms:
@@ -325,14 +331,13 @@ def explain(
     session: SparkSession | None,
     table: str,
     rows: Sequence[bytes],
-    applied: set[str],
-    until_ms: int,
 ) -> list[Difference]:
     """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
 
-    `applied` are the WAL files that the target had before the comparison began, at `until_ms`. The log is read after
-    the rows, so that it holds every edit that they show. `session` is the comparison's, if it needed one.
+    What is applied by now, the target must show. The log is read after the rows, so that it holds every edit that they
+    show. `session` is the comparison's, if it needed one.
     """
+    applied, until_ms = applied_files(run, table), now_ms()
     rules = rules_of(run.source.describe(table))
     bounds = Bounds.of_each(len(rows))
     sides = _read_again(run, session, table, rows, rules, bounds)
@@ -392,8 +397,9 @@ def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
     source, target = shared_client(asked.source), shared_client(asked.target)
 
     def read(row: bytes) -> tuple[bytes, bytes, int]:
-        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
+        # The target first: what is written and applied meanwhile would look as if the source did not have it.
         there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
+        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
         return here, there, now_ms()
 
     large = True  # until the first one is known

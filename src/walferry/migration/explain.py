@@ -183,7 +183,8 @@ def _why_shown(
     cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell], rules: Mapping[bytes, FamilyRules]
 ) -> tuple[DifferenceKind, str]:
     """Why the target still shows a cell that the source does not show."""
-    if cell not in sides.source and cell not in log.applied and _timestamp(cell) >= log.since_ms:
+    logged = cell in log.applied or cell in log.pending  # pending: a file is applied before it counts as such
+    if cell not in sides.source and not logged and _timestamp(cell) >= log.since_ms:
         return _unknown("the source does not have it", log)
     if missing := _what_it_lacks(cell, sides, log, lost):
         return min(missing, key=lambda found: WORST_FIRST.index(found[0]))

@@ -22,6 +22,8 @@ from walferry.run.spec import Spec
 from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
 _NOTE = "asked of the clusters"
+_AGAIN_MS = 60_000
+"""after which what is still the same is kept again: it is shown with its time"""
 _ROUNDS = 1_000
 """in which is looked for the one before a comparison"""
 
@@ -85,18 +87,23 @@ def before_approval(ledger: RunLedger) -> list[Answer]:
 
 
 def note_of_clusters(ledger: RunLedger, answers: Sequence[Answer]) -> None:
-    """Keep what the gate found at the clusters; asked every few seconds, so only changes are written."""
+    """Keep what the gate found at the clusters; asked every few seconds, so few of those are written."""
     facts = {"answers": [[a.question, a.text, list(a.reasons[:10])] for a in answers]}
-    if ledger.notes.get(_NOTE) != facts:
+    kept, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
+    if kept != facts or clock.now_ms() - at_ms >= _AGAIN_MS:
         ledger.notes.keep(_NOTE, facts)
 
 
 def _noted(ledger: RunLedger) -> list[Answer]:
-    facts = ledger.notes.get(_NOTE)
+    """What the gate last found, which may be long ago: nobody asks it while a person is asked for the approval."""
+    facts, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
     if facts is None:
         text = "nobody has looked yet: the gate does once the copy is checked"
         return [Answer("schema", text, known=False), Answer("rows", text, known=False)]
-    return [Answer(question, text, tuple(reasons)) for question, text, reasons in facts["answers"]]
+    at = _time(at_ms, "%Y-%m-%d at ")
+    return [
+        Answer(question, f"{text} (looked on {at})", tuple(reasons)) for question, text, reasons in facts["answers"]
+    ]
 
 
 def _phases(ledger: RunLedger) -> Answer:
@@ -175,15 +182,18 @@ def _comparison(ledger: RunLedger) -> Answer:
             for key, what in (("unexplained", "without an explanation"), ("undecided", "without a decision"))
             if result.get(key)
         ]
-        verdict = f"differing rows: {', '.join(bad)}" if bad else "no unexplained difference"
+        unread = f"{result['uncompared']} cells expired while they were read" if result.get("uncompared") else ""
+        differs = f"differing rows: {', '.join(bad)}" if bad else ""
+        verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
         when = f"{_time(made.began_ms)}{_applied(ledger, made)}"
         texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
-        if bad:
+        if bad or unread:
             reasons.append(f"{texts[-1]}; `walferry report {run.name}` shows them, {verify} compares again")
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
-            age = (clock.now_ms() - made.began_ms) / 1000
+            # Its age would be another reason each time that the gate is asked.
             reasons.append(
-                f"the comparison of {table} began {age:.0f} s ago, more than {most} s (`max_comparison_age`): {verify}"
+                f"the comparison of {table} began on {_time(made.began_ms, '%Y-%m-%d at ')}, more than {most} s ago "
+                f"(`max_comparison_age`): {verify}"
             )
     return Answer("comparison", "; ".join(texts), () if most is None else tuple(reasons))
 
@@ -195,8 +205,8 @@ def _applied(ledger: RunLedger, made: ComparedTable) -> str:
     return f" (applied up to {_time(covered[-1])})" if covered else ""
 
 
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
+def _time(ms: int, day: str = "") -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
 
 
 def quarantine(ledger: RunLedger) -> Answer:

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from walferry import clock
 from walferry.ledger import RunLedger
 
 _NOTE = "gate shut"
 _SHOWN = 10
+_AGAIN_MS = 60_000
+"""after which the same reasons are kept again"""
+_OLD_MS = 600_000
+"""after which they no longer count: nobody asks the gate any more, as while a person is asked for the approval"""
 
 
 def note_shut_gate(ledger: RunLedger, reasons: Sequence[str]) -> None:
-    """Keep what the gate found now; asked every few seconds, so only changes are written."""
+    """Keep what the gate found now; asked every few seconds, so few of those are written."""
     if not reasons:
         if ledger.notes.get(_NOTE) is not None:
             ledger.notes.drop(_NOTE)
         return
     facts = {"count": len(reasons), "reasons": list(reasons[:_SHOWN])}
-    if ledger.notes.get(_NOTE) != facts:
+    kept, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
+    if kept != facts or clock.now_ms() - at_ms >= _AGAIN_MS:
         ledger.notes.keep(_NOTE, facts)
 
 
 def shut_gate_noted(ledger: RunLedger) -> str:
-    """What the gate last found, as a cause; "" if it found nothing."""
-    facts = ledger.notes.get(_NOTE)
-    if facts is None:
+    """What the gate found in the last minutes, as a cause; "" if it found nothing."""
+    facts, at_ms = ledger.notes.named(_NOTE).get("", (None, 0))
+    if facts is None or clock.now_ms() - at_ms >= _OLD_MS:
         return ""
     more = {1: "", 2: " (and 1 more reason)"}.get(facts["count"], f" (and {facts['count'] - 1} more reasons)")
     return f"{facts['reasons'][0]}{more}"

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from pyspark.sql import SparkSession
 
+from walferry.background import made_once
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.storage import FileSystem, open_hdfs
 from walferry.wal.copies import with_copies
 
 
-@cache
+@made_once
 def shared_client(address: ClusterAddress) -> HBaseClient:
     """The client of this process for a cluster."""
     return HBaseClient(address)
 
 
-@cache
+@made_once
 def shared_files(address: ClusterAddress) -> FileSystem:
     """The file system of a cluster, with the copies of its WALs."""
     if address.webhdfs is None:

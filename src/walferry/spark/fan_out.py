@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from walferry.background import begun
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting, counting_here
 from walferry.spark.load import handing_over
@@ -79,23 +81,40 @@ def fan_out(
 def _here(
     work: Callable[[Item], Iterable[Result]], items: Sequence[Item], what: str, sizes: Sequence[int]
 ) -> list[Result]:
-    results: list[Result] = []
+    waiting = deque(enumerate(items))
+    found: dict[int, list[Result]] = {}
     counts: dict[int, int] = {}
     started = time.monotonic()
 
-    def one(numbered: tuple[int, Item]) -> list[Result]:
-        number, item = numbered
-        with counting_here(counts, number):
-            return list(work(item))
+    def some() -> None:
+        while True:
+            try:
+                number, item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                with counting_here(counts, number):
+                    found[number] = list(work(item))
+            except BaseException:
+                waiting.clear()
+                raise
 
     def progress() -> Iterator[str]:
         if sizes:
             yield progress_line(what, counts, sizes, time.monotonic() - started)
 
-    with _telling(progress), ThreadPoolExecutor(AT_ONCE_HERE) as pool:
-        for found in pool.map(one, enumerate(items)):
-            results.extend(found)
-    return results
+    with _telling(progress):
+        # In no pool: before a process ends, it does all that still waits in one, after Ctrl-C too.
+        at_work = [begun(some, what) for _ in range(min(AT_ONCE_HERE, len(items)))]
+        try:
+            errors = [error for one in at_work if (error := one.exception()) is not None]
+        except BaseException:
+            waiting.clear()
+            wait(at_work)
+            raise
+    if errors:
+        raise errors[0]
+    return [result for number in range(len(items)) for result in found[number]]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from walferry.background import begun
+from walferry.background import begun, made_once
 from walferry.errors import UsageError
 from walferry.spark.class_archive import jvm_options
 from walferry.spark.worker_python import worker_python
@@ -105,6 +106,11 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     if folder is not None:
         die_together(spark.sparkContext._gateway.proc.pid, folder)  # type: ignore[union-attr]
     return spark
+
+
+def opened_once(app_name: str) -> Callable[[], SparkSession]:
+    """Opens the session when it is first called, in that thread; other threads that ask then wait for it."""
+    return made_once(partial(open_session, app_name))
 
 
 class LateSession:

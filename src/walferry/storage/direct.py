@@ -116,7 +116,7 @@ class DirectHdfs(WebHdfs):
             yield asked.result(self._timeout_s)
 
     def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
-        """What `opening` returns; None if WebHDFS must do it."""
+        """What `opening` returns; None if WebHDFS must do it. Raises TransientError if the file may be created yet."""
         client = self._usable()
         if client is None:
             return None
@@ -128,6 +128,12 @@ class DirectHdfs(WebHdfs):
             raise FileNotFoundError(f"{path} is not on {self.url}") from None
         except FileExistsError:
             raise FileExistsError(f"{path} already exists on {self.url}") from None
+        except TimeoutError as error:
+            self._rest(f"{operation} {path}", error)
+            if operation == "write":  # it may be created yet: beside WebHDFS, which would find it there
+                facts = {"operation": operation, "path": path, "url": self.url}
+                raise TransientError(f"HDFS at {self._name_node} did not create {path} in time", **facts) from error
+            return None
         except _ERRORS as error:
             # What the name node refuses, it refuses through WebHDFS too, which tells why.
             if _REFUSAL.search(str(error)) is None:

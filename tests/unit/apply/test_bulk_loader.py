@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -131,6 +132,33 @@ def test_a_file_may_be_closed_while_the_next_is_written_but_not_after_it_is_load
     threading.Timer(0.2, files.may_close.set).start()
     loader.load(staged)
     assert [sorted(paths) for paths in requested] == [sorted(files.closed)]
+
+
+def test_however_many_regions_there_are_a_few_files_are_closed_at_a_time(
+    route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a small file of each region was under way at once, with a thread and a connection of its own."""
+    writing, most, changed = list[str](), list[int](), threading.Lock()
+
+    class Slow(Local):
+        def write(
+            self, path: str, chunks: Iterable[bytes], *, overwrite: bool = False, block_size: int | None = None
+        ) -> None:
+            with changed:
+                writing.append(path)
+                most.append(len(writing))
+            super().write(path, chunks, overwrite=overwrite, block_size=block_size)
+            time.sleep(0.05)
+            with changed:
+                writing.remove(path)
+
+    monkeypatch.setattr(bulk_loader, "open_hdfs", lambda *_: Slow())
+    loader = Loader(route, "t", f"{tmp_path}/piece")
+    monkeypatch.setattr(loader._client, "regions", lambda table: regions(b"", *ROWS[1:], b""))
+    staged = [file for family in (b"f", b"g") for file in loader.stage(family, b"", StoreFormat(), cells(30))]
+    loader.await_closed()
+    assert len(staged) == len(most) == 2 * len(ROWS)
+    assert 1 < max(most) <= bulk_loader.CLOSING_AT_ONCE
 
 
 def test_nothing_is_written_to_once_staging_has_failed(

@@ -66,6 +66,17 @@ def test_an_attempt_that_fails_late_does_not_undo_what_a_newer_one_has_done(ledg
     assert ledger.of(run.run_id).phases.facts("replay") == {"rounds": 3}
 
 
+def test_of_an_attempt_that_fails_twice_the_first_failure_is_kept(ledger: Ledger, run: RunRecord) -> None:
+    """What a process that is interrupted fails with while it ends says nothing."""
+    phases = ledger.of(run.run_id).phases
+    attempt = phases.start("copy", "t")
+    phases.fail("copy", "KeyboardInterrupt: ", "t", attempt)
+    phases.fail("copy", "RuntimeError: shutdown", "t", attempt)
+    assert [phase.error for phase in phases.all()] == ["KeyboardInterrupt: "]
+    phases.fail("copy", "another", "t", phases.start("copy", "t"))
+    assert [phase.error for phase in phases.all()] == ["another"]
+
+
 def test_no_phase_begins_in_a_run_that_has_ended(ledger: Ledger, run: RunRecord) -> None:
     ledger.of(run.run_id).end("failed", "alice", "the plan was refused")
     with pytest.raises(UsageError, match="the plan was refused"):

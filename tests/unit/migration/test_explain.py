@@ -155,6 +155,16 @@ def test_an_edit_of_a_file_that_is_not_applied_yet_is_in_flight() -> None:
     assert why([put(2_000)], [put(5)], pending={put(2_000)}) == IN_FLIGHT
 
 
+def test_an_edit_that_the_target_has_before_its_file_counts_as_applied_is_no_stranger() -> None:
+    """The source, to which the next edit has come, has dropped it; what hides it there is on its way."""
+    early, later = put(2_000, b"early"), put(3_000, b"later")
+    assert why([later], [early], pending={early, later}) == IN_FLIGHT
+    assert why([marker(2_500)], [early], pending={early, marker(2_500)}) == IN_FLIGHT
+    assert why([later], [early], pending={later}) == UNEXPLAINED, "no log has it"
+    assert why([], [early], pending={early}) == UNEXPLAINED, "nothing hides it at the source"
+    assert why([later], [early], {later: 8}, pending={early}) == UNEXPLAINED, "what hides it is lost"
+
+
 def test_a_version_that_a_flush_dropped_before_the_newer_one_was_deleted_depends_on_history() -> None:
     one, two, gone = put(2_000), put(3_000), marker(3_000, CellType.DELETE)
     assert why([gone], [gone, two, one], {one: 7, two: 8, gone: 9}) == HISTORY

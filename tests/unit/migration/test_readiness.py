@@ -11,7 +11,17 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, SPEC, compared
 from walferry import clock
-from walferry.ledger import Difference, Ledger, Position, QuarantineItem, RangeComparison, Round, RunLedger, SeenFile
+from walferry.ledger import (
+    Difference,
+    Ledger,
+    Position,
+    QuarantineItem,
+    RangeComparison,
+    Round,
+    RunLedger,
+    SeenFile,
+    notes,
+)
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
@@ -41,9 +51,9 @@ def following(book: Ledger, **more: Any) -> RunLedger:
     return run
 
 
-def compare(run: RunLedger, *kinds: DifferenceKind, age_s: int = 60, took_s: int = 2) -> None:
+def compare(run: RunLedger, *kinds: DifferenceKind, age_s: int = 60, took_s: int = 2, uncompared: int = 0) -> None:
     began = clock.now_ms() - age_s * 1000
-    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
+    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {}, uncompared=uncompared)
     found = [Difference(TABLE, b"%d" % n, kind, "detail", f"{n:x}") for n, kind in enumerate(kinds)]
     made = replace(compared(TABLE, len(kinds)), began_ms=began, ended_ms=began + 60_000)
     run.comparisons.record(made, [side], found)
@@ -132,11 +142,34 @@ def test_a_comparison_must_not_be_older_than_the_spec_allows(book: Ledger) -> No
     run = following(book, max_comparison_age=100)
     assert noes(run)["comparison"] == f"{TABLE} has not been compared in this run: `walferry verify move`"
     compare(run, age_s=101)
-    assert "began 101 s ago, more than 100 s (`max_comparison_age`): `walferry verify move`" in noes(run)["comparison"]
+    assert noes(run)["comparison"].startswith(f"the comparison of {TABLE} began on 20")
+    assert noes(run)["comparison"].endswith("more than 100 s ago (`max_comparison_age`): `walferry verify move`")
     compare(run, age_s=50)
     assert noes(run) == {}
     text = {answer.question: answer.text for answer in before_approval(run)}
     assert text["comparison"].endswith(": 5 rows, no unexplained difference")
+
+
+def test_a_reason_stays_the_same_while_nothing_changes(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: a comparison that was too old grew older each time that the gate was asked, and each time it was logged and
+    kept once more."""
+    run = following(book, max_comparison_age=100)
+    compare(run, age_s=101)
+    first, now = before_approval(run), clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 2_000)
+    assert noes(run).keys() == {"comparison"}
+    assert [answer.reasons for answer in before_approval(run)] == [answer.reasons for answer in first]
+
+
+def test_cells_that_were_not_compared_are_a_reason_where_the_spec_wants_a_comparison(book: Ledger) -> None:
+    """Hole: they shut the last gate, and make `walferry verify` fail, but the first gate took them for equal."""
+    run = following(book, max_comparison_age=100)
+    compare(run, uncompared=3)
+    assert "5 rows, 3 cells expired while they were read; `walferry report move`" in noes(run)["comparison"]
+    compare(run, "unexplained", uncompared=3)
+    assert "1 without an explanation; 3 cells expired while they were read" in noes(run)["comparison"]
+    compare(run)
+    assert noes(run) == {}
 
 
 def test_what_only_the_clusters_know_is_unknown_until_the_gate_has_looked(book: Ledger) -> None:
@@ -149,6 +182,21 @@ def test_what_only_the_clusters_know_is_unknown_until_the_gate_has_looked(book: 
     note_of_clusters(run, [Answer("schema", "families differ", ("family f is only at the source",))])
     assert readiness(run).answers[-1].reasons == ("family f is only at the source",)
     assert not readiness(run).may_begin
+
+
+def test_what_the_clusters_answered_is_told_with_its_time_which_is_of_the_last_minute_while_the_gate_is_asked(
+    book: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: while a person was asked for the approval, for days maybe, the answer before that was shown as of now."""
+    run = following(book)
+    now = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
+    told = []
+    for after_s in (0, 59, 61):
+        monkeypatch.setattr(clock, "now_ms", lambda at=now + after_s * 1000: at)
+        monkeypatch.setattr(notes, "now_ms", clock.now_ms)
+        note_of_clusters(run, AGREE)
+        told.append(readiness(run).answers[-2].text.partition("(looked on ")[2])
+    assert told == ["2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:14:21 UTC)"]
 
 
 def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(

@@ -20,6 +20,7 @@ from walferry.ledger import (
     Round,
     RunLedger,
     SeenFile,
+    notes,
 )
 from walferry.ledger.rows import RunKind
 from walferry.refusals import ANY_REGION, RefusalKind
@@ -27,6 +28,7 @@ from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating, note_submitted
 from walferry.run.lag import lag_of
 from walferry.run.phases import phases_of
+from walferry.run.shut_gate import note_shut_gate, shut_gate_noted
 from walferry.run.state import STATES, State, StateName, state_of
 from walferry.run.status import status, status_line
 
@@ -366,6 +368,29 @@ def test_a_replay_that_met_a_gap_is_final(run: RunLedger) -> None:
     fail(run, "replay", "GapError: WAL file x is missing")
     assert state_of(run).name == "gap"
     assert "abort" in state_of(run).next_step
+
+
+def test_a_gate_that_nobody_asks_any_more_is_not_shown_as_shut_for_ever(
+    run: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: `walferry ready` found it shut while a person was asked for the approval; nobody looked again, the cause
+    went, and the state still hid the question."""
+    follow(run, 1)
+    began = clock.now_ms()
+
+    def at(seconds: int) -> None:
+        monkeypatch.setattr(clock, "now_ms", lambda: began + seconds * 1000)
+        monkeypatch.setattr(notes, "now_ms", clock.now_ms)
+
+    for seconds in range(0, 1_200, 15):  # as a sensor asks
+        at(seconds)
+        note_shut_gate(run, ["family f is only at the source"])
+        assert shut_gate_noted(run)
+    for seconds, name in ((1_700, "gate shut"), (1_800, "waiting for approval")):
+        at(seconds)
+        work_on(run, "replay")
+        end_round(run, 1)
+        assert state_of(run).name == name
 
 
 def test_who_presses_control_c_interrupted_the_run(run: RunLedger) -> None:

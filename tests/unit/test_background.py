@@ -1,0 +1,57 @@
+"""What several threads of a process share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from unit.spark_stand_in import SPARK
+from walferry.background import made_once
+from walferry.errors import UsageError
+from walferry.spark import session
+
+ASKING = 4
+
+
+def test_what_threads_ask_for_at_once_is_made_once() -> None:
+    """Hole: tables are compared beside each other, and each would have opened a client, or Spark, of its own."""
+    made: list[str] = []
+    together = threading.Barrier(ASKING)
+
+    @made_once
+    def client(address: str) -> object:
+        made.append(address)
+        time.sleep(0.05)
+        return object()
+
+    def ask(_: int) -> object:
+        together.wait(20)
+        return client("zk")
+
+    with ThreadPoolExecutor(ASKING) as threads:
+        assert len(set(threads.map(ask, range(ASKING)))) == 1
+    assert client("another") is not client("zk")
+    assert made == ["zk", "another"]
+
+
+def test_a_session_is_opened_when_it_is_first_asked_for_and_again_only_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+
+    def open_session(app_name: str) -> object:
+        opened.append(app_name)
+        if len(opened) == 1:
+            raise UsageError("PySpark is broken")
+        return SPARK
+
+    monkeypatch.setattr(session, "open_session", open_session)
+    spark = session.opened_once("move")
+    assert not opened
+    with pytest.raises(UsageError):
+        spark()
+    assert spark() is spark() is SPARK
+    assert opened == ["move", "move"]
