@@ -20,7 +20,7 @@ def test_a_phase_without_an_app_is_refused_before_spark_starts(tmp_path: Path, m
     spec = {"name": "move", "source": CLUSTER, "target": CLUSTER, "tables": [{"source": "t", "target": "t"}]}
     with Ledger.open() as ledger:
         run = ledger.open_run("move", "test", spec, "test").run_id
-    monkeypatch.setattr(spark_app, "opened_once", lambda name: pytest.fail("Spark was started"))
+    monkeypatch.setattr(spark_app, "opened_once", lambda name: lambda: pytest.fail("Spark was started"))
     app = typer.Typer(add_completion=False)
     app.command()(spark_app.main)
     refused = CliRunner().invoke(app, ["release", run])

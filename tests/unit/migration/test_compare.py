@@ -230,6 +230,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
+            phases=SimpleNamespace(facts=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None),
             log=SimpleNamespace(mark_verified=lambda table, files: verified.append(files)),
