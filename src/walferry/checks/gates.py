@@ -24,6 +24,7 @@ from walferry.migration.schema import family_differences
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
+from walferry.run.comparing_ahead import left_to_compare
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
@@ -54,7 +55,8 @@ def _answers(run: Run) -> list[Answer]:
     of_clusters = _of_clusters(run)
     note_of_clusters(run.ledger, of_clusters)
     answers = [*before_approval(run.ledger), *of_clusters]
-    untold = [answer for answer in answers if answer.question in ("comparison", "schema", "rows")]
+    questions = ("schema", "rows") if left_to_compare(run.ledger) else ("comparison", "schema", "rows")
+    untold = [answer for answer in answers if answer.question in questions]
     note_shut_gate(run.ledger, [reason for answer in untold for reason in answer.reasons])
     return answers
 

@@ -14,6 +14,7 @@ from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
+from walferry.run.comparing_ahead import left_to_compare
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
 from walferry.run.lag import caught_up, lag_of, max_lag
@@ -93,7 +94,7 @@ STATES: Mapping[StateName, Kind] = {
     "comparing": Kind(
         "blue",
         "writes have stopped; both sides are being compared and checked",
-        "wait: clients cannot write meanwhile",
+        "wait: clients cannot write until the target is open",
     ),
     "paused": Kind(
         "violet",
@@ -337,14 +338,15 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         return _following(ledger, run, done, live)
     newest = live[-1]
     if "write_stop" in done and run.kind == "migration":
-        stop, opened = write_stop_of(ledger), opened_ms(ledger)
+        stop, opened, step = write_stop_of(ledger), opened_ms(ledger), ""
         since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
         if opened is not None and stop:
             at = datetime.fromtimestamp(opened / 1000, UTC).strftime("%H:%M:%S UTC")
             since = f"; the target has been open to clients since {at}, {stop.seconds():.1f} s after writes stopped"
+            step = "let clients use the target; wait for the verdict of the whole comparison"
         name: StateName = "draining" if newest.phase in ("end_fence", "drain") else "comparing"
         if newest.phase != "release":
-            return _state(name, f"{_what(run, newest)}{since}", newest, run)
+            return _state(name, f"{_what(run, newest)}{since}", newest, run, step)
     return _state("working", _what(run, newest), newest, run)
 
 
@@ -362,8 +364,9 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
     if "write_stop" in done:
         return _state("draining", "writes have stopped; replay ends after the current round", replay, run)
     if run.kind != "migration":
-        name: StateName = "following" if caught_up(ledger) else "catching up"
-        return _state(name, f"replay is running: {measured}", replay, run)
+        return _state(
+            "following" if caught_up(ledger) else "catching up", f"replay is running: {measured}", replay, run
+        )
     if missing := undecided(ledger):
         cause = f"the gate is shut, replay goes on: {'; '.join(missing.values())}. {CAUSES}"
         return State(
@@ -372,14 +375,16 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
         )  # fmt: skip
     if "approve" in done:
         if run.spec.get("write_stop") == "readonly":
-            return _state(
-                "working", "the source tables are being set READONLY; replay goes on", question or replay, run
-            )
+            cause = "the source tables are being set READONLY; replay goes on"
+            return _state("working", cause, question or replay, run)
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
+    near = caught_up(ledger)
+    if (left := left_to_compare(ledger)) and near:
+        cause = f"replay is running: {measured}; {', '.join(left[:5])} will be compared before the cutover is offered"
+        return _state("following", cause, replay, run, "wait")
     if shut := shut_gate_noted(ledger):
         step = "do what the cause says; `walferry ready NAME` shows every reason"
         return _state("gate shut", f"{shut}; replay goes on", replay, run, step)
-    near = caught_up(ledger)
     if (question and question.phase == "approve") or near:
         if not near:
             measured += f", above `max_lag` ({max_lag(ledger)} s): until it is lower, the gate to the cutover is shut"

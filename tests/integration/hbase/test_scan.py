@@ -169,3 +169,15 @@ def test_a_scan_that_is_not_read_to_its_end_closes_its_scanner(
 def test_a_missing_table_is_not_found(client: HBaseClient) -> None:
     with pytest.raises(TableNotFoundError):
         list(client.scan_raw("no_such_table"))
+
+
+def test_a_raw_scan_of_some_rows_shows_all_that_is_stored_of_these_and_of_no_others(
+    client: HBaseClient, table: str, cells: ReadCells
+) -> None:
+    client.mutate(table, [mutate.delete_column(b"00007", b"f", b"q0"), mutate.delete_column(b"00008", b"f", b"q0")])
+    client.flush_table(table)
+    wanted = [b"00000", b"00007", b"009", b"00999", b"01000", b"01999", b"02000", b"02999", b"9"]
+    found = cells(client.scan_raw(table, rows=wanted))
+    assert [cell[0] for cell in found] == sorted(
+        [row for row in wanted if row in ROWS for _ in range(2)] + [b"00007"]  # and its marker
+    )

@@ -1,0 +1,102 @@
+"""The target opens after a comparison of what was written last; the whole comparison that follows misses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.moves import skip
+from integration.migration.test_rules import edit
+from walferry.embedded.cluster import Cluster
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, put
+from walferry.migration.compare import compare
+from walferry.migration.open_target import open_target
+from walferry.replay import cut
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
+from walferry.run.run import Run
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Run]
+EARLIER = [b"r%04d" % number for number in range(300)]
+
+
+def value(row: bytes, text: bytes, qualifier: bytes = b"q") -> Cell:
+    return Cell(row, b"f", qualifier, text, 5)
+
+
+@pytest.fixture
+def table(at_source: HBaseClient, make_table: Callable[..., str]) -> str:
+    return make_table((b"h", b"m", b"q"))
+
+
+@pytest.fixture
+def stopped(at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession) -> Run:
+    """Writes have stopped, and all is drained; some of it was written after a whole comparison."""
+    run = start_run(table)
+    at_source.put(table, [value(row, b"earlier") for row in EARLIER])
+    replay(run, spark, until=lambda: True)
+    assert not compare(run, lambda: spark, table).shuts_the_gate
+    edit(at_source, table, 1)
+    at_source.put(table, [value(b"r0007", b"later")])
+    at_source.mutate(table, [delete_column(b"r0008", b"f", b"q", 9)])
+    skip(run, "plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    return run
+
+
+def test_only_what_was_written_since_the_comparison_is_read_before_the_target_opens(
+    stopped: Run, table: str, target: Cluster
+) -> None:
+    with HBaseClient(target.address) as client:  # not seen before the whole comparison: nothing was written there since
+        client.put(table, [value(b"r0100", b"changed behind its back")])
+    opened = open_target(stopped)
+    assert opened.at_ms is not None
+    assert 5 < opened.rows[table] < 60
+    found = compare(stopped, lambda: None, table)  # type: ignore[arg-type, return-value]
+    assert [difference.row for difference in found.differences] == [b"r0100"]
+    assert found.shuts_the_gate
+
+
+@pytest.mark.parametrize("row", [b"r0007", b"r0008"])
+def test_a_row_that_was_written_last_and_differs_keeps_the_target_closed(
+    row: bytes, stopped: Run, table: str, target: Cluster
+) -> None:
+    with HBaseClient(target.address) as client:
+        client.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
+    opened = open_target(stopped)
+    assert opened.at_ms is None
+    assert opened.why == (f"1 rows of {table} that were written last differ, such as {row!r}",)
+
+
+def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
+    stopped: Run, table: str, target: Cluster
+) -> None:
+    assert open_target(stopped).at_ms is not None
+    with HBaseClient(target.address) as client:
+        client.put(table, [Cell(b"r0001", b"f", b"q", b"by a client", None)])
+        client.mutate(table, [put(b"new", [Cell(b"new", b"f", b"q", b"by a client", None)])])
+        client.mutate(table, [delete_column(b"r0002", b"f", b"q", None)])
+    assert not compare(stopped, lambda: None, table).differing_rows  # type: ignore[arg-type, return-value]
+    with HBaseClient(target.address) as client:
+        client.put(table, [Cell(b"r0001", b"f", b"other", b"lost and found", 5)])
+    found = compare(stopped, lambda: None, table)  # type: ignore[arg-type, return-value]
+    assert [(d.row, d.kind) for d in found.differences] == [(b"r0001", "unexplained")]
+
+
+def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
+    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession
+) -> None:
+    run = start_run(table)
+    edit(at_source, table, 1)
+    skip(run, "plan", "protect", "snapshot", "copy", "clone", "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    opened = open_target(run)
+    assert opened.at_ms is None
+    assert opened.why == (f"no comparison of {table} without unexplained differences was made before",)
