@@ -175,7 +175,6 @@ def test_a_raw_scan_of_some_rows_shows_all_that_is_stored_of_these_and_of_no_oth
     client: HBaseClient, table: str, cells: ReadCells
 ) -> None:
     client.mutate(table, [mutate.delete_column(b"00007", b"f", b"q0"), mutate.delete_column(b"00008", b"f", b"q0")])
-    client.flush_table(table)
     wanted = [b"00000", b"00007", b"009", b"00999", b"01000", b"01999", b"02000", b"02999", b"9"]
     found = cells(client.scan_raw(table, rows=wanted))
     assert [cell[0] for cell in found] == sorted(
