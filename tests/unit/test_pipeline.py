@@ -163,8 +163,12 @@ def test_who_interrupts_the_comparisons_in_the_write_stop_is_not_kept_waiting_an
     monkeypatch.setitem(pipeline.WORK, "compare", compare)
     with Ledger.open(f"sqlite:///{tmp_path / 'more.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC | {"tables": tables}, "test").run_id)
-        with pytest.raises(KeyboardInterrupt):
-            migrate(run, lambda question, at_work: True, means)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                migrate(run, lambda question, at_work: True, means)
+        finally:
+            signal.signal(signal.SIGINT, before)
         may_end.set()
         for _ in range(pipeline.TABLES_AT_ONCE):
             assert ended.acquire(timeout=20)
