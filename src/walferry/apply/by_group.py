@@ -127,6 +127,7 @@ def _apply_entries(
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
     moved, numbers = Moved(file.name), Numbers(file.name)
+    passed = sent.regions & task.standing if sent else frozenset()
     wal = task.route.open(file)
     try:
         for batch in wal:
@@ -145,7 +146,7 @@ def _apply_entries(
                     edits &= batch.offset != offset
             if sent is not None:
                 prefix.add(batch, sent.end)
-                edits &= ~((batch.offset_end <= sent.end) & batch.of_regions(sent.regions & task.standing))
+                edits &= ~((batch.offset_end <= sent.end) & batch.of_regions(passed))
             stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
             moved.add(batch, np.flatnonzero(edits & ~stands))

@@ -111,13 +111,16 @@ class OpenLogs:
         """Go on from a cut, everything before which is applied."""
         live = [file for file in cut.files if file.place is not Place.ARCHIVED]
         first = [file for file in live if file.number == cut.current.get(file.group)]
-        before = {} if self._left else {tail.file.name: tail for tail in self._tails.values()}
+        held = held_regions(self._run)
+        waits = frozenset().union(*held.values())
+        # What was passed over in a file that goes on must not be: it is read from its beginning.
+        same = [tail for tail in self._tails.values() if not (tail.closed or self._left or waits != self._held)]
+        before = {tail.file.name: tail for tail in same}
         self._tails = {file.group: before.get(file.name) or _Tail(self._run, file) for file in first}
         self._known = frozenset(file.name for file in live)
-        held = held_regions(self._run)
         lines = kept_lines(self._run, "applied")
         self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
-        self._held = frozenset().union(*held.values())
+        self._held = waits
         self._left, self._bytes = set(), 0
         self._ahead = ahead_of(self._run.ledger) or Ahead()
         self._covered(cut.started_ms)
