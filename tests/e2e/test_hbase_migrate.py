@@ -196,9 +196,9 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             wait_for(lambda: run.state() in ENDED, 1200, "the run ends")
         assert run.state() == "success", {k: v for k, v in states(run).items() if v != {"success"}}
         assert traffic.error is None
-        # Not of `replay`, whose last attempt may have found it done by an app that had outlived the scheduler.
-        path = f"/api/v2/dags/hbase_migrate/dagRuns/{run.run_id}/taskInstances/drain/links"
-        links = airflow.get(path).json()["extra_links"]
+        # Of whichever attempt submitted the app: the last one may have found its phase done.
+        path = f"/api/v2/dags/hbase_migrate/dagRuns/{run.run_id}/taskInstances/copy/links"
+        links = airflow.get(path, params={"map_index": 0}).json()["extra_links"]
         assert links["Migration board"] == f"{environment.airflow.url}/walferry/runs/e2e-1"
         assert httpx.get(links["Spark UI"]).is_success
 

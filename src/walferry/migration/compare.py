@@ -222,7 +222,7 @@ def _pairs(
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     # Clients write to a target that is open. What they wrote is not to be compared.
-    before_ms, followed = opened_ms(run.ledger), _is_followed(run)
+    before_ms, followed = _clients_since(run), _is_followed(run)
     return [
         RangePair(
             source, target, pair.source, pair.target, name, start, end, rules, named,
@@ -249,6 +249,11 @@ def _differing(
         rows |= {row for outcome in found for row in outcome.rows}
         count = len(rows) + sum(outcome.differing - len(outcome.rows) for outcome in found)
     return count, sorted(rows)[: SHOWN_ROWS if count > EXPLAINED_ROWS else EXPLAINED_ROWS]
+
+
+def _clients_since(run: Run) -> int | None:
+    """From when on clients write to the target, as far as a comparison leaves that out: until the run has ended."""
+    return opened_ms(run.ledger) if run.ledger.record.state == "running" else None
 
 
 def _is_followed(run: Run) -> bool:
@@ -346,7 +351,7 @@ def explain(
         if found is not None and not (value := found.value()).too_many:
             questions[row] = Packed(value.question)
     logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
-    differences, opened = [], opened_ms(run.ledger)
+    differences, opened = [], _clients_since(run)
     for row, found in sides.items():
         if found is None:  # what differed was under way
             differences.append(Difference(table, row, IN_FLIGHT, "equal when read again"))

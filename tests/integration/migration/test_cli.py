@@ -126,7 +126,8 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
 
         with writing(source, table) as refusals:
             with running(tmp_path, "start", "move.yaml", "--yes") as process:
-                wait_until(lambda: phase_of(tmp_path, name) == "copy", process)
+                before = (None, "plan", "protect", "fence", "snapshot")
+                wait_until(lambda: phase_of(tmp_path, name) not in before, process)
             assert process.returncode == -signal.SIGKILL
 
             with running(tmp_path, "resume", name, "--yes") as process:
@@ -137,7 +138,7 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
                 assert not here.describe(table).read_only
                 time.sleep(3)
                 assert phase_of(tmp_path, name) == "replay"
-                assert answers(tmp_path, name) == {"pause", "lag"}, "nothing has been applied yet"
+                assert answers(tmp_path, name) == {"pause", "lag", "comparison"}, "nothing has been applied yet"
                 resumed = walferry(tmp_path, "resume", name, "--yes")
                 assert resumed.stdout == f"{name}-1 continues in the process that runs it\n", resumed.stderr
                 kill(process)  # it holds the lease, whose successor has to wait
