@@ -16,7 +16,7 @@ from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
-from walferry.migration.cutover import require_silence
+from walferry.migration.cutover import drain_again, require_silence
 from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.history import load_rows
 from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
@@ -158,7 +158,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         try:
             after_drain(run)
         except GateShutError:
-            _again(run, "drain")  # it applies held edits once their items are released
+            drain_again(run)  # it applies held edits once their items are released
             raise
         compared = _compared(run)
         marks = _require_covered(run, compared)
@@ -265,10 +265,8 @@ def _waits_only(rows: Sequence[dict[str, Any]]) -> bool:
     return any(row["undecided"] for row in rows) and not any(row["unexplained"] or row["uncompared"] for row in rows)
 
 
-def _again(run: Run, *phases: str) -> None:
-    """Have the next attempt repeat these phases, and always the comparisons."""
-    for phase in phases:
-        run.ledger.phases.reopen(phase)
+def _again(run: Run) -> None:
+    """Have the next attempt repeat the comparisons."""
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source)
 

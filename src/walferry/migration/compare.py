@@ -222,11 +222,11 @@ def _pairs(
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     # Clients write to a target that is open. What they wrote is not to be compared.
-    before_ms, followed = _clients_since(run), _is_followed(run)
+    opened, followed = _clients_since(run), _is_followed(run)
     return [
         RangePair(
             source, target, pair.source, pair.target, name, start, end, rules, named,
-            before_ms=before_ms, names_expiring=followed,
+            opened_ms=opened, names_expiring=followed,
         )
         for name, start, end in borders
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from walferry.errors import GapError, GateShutError, UsageError, WalferryError
 from walferry.replay.objects import made
 from walferry.replay.protect import way_of
-from walferry.run.facts import WriteStopFacts
+from walferry.run.facts import WriteStopFacts, opened_ms
 from walferry.run.run import Run
 from walferry.run.write_stop import word_of
 from walferry.wal.files import WalFile, list_wals
@@ -112,14 +112,21 @@ def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
     return found
 
 
+def drain_again(run: Run, *phases: str) -> None:
+    """Have the next attempt repeat these phases, the drain and what follows it. An open target stays open."""
+    for phase in (*phases, "drain"):
+        run.ledger.phases.reopen(phase)
+    if opened_ms(run.ledger) is None:
+        run.ledger.phases.reopen("open_target")
+    for pair in run.tables:
+        run.ledger.phases.reopen("compare", pair.source)
+
+
 def require_silence(run: Run) -> None:
     """Raise GateShutError when a migrated table was written past the end fence."""
     late = late_edits(run)
     if late:
-        for phase in ("end_fence", "drain"):
-            run.ledger.phases.reopen(phase)
-        for pair in run.tables:
-            run.ledger.phases.reopen("compare", pair.source)
+        drain_again(run, "end_fence")
         raise GateShutError(
             f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, then "
             "continue (walferry resume, or clear end_fence and everything after it): the end fence is set again",

@@ -67,8 +67,9 @@ class RangePair:
     """how many of the rows that differ are named, at most"""
     rows: tuple[bytes, ...] = ()
     """only these, in order; (): all"""
-    before_ms: int | None = None
-    """only cells and markers with an earlier timestamp; None: all"""
+    opened_ms: int | None = None
+    """of the target, cells and markers of this timestamp or a later one that the source does not hold are left out:
+    clients write to it; None: nothing is"""
     names_expiring: bool = False
     """rows in which cells expire now that only one side holds count as differing, to be read again: they may be under
     way; otherwise such cells are not compared"""
@@ -149,6 +150,8 @@ def compare_pair(
     start = pair.start
     for here, there in _pieces(pair, source, target, clock, taken):
         stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
+        if pair.opened_ms is not None:
+            there = _without_clients(here, there, pair.opened_ms)
         outcome = _compare(here, there, pair.rules, pair.names_expiring)
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
@@ -185,13 +188,11 @@ class _Side:
         readers: ThreadPoolExecutor,
         clock: Clock,
         taken: Taken | None,
-        before_ms: int | None,
     ) -> None:
         self._blocks = blocks
         self._readers = readers
         self._clock = clock
         self._taken = taken
-        self._before_ms = before_ms
         self._ended = False
         self._next: Future[_Piece] | None = None
         self._piece = _Piece(_no_cells(), 0, 0)
@@ -201,8 +202,6 @@ class _Side:
         cells = _no_cells()
         for block in self._blocks:
             cells = block if isinstance(block, CellIndex) else index_cells(np.frombuffer(block, np.uint8))
-            if self._before_ms is not None:
-                cells = cells.pick(np.flatnonzero(cells.timestamp < self._before_ms))
             if len(cells):
                 break
         if self._taken is not None:
@@ -243,8 +242,8 @@ def _pieces(
 ) -> Iterator[tuple[_Piece, _Piece]]:
     """Both sides of the same rows, piece by piece; one of the two may have no cells."""
     with ThreadPoolExecutor(2) as readers:
-        here = _Side(source(pair.start, pair.stop), readers, clock, taken, pair.before_ms)
-        there = _Side(target(pair.start, pair.stop), readers, clock, taken, pair.before_ms)
+        here = _Side(source(pair.start, pair.stop), readers, clock, taken)
+        there = _Side(target(pair.start, pair.stop), readers, clock, taken)
         while True:
             here.read_on()
             there.read_on()
@@ -257,8 +256,19 @@ def _pieces(
 # ------------------------------------------------------------------ comparing them
 
 
+def _without_clients(here: _Piece, there: _Piece, opened_ms: int) -> _Piece:
+    """The target's cells without those that only clients can have written."""
+    cells, later = there.cells, there.cells.timestamp >= opened_ms
+    if not later.any():
+        return there
+    copied = held_by(cells, later, here.cells, here.cells.timestamp >= opened_ms)
+    return replace(there, cells=cells.pick(np.flatnonzero(~later | copied)))
+
+
 def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], names_expiring: bool) -> Outcome:
     read = [piece for piece in (here, there) if len(piece.cells)]
+    if not read:
+        return NOTHING
     first_ms = min(piece.first_ms for piece in read)
     last_ms = max(piece.last_ms for piece in read) + CLOCKS_APART_MS
     sides = (here.cells, there.cells)

@@ -96,7 +96,7 @@ def classify(
                 because = "too many versions and markers may explain it to examine them"
             elif log.too_many:
                 because = "its column has too many edits in the log to examine them"
-            elif opened_ms is not None and any(_timestamp(one) >= opened_ms for one in near.to(cell)[0].target):
+            elif opened_ms is not None and _written_since(near.to(cell)[0], opened_ms):
                 kind, because = WRITTEN_SINCE, "the target was written to there after it had been opened"
             else:
                 kind, because = why(cell, *near.to(cell), rules)
@@ -261,6 +261,11 @@ def _let_go(log: RowLog) -> str:
 
 def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, FamilyRules]) -> bool:
     return bool(_markers_over(cell, cells) or _displaced(cell, cells, rules) or _overwrites(cell, cells))
+
+
+def _written_since(sides: RowSides, opened_ms: int) -> bool:
+    """Whether the target has a later edit than that which the source does not have: a client's."""
+    return any(_timestamp(cell) >= opened_ms for cell in sides.target - sides.source)
 
 
 def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:

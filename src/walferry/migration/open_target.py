@@ -6,17 +6,17 @@ A whole comparison of the source, which stands still, follows in any case; it ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from walferry.clock import now_ms, steady_s
-from walferry.errors import WalferryError, is_transient
+from walferry.errors import GateShutError, WalferryError, is_transient
+from walferry.migration.cutover import late_edits
 from walferry.migration.written_rows import Written, compare_written
 from walferry.replay import dirty
 from walferry.run.facts import OpenFacts
 from walferry.run.last_comparison import clean_comparison
-from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,15 @@ log = logging.getLogger(__name__)
 TABLES_AT_ONCE = 4
 
 
-def open_target(run: Run) -> OpenFacts:
+def open_target(run: Run, gate: Callable[[Run], None]) -> OpenFacts:
     """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
-    comparison and its gate."""
+    comparison and its gate.
+
+    `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
+    """
 
     def work() -> dict[str, Any]:
-        began, why, rows = steady_s(), [*_reasons(run)], dict[str, int]()
+        began, why, rows = steady_s(), [*_reasons(run, gate)], dict[str, int]()
         if not why:
             tables = [pair.source for pair in run.tables]
             with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="written rows") as at_once:
@@ -49,14 +52,16 @@ def open_target(run: Run) -> OpenFacts:
     return OpenFacts.model_validate(run.once("open_target", work))
 
 
-def _reasons(run: Run) -> Iterator[str]:
-    """What the ledger and the target know against it."""
-    if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
-        yield "edits wait in quarantine"
-    if faults(run.ledger):
-        yield "numbers are missing in the log"
+def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
+    """What the ledger, the source's log and the target know against it."""
+    try:
+        gate(run)
+    except GateShutError as shut:
+        yield from shut.facts["reasons"]
     for rows in dirty.marks_of(run)[:1]:
         yield rows.describe()
+    if late := late_edits(run):
+        yield f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}"
 
 
 def _compare(run: Run, table: str) -> Written:

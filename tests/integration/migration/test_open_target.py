@@ -9,10 +9,14 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip
 from integration.migration.test_rules import edit
+from walferry.checks.gates import after_drain
+from walferry.clock import now_ms
 from walferry.embedded.cluster import Cluster
+from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, put
 from walferry.migration.compare import compare
+from walferry.migration.cutover import require_silence
 from walferry.migration.open_target import open_target
 from walferry.replay import cut
 from walferry.replay.follower import replay
@@ -55,7 +59,7 @@ def test_only_what_was_written_since_the_comparison_is_read_before_the_target_op
 ) -> None:
     with HBaseClient(target.address) as client:  # not seen before the whole comparison: nothing was written there since
         client.put(table, [value(b"r0100", b"changed behind its back")])
-    opened = open_target(stopped)
+    opened = open_target(stopped, after_drain)
     assert opened.at_ms is not None
     assert 5 < opened.rows[table] < 60
     found = compare(stopped, lambda: None, table)  # type: ignore[arg-type, return-value]
@@ -69,7 +73,7 @@ def test_a_row_that_was_written_last_and_differs_keeps_the_target_closed(
 ) -> None:
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
-    opened = open_target(stopped)
+    opened = open_target(stopped, after_drain)
     assert opened.at_ms is None
     assert opened.why == (f"1 rows of {table} that were written last differ, such as {row!r}",)
 
@@ -77,7 +81,7 @@ def test_a_row_that_was_written_last_and_differs_keeps_the_target_closed(
 def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
     stopped: Run, table: str, target: Cluster
 ) -> None:
-    assert open_target(stopped).at_ms is not None
+    assert open_target(stopped, after_drain).at_ms is not None
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(b"r0001", b"f", b"q", b"by a client", None)])
         client.mutate(table, [put(b"new", [Cell(b"new", b"f", b"q", b"by a client", None)])])
@@ -89,6 +93,42 @@ def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
     assert [(d.row, d.kind) for d in found.differences] == [(b"r0001", "unexplained")]
 
 
+def test_cells_of_a_future_time_are_compared_although_clients_write_to_the_target(
+    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: Cluster
+) -> None:
+    run = start_run(table)
+    future = now_ms() + 86_400_000
+    at_source.put(table, [Cell(row, b"f", b"q", b"of tomorrow", future) for row in (b"r1", b"r2", b"r3")])
+    replay(run, spark, until=lambda: True)
+    assert not compare(run, lambda: spark, table).shuts_the_gate
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    assert open_target(run, after_drain).at_ms is not None
+    with HBaseClient(target.address) as client:
+        client.put(table, [Cell(b"r1", b"f", b"q", b"by a client", None)])
+    assert not compare(run, lambda: spark, table).differing_rows
+    with HBaseClient(target.address) as client:
+        client.mutate(table, [delete_column(b"r2", b"f", b"q", future)])
+        client.put(table, [Cell(b"r3", b"f", b"q", b"changed", future)])
+    found = compare(run, lambda: spark, table)
+    assert [(d.row, d.kind) for d in found.differences] == [(b"r3", "written-at-target")]
+
+
+def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
+    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
+) -> None:
+    at_source.put(table, [value(b"r0009", b"late")])
+    opened = open_target(stopped, after_drain)
+    assert opened.at_ms is None
+    assert opened.why[0].startswith(f"1 edits came after writes were declared stopped, the first: {table} in ")
+    with pytest.raises(GateShutError):
+        require_silence(stopped)
+    cut.end_fence(stopped)
+    drain(stopped, spark)
+    assert open_target(stopped, after_drain).at_ms is not None
+
+
 def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession
 ) -> None:
@@ -97,6 +137,6 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run)
+    opened = open_target(run, after_drain)
     assert opened.at_ms is None
     assert opened.why == (f"no comparison of {table} without unexplained differences was made before",)

@@ -170,6 +170,26 @@ def test_what_shows_up_under_an_expiring_cell_is_compared_as_it_is_afterwards(fl
     assert outcome.uncompared == (1 if flushed else 0)
 
 
+def test_of_an_open_target_only_what_clients_alone_can_have_written_is_left_out() -> None:
+    time = Time()
+    source, target = Copy(time), Copy(time)
+    opened = START - 1_000
+    for side in (source, target):
+        side.put(b"a", 5)
+        side.put(b"b", START + DAY, b"of tomorrow")
+    source.put(b"lost", START + DAY, b"of tomorrow")
+    target.put(b"a", opened, b"a client's")
+    target.put(b"b", START, b"a client's")
+    target.put(b"new", opened, b"a client's")
+    target.put(b"stray", opened - 1)
+    pair = RangePair(
+        ADDRESS, ADDRESS, "t", "t", "", b"", b"", {b"f": FamilyRules(3, 0, None)}, opened_ms=opened
+    )  # fmt: skip
+    outcome = compare_pair(pair, source.scan, target.scan, time)
+    assert outcome.rows == (b"lost", b"stray")
+    assert outcome.target.cells == 3
+
+
 def test_outcomes_of_neighbours_add_up() -> None:
     source, target, _ = sides()
     for number in range(6):

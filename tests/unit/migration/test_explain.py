@@ -18,6 +18,7 @@ from walferry.migration.explain import (
     LEFT_OUT,
     NOT_IN_LOG,
     UNEXPLAINED,
+    WRITTEN_SINCE,
     Explanation,
     RowLog,
     classify,
@@ -49,19 +50,25 @@ def why(
     pending: set[Cell] | None = None,
     versions: int = 1,
     left_out: set[Cell] | None = None,
+    opened_ms: int | None = None,
 ) -> str | None:
     """The class of a row with these raw cells on both sides; `applied` are the log's, with sequence numbers."""
     log = RowLog(SINCE, UNTIL, dict(applied or {}), pending or set(), left_out or set())
-    found = explained(source, target, log, versions)
+    found = explained(source, target, log, versions, opened_ms=opened_ms)
     return found.kind if found else None
 
 
 def explained(
-    source: list[Cell], target: list[Cell], log: RowLog, versions: int = 1, bounds: Bounds = WIDE
+    source: list[Cell],
+    target: list[Cell],
+    log: RowLog,
+    versions: int = 1,
+    bounds: Bounds = WIDE,
+    opened_ms: int | None = None,
 ) -> Explanation | None:
     rules = {b"f": FamilyRules(versions, 0, None)}
     sides = row_sides(block(source), block(target), rules, NOW, bounds)
-    return classify(sides, log, rules) if sides else None
+    return classify(sides, log, rules, opened_ms) if sides else None
 
 
 def block(cells: list[Cell]) -> bytes:
@@ -488,3 +495,15 @@ def test_an_edit_that_is_in_the_log_and_not_at_the_target_is_unexplained_whateve
     log = RowLog(SINCE, UNTIL, {old: 1, new: 2}, let_go=True)
     found = [explained([new], [old], log), explained([new], [], RowLog(SINCE, UNTIL, {new: 2}, let_go=True))]
     assert [one and one.kind for one in found] == [UNEXPLAINED, UNEXPLAINED]
+
+
+def test_what_a_client_wrote_to_the_open_target_explains_its_column_and_no_other() -> None:
+    client, old = put(60_000), put(5)
+    assert why([old], [client], opened_ms=50_000) == WRITTEN_SINCE
+    assert why([old], [client], opened_ms=60_001) == UNEXPLAINED
+    assert why([old, put(5, qualifier=b"r")], [client], opened_ms=50_000) == UNEXPLAINED
+
+
+def test_a_cell_of_the_future_that_the_source_has_too_explains_no_loss() -> None:
+    future = put(70_000)
+    assert why([future, put(5)], [future], versions=3, opened_ms=50_000) == UNEXPLAINED
