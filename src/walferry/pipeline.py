@@ -76,7 +76,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
-    "open_target": lambda run, _, means: open_target(run, after_drain),
+    "open_target": lambda run, _, means: open_target(run, means.spark, after_drain),
     "compare": lambda run, table, means: last_comparison(run, means.spark, table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(run, means.outcome or OUTCOMES[run.record.kind]),

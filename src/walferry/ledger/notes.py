@@ -14,7 +14,7 @@ from walferry.ledger.store import Store
 
 
 class Notes:
-    """One value for each name and subject. No gate uses them, and they are not audited."""
+    """One value for each name and subject. The last gate uses none, and they are not audited."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store

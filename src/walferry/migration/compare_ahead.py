@@ -4,14 +4,17 @@ again, what was written since."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from walferry.clock import steady_s
 from walferry.errors import WalferryError
 from walferry.migration.compare import compare
+from walferry.migration.known_differences import without_reason
 from walferry.migration.written_rows import compare_written, differing
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
 from walferry.run.lag import caught_up
@@ -26,6 +29,10 @@ BETWEEN_SECONDS = 10.0
 ATTEMPTS = 3
 """at the whole comparison of a table, and at rows that are under way"""
 UNDER_WAY_SECONDS = 1.5
+LOOKING_SHARE = 0.1
+"""of the time, at most, in which the log is read for why rows differ"""
+MOST_LOG_BYTES = 1 << 40
+"""that are read for it"""
 
 
 @contextmanager
@@ -45,9 +52,11 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None
         try:
             _compare_whole(run, spark, over)
             end_comparing(run.ledger)
+            rests_until = -math.inf
             while not over.wait(BETWEEN_SECONDS):
                 for pair in run.tables:
-                    _compare_written(run, pair.source, over)
+                    took = _compare_written(run, spark, pair.source, over, looks=steady_s() >= rests_until)
+                    rests_until = max(rests_until, steady_s() + took / LOOKING_SHARE if took else rests_until)
         except Exception as error:  # whatever it is, the comparisons after the drain will meet it
             log.warning("nothing more is compared before the write stop, which will take longer: %s", error)
         finally:
@@ -80,16 +89,26 @@ def _compare_whole(run: Run, spark: Callable[[], SparkSession], over: threading.
             note_comparing_ahead(run.ledger, left)
 
 
-def _compare_written(run: Run, table: str, over: threading.Event) -> None:
-    """Compare what was written since; what was under way is read again. If all is equal, the next one begins there."""
+def _compare_written(
+    run: Run, spark: Callable[[], SparkSession], table: str, over: threading.Event, *, looks: bool
+) -> float:
+    """Compare what was written since; what was under way is read again. If all is equal, or `looks` finds why not, the
+    next one begins there. Returns how many seconds it took to look."""
     since = clean_comparison(run.ledger, table)
     if since is None or run.ledger.record.paused:
-        return
+        return 0.0
     found = compare_written(run, table, since)
-    rows = list(found.differing)
+    rows = found.differing
     for _ in range(ATTEMPTS):
         if not rows or over.wait(UNDER_WAY_SECONDS):
             break
-        rows = differing(run, table, rows)
-    if not found.why and not rows:
+        rows = differing(run, table, sorted(rows))
+    if found.why or over.is_set():
+        return 0.0
+    began = steady_s()
+    left = without_reason(
+        run, spark, table, rows, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0
+    )
+    if not left:
         run.ledger.log.mark_verified(table, found.files)
+    return steady_s() - began

@@ -140,6 +140,14 @@ class RowSides:
         return question((*self.only_source, *self.only_target))
 
 
+def differing_cells(sides: RowSides) -> str:
+    """A digest of exactly the cells that differ; "" if not all of them are kept."""
+    if sides.too_many or sides.differing > len(sides.only_source) + len(sides.only_target):
+        return ""
+    cells = [(True, *cell) for cell in sides.only_source] + [(False, *cell) for cell in sides.only_target]
+    return hashlib.sha256(repr(sorted(cells)).encode()).hexdigest()
+
+
 def row_sides(
     source: bytes, target: bytes, rules: Mapping[bytes, FamilyRules], at_ms: int, bounds: Bounds
 ) -> RowSides | None:

@@ -125,6 +125,11 @@ def look_up(
     return RowLogs(replace(nothing, unread=sorted(unread), let_go=let_go), found)
 
 
+def log_bytes(run: Run, table: str) -> int:
+    """How many bytes of log are read to look rows of a table up."""
+    return sum(file.length for file in _files(run, table, run.ledger.log.applied_for(table)))
+
+
 def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
     """The files that can hold rows of the table: those that the ledger knows, and newer ones."""
     files = {known.name: as_listed(known) for known in run.ledger.log.files()}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +24,8 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.descriptors import Region
 from walferry.ledger import ComparedTable
 from walferry.migration.digest import CLOCKS_APART_MS, RangePair, compare_pair, scans
-from walferry.migration.row_sides import Bounds, row_sides
+from walferry.migration.known_differences import known_rows
+from walferry.migration.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.stored_sides import rules_of
 from walferry.replay.cut import as_listed
 from walferry.run.run import Run
@@ -50,13 +51,14 @@ class Written:
     files: frozenset[str]
     """the logs that hold them"""
     rows: int = 0
-    differing: tuple[bytes, ...] = ()
+    differing: Mapping[bytes, str] = field(default_factory=dict)
+    """with the digest of the cells that differ, as from `differing`"""
     why: str = ""
     """why they could not be compared; the others say nothing then"""
 
 
 def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
-    """Compare those rows of a table, and the ones that differed, for a known reason, in the comparison `since`.
+    """Compare those rows of a table, and the ones that differed in the comparison `since` or for a known reason.
 
     Raises the errors of reading the log and both sides.
     """
@@ -66,14 +68,18 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     size = sum(file.length for file in files)
     if size > MOST_BYTES:
         return Written(frozenset(names), why=f"{size / 1e6:.0f} MB of log were written since {table} was compared")
-    rows = _rows(run, table, files, [item.row for item in run.ledger.comparisons.differences([since])])
+    more = [item.row for item in run.ledger.comparisons.differences([since])] + known_rows(run, table)
+    rows = _rows(run, table, files, more)
     if isinstance(rows, str):
         return Written(frozenset(names), why=rows)
-    return Written(frozenset(names), len(rows), tuple(differing(run, table, rows)))
+    return Written(frozenset(names), len(rows), differing(run, table, rows))
 
 
-def differing(run: Run, table: str, rows: Sequence[bytes]) -> list[bytes]:
-    """Those of the rows, which are in order, that differ. What expires now counts as expired."""
+def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
+    """Those of the rows, which are in order, that differ, each with a digest of exactly the cells that differ.
+
+    What expires now counts as expired. Of more than LOOKED_AT_AGAIN rows there is no digest: "".
+    """
     pair = run.pair(table)
     source, target = run.source_address(), run.spec.target.address()
     rules = rules_of(run.source.describe(table))
@@ -85,16 +91,17 @@ def differing(run: Run, table: str, rows: Sequence[bytes]) -> list[bytes]:
         for some in _in_parts(rows, run.source.regions(table))
     ]  # fmt: skip
 
-    def again(row: bytes) -> bool:
+    def again(row: bytes) -> str | None:
         here = b"".join(bytes(block) for block in run.source.scan_raw(pair.source, row, row + b"\0"))
         there = b"".join(bytes(block) for block in run.target.scan_raw(pair.target, row, row + b"\0"))
-        return row_sides(here, there, rules, now_ms() + CLOCKS_APART_MS, Bounds.of_each(LOOKED_AT_AGAIN)) is not None
+        sides = row_sides(here, there, rules, now_ms() + CLOCKS_APART_MS, Bounds.of_each(LOOKED_AT_AGAIN))
+        return None if sides is None else differing_cells(sides)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="both sides") as readers:
         found = [row for rows in readers.map(lambda part: compare_pair(part, *scans(part)).rows, asked) for row in rows]
         if len(found) > LOOKED_AT_AGAIN:
-            return found
-        return [row for row, differs in zip(found, readers.map(again, found), strict=True) if differs]
+            return dict.fromkeys(found, "")
+        return {row: cells for row, cells in zip(found, readers.map(again, found), strict=True) if cells is not None}
 
 
 def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes]) -> list[bytes] | str:

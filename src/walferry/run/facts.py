@@ -55,6 +55,8 @@ class OpenFacts(_Facts):
     """why they must wait for that"""
     rows: dict[str, int] = {}
     """for each table, how many rows were compared: those written since its last whole comparison"""
+    explained: dict[str, int] = {}
+    """for each table, how many of them differ for a known reason, such as a flush that dropped a version"""
 
 
 def open_facts(ledger: RunLedger) -> OpenFacts | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import skip
+from integration.migration.moves import skip, unique
 from integration.migration.test_rules import edit
 from walferry.checks.gates import after_drain
 from walferry.clock import now_ms
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.mutate import Cell, delete_column, put
+from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.migration import compare_ahead
+from walferry.migration import open_target as open_target_module
 from walferry.migration.compare import compare
 from walferry.migration.cutover import require_silence
 from walferry.migration.open_target import open_target
@@ -55,11 +58,11 @@ def stopped(at_source: HBaseClient, table: str, start_run: StartRun, spark: Spar
 
 
 def test_only_what_was_written_since_the_comparison_is_read_before_the_target_opens(
-    stopped: Run, table: str, target: Cluster
+    stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
     with HBaseClient(target.address) as client:  # not seen before the whole comparison: nothing was written there since
         client.put(table, [value(b"r0100", b"changed behind its back")])
-    opened = open_target(stopped, after_drain)
+    opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is not None
     assert 5 < opened.rows[table] < 60
     found = compare(stopped, lambda: None, table)  # type: ignore[arg-type, return-value]
@@ -69,19 +72,19 @@ def test_only_what_was_written_since_the_comparison_is_read_before_the_target_op
 
 @pytest.mark.parametrize("row", [b"r0007", b"r0008"])
 def test_a_row_that_was_written_last_and_differs_keeps_the_target_closed(
-    row: bytes, stopped: Run, table: str, target: Cluster
+    row: bytes, stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
-    opened = open_target(stopped, after_drain)
+    opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
     assert opened.why == (f"1 rows of {table} that were written last differ, such as {row!r}",)
 
 
 def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
-    stopped: Run, table: str, target: Cluster
+    stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    assert open_target(stopped, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(b"r0001", b"f", b"q", b"by a client", None)])
         client.mutate(table, [put(b"new", [Cell(b"new", b"f", b"q", b"by a client", None)])])
@@ -104,7 +107,7 @@ def test_cells_of_a_future_time_are_compared_although_clients_write_to_the_targe
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    assert open_target(run, after_drain).at_ms is not None
+    assert open_target(run, lambda: spark, after_drain).at_ms is not None
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(b"r1", b"f", b"q", b"by a client", None)])
     assert not compare(run, lambda: spark, table).differing_rows
@@ -115,18 +118,56 @@ def test_cells_of_a_future_time_are_compared_although_clients_write_to_the_targe
     assert [(d.row, d.kind) for d in found.differences] == [(b"r3", "written-at-target")]
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before the stop", "in the last seconds"])
+def test_rows_that_differ_for_a_known_reason_keep_no_target_closed(
+    before: bool,
+    at_source: HBaseClient,
+    start_run: StartRun,
+    spark: SparkSession,
+    target: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = unique()
+    at_source.create_table(table, {"f": {"VERSIONS": "1"}}, [b"m"])
+    run = start_run(table)
+    at_source.put(table, [value(row, b"earlier") for row in (b"r0001", b"r0002", b"r0003")])
+    replay(run, spark, until=lambda: True)
+    assert not compare(run, lambda: spark, table).shuts_the_gate
+    both = (b"r0001", b"r0002")
+    at_source.put(table, [Cell(row, b"f", b"q", b"newer", 7) for row in both])
+    at_source.flush_table(table)  # which drops the earlier versions
+    at_source.mutate(table, [delete_version(row, b"f", b"q", 7) for row in both])
+    if before:
+        replay(run, spark, until=lambda: True)
+        assert compare_ahead._compare_written(run, lambda: spark, table, Event(), looks=True)
+        monkeypatch.setattr(open_target_module, "MOST_LOG_BYTES", 0)
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    with HBaseClient(target.address) as client:
+        client.put(table, [Cell(b"r0002", b"f", b"q", b"changed", 8)])
+        assert open_target(run, lambda: spark, after_drain).why == (
+            f"1 rows of {table} that were written last differ, such as b'r0002'",
+        )
+        run.ledger.phases.reopen("open_target")
+        client.mutate(table, [delete_version(b"r0002", b"f", b"q", 8)])
+    opened = open_target(run, lambda: spark, after_drain)
+    assert opened.at_ms is not None
+    assert opened.explained == {table: 2}
+
+
 def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
 ) -> None:
     at_source.put(table, [value(b"r0009", b"late")])
-    opened = open_target(stopped, after_drain)
+    opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
     assert opened.why[0].startswith(f"1 edits came after writes were declared stopped, the first: {table} in ")
     with pytest.raises(GateShutError):
         require_silence(stopped)
     cut.end_fence(stopped)
     drain(stopped, spark)
-    assert open_target(stopped, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
 
 
 def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
@@ -137,6 +178,6 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, after_drain)
+    opened = open_target(run, lambda: spark, after_drain)
     assert opened.at_ms is None
     assert opened.why == (f"no comparison of {table} without unexplained differences was made before",)
