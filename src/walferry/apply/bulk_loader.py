@@ -169,6 +169,7 @@ class Loader:
         return left + self._not_taken(unknown)
 
     def _request(self, region: Region, clusters: bytes, files: Sequence[Staged]) -> bool:
+        self.route.guard.wait_turn({self._target}, 0, 0)
         rows = {self._target: (min(file.first_row for file in files), max(file.last_row for file in files))}
         permit = Permit(self.route.guard, {self._target}, self.route.limits.request_seconds)
         begun = steady_s()
@@ -258,12 +259,15 @@ class Loader:
             for region, mine in _by_region(regions, cells, self._target):
                 if len(self._closing) >= CLOSING_AT_ONCE:
                     self._closing[-CLOSING_AT_ONCE][1].exception()  # once it is closed; those before it are
+                # HDFS gives up a file that stands still: nothing waits in the midst of one, but before the next.
+                self.route.guard.wait_turn({self._target}, 0, 0)
                 path = self._path()
                 written = Written()
                 chunks = hfile_chunks(mine, format, now_ms(), written)
                 self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
                 if self._closing[-1][1].done():
                     self.await_closed()  # it failed, or was fast
+                self.route.guard.wait_turn({self._target}, written.cells, written.size)
                 staged.append(
                     Staged(
                         region.encoded, family, clusters, format, path, written.first_row, written.last_row,

@@ -203,7 +203,12 @@ class _Lanes:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is not None and not issubclass(failure, Exception):
+            # Interrupted: a lane may wait for as long as the run is paused, and ends with the leases, which are given
+            # back now as after every failure.
+            self._error = self._error or InterruptedError("interrupted")
+            return
         for lane in self._queues:
             lane.put(None)
         for thread in self._threads:

@@ -205,6 +205,9 @@ client = SimpleNamespace(
 asked = []
 
 class Guard:
+    def wait_turn(self, tables, cells, size):
+        pass
+
     def __call__(self, tables):
         asked.append(tables)
         if len(asked) > int(sys.argv[3]):
