@@ -205,14 +205,16 @@ class Turns:
 
     def _now(self) -> Order | None:
         """What the node says, as far as this process knows; None before it could be read."""
-        old = self._stale or steady_s() - self._read_at >= AGAIN_SECONDS
-        if old and self._reading.acquire(blocking=self._order is None or self._stale):
+        if self._is_old() and self._reading.acquire(blocking=self._order is None or self._stale):
             try:
-                if self._stale or steady_s() - self._read_at >= AGAIN_SECONDS:
+                if self._is_old():
                     self._renew()
             finally:
                 self._reading.release()
         return self._order
+
+    def _is_old(self) -> bool:
+        return self._stale or steady_s() - self._read_at >= AGAIN_SECONDS
 
     def _renew(self) -> None:
         self._stale = False  # before the question: it may change after the answer
@@ -220,7 +222,6 @@ class Turns:
             order = self._read(self._on_change)
         except (KazooException, KazooTimeoutError) as error:
             log.debug("the throttle could not be read: %s", error)
-            self._stale = self._order is None
             self._read_at = steady_s()
             return
         self._read_at = steady_s()

@@ -16,6 +16,7 @@ import pytest
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.apply.pace import Pace
 from walferry.errors import UsageError
+from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.replay import throttle
 from walferry.replay.lease import HeldLease, LeaseLostError
@@ -163,7 +164,7 @@ def test_a_process_whose_holder_is_gone_sends_nothing_more(
 ) -> None:
     monkeypatch.setattr(throttle, "shared_client", lambda _: SimpleNamespace(zk=zookeeper.session()))
     with pytest.raises(LeaseLostError, match="has ended"):
-        turns_at(cast("throttle.ClusterAddress", "zk:1"), "/gone", HeldLease("t", 1)).wait(lambda: None, 1, 1)
+        turns_at(ClusterAddress("zk:1"), "/gone", HeldLease("t", 1)).wait(lambda: None, 1, 1)
 
 
 # ------------------------------------------------------------------ limits
