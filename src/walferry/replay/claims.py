@@ -81,7 +81,7 @@ class Claims:
     def _turns(self) -> Turns | None:
         if self.throttle is None:
             return None
-        return turns_at(self.target, self.throttle, self.leases[min(self.leases)])
+        return turns_at(self.target, self.throttle, next(iter(self.leases.values())))
 
     def mark_dirty(self, rows: Rows, why: str = "") -> None:
         """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if that stays impossible."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from walferry.formats.cells import cells_to_arrow, index_cells
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.replay.follower import replay
-from walferry.run.run import Run
+from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import Throttle
 from walferry.run.throttle import set_throttle
 
@@ -120,3 +121,39 @@ def test_a_replay_keeps_to_the_throttle_which_may_change_and_a_pause_stops_it_in
     assert run.ledger.rounds.totals().cells >= CELLS
     (first, *_) = run.ledger.rounds.all()
     assert first.repeated == 0, "no piece was begun again"
+
+
+@pytest.mark.parametrize("how", ["abort", "interrupt"])
+def test_a_run_that_is_paused_in_the_midst_of_a_round_can_be_aborted_and_interrupted(
+    how: str, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
+    start_run: Callable[..., Run], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WALFERRY_REQUEST_MUTATIONS", str(SMALL))
+    table = make_table((b"h", b"m", b"q"))
+    run = start_run(table)
+    fill(at_source, table)
+    set_throttle(run.ledger, Throttle(write_cells=SLOW), "tester")
+    told: list[float] = []
+
+    def work() -> None:
+        while not found(at_target, table):
+            time.sleep(0.2)
+        run.ledger.whole.set_paused(run.run_id, True, "tester")
+        time.sleep(2.0)
+        told.extend((time.monotonic(), len(found(at_target, table))))
+        if how == "abort":
+            run.ledger.end("aborted", "tester", "enough")
+        else:
+            _thread.interrupt_main()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    with pytest.raises(RunEndedError if how == "abort" else KeyboardInterrupt):
+        replay(run, spark, until=lambda: False)
+    thread.join()
+    began, before = told
+    took = time.monotonic() - began
+    print(f"{how}: {took:.1f} s")
+    assert took < 15
+    time.sleep(2)
+    assert len(found(at_target, table)) == before
