@@ -30,7 +30,7 @@ from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.order import count_below
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region
-from walferry.hbase.errors import RegionNotServedError, RemoteError
+from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
 from walferry.spark.clients import shared_client
 from walferry.storage import FileSystem, open_hdfs
 
@@ -149,6 +149,7 @@ class Loader:
         regions = {region.encoded: region for region in now}
         for (encoded, clusters), group in groupby(placed, key=attrgetter("region", "clusters")):
             files = list(group)
+            self.route.guard.wait_turn({self._target}, 0, 0)
             self.route.guard({self._target})  # a lost lease ends all, not only this region
             if encoded in {file.region for file in unknown}:
                 left += files  # nothing else goes to a region while it may still be loading
@@ -160,6 +161,8 @@ class Loader:
                 taken = False
             except TransientError as error:
                 log.warning("region %s of %s: %s", encoded, self._target, error)
+                if isinstance(error, ServerBusyError):
+                    self.route.guard.slow_down()
                 if error.facts.get("sent", True):
                     unknown += files
                     continue
@@ -169,7 +172,6 @@ class Loader:
         return left + self._not_taken(unknown)
 
     def _request(self, region: Region, clusters: bytes, files: Sequence[Staged]) -> bool:
-        self.route.guard.wait_turn({self._target}, 0, 0)
         rows = {self._target: (min(file.first_row for file in files), max(file.last_row for file in files))}
         permit = Permit(self.route.guard, {self._target}, self.route.limits.request_seconds)
         begun = steady_s()

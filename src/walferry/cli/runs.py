@@ -166,7 +166,7 @@ def pause(
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Stop the requests of the replay to the target within a second, until `resume`."""
+    """Send no edits to the target, from within a second until `resume`; copy and comparison go on."""
     from walferry.run.state import state_of
 
     with existing(ledger) as book:
@@ -175,7 +175,7 @@ def pause(
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
-        print(f"{run.run_id} sends nothing more to the target in a second; `walferry resume {run.name}` continues it")
+        print(f"{run.run_id} sends no more edits within a second; `walferry resume {run.name}` continues it")
 
 
 def throttle(
