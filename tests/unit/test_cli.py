@@ -118,6 +118,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_that_names_it(tmp_path: Path
         ("verify", "other"),
         ("replay", "other"),
         ("pause", "other"),
+        ("throttle", "other"),
         ("resume", "other"),
         ("abort", "other", "--reason", "r"),
         ("quarantine", "list", "other"),
@@ -167,6 +168,22 @@ def test_a_quarantine_item_is_shown_with_its_bytes(tmp_path: Path, ledger: Path)
 
 def test_the_quarantine_is_listed_for_people(tmp_path: Path, ledger: Path) -> None:
     assert "damaged" in walferry(tmp_path, "quarantine", "list", "move").stdout
+
+
+def test_a_throttle_is_set_shown_and_removed_and_one_of_nothing_is_one_line(tmp_path: Path, ledger: Path) -> None:
+    def limits() -> object:
+        return json.loads(walferry(tmp_path, "status", "move", "--json").stdout)["throttle"]["write_cells"]
+
+    assert walferry(tmp_path, "throttle", "move").stdout == "move-1: writes without a limit\n"
+    assert "give a number above 0" in refused(walferry(tmp_path, "throttle", "move", "--write-cells", "0"), 2)
+    assert walferry(tmp_path, "throttle", "move", "--write-cells", "50k", "--dry-run").returncode == 0
+    assert limits() is None
+    changed = walferry(tmp_path, "throttle", "move", "--write-cells", "50k", "--write-bytes", "20MB")
+    assert changed.stdout == "move-1: writes at most 20.0 MB/s and 50000 cells/s\n"
+    assert limits() == 50_000
+    assert "throttle: writes at most 20.0 MB/s" in walferry(tmp_path, "status", "move").stdout
+    assert walferry(tmp_path, "throttle", "move", "--off").returncode == 0
+    assert limits() is None
 
 
 def test_pause_and_resume_are_seen_in_the_status_and_a_dry_run_changes_nothing(tmp_path: Path, ledger: Path) -> None:

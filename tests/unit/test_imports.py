@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "run": GROUND - {"formats"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background"},
     "apply": GROUND - {"ledger"} | {"spark", "background"},
-    "replay": GROUND | {"run", "spark", "apply"},
+    "replay": GROUND | {"background", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "background", "ledger", "run", "replay", "migration"},
@@ -78,7 +78,8 @@ WHAT = {
     "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` "
     "(batch and stream) and `hbase_snapshot`",
     "apply": "from entries to the target: route, by group, by row, in bulk, writers, what became of each file",
-    "replay": "what is applied when: cuts, rounds, windows, drains, leases, lineage, protection, quarantine",
+    "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
+    "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
     "migration": "a migration's own phases: plan, copy, compare, cut over; its readiness and its report",
     "checks": "the gates: over the ledger, and Great Expectations suites over small frames",

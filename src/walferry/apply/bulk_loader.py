@@ -30,7 +30,7 @@ from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
 from walferry.formats.order import count_below
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region
-from walferry.hbase.errors import RegionNotServedError, RemoteError
+from walferry.hbase.errors import RegionNotServedError, RemoteError, ServerBusyError
 from walferry.spark.clients import shared_client
 from walferry.storage import FileSystem, open_hdfs
 
@@ -149,6 +149,7 @@ class Loader:
         regions = {region.encoded: region for region in now}
         for (encoded, clusters), group in groupby(placed, key=attrgetter("region", "clusters")):
             files = list(group)
+            self.route.guard.wait_turn({self._target}, 0, 0)
             self.route.guard({self._target})  # a lost lease ends all, not only this region
             if encoded in {file.region for file in unknown}:
                 left += files  # nothing else goes to a region while it may still be loading
@@ -160,6 +161,8 @@ class Loader:
                 taken = False
             except TransientError as error:
                 log.warning("region %s of %s: %s", encoded, self._target, error)
+                if isinstance(error, ServerBusyError):
+                    self.route.guard.slow_down()
                 if error.facts.get("sent", True):
                     unknown += files
                     continue
@@ -258,12 +261,15 @@ class Loader:
             for region, mine in _by_region(regions, cells, self._target):
                 if len(self._closing) >= CLOSING_AT_ONCE:
                     self._closing[-CLOSING_AT_ONCE][1].exception()  # once it is closed; those before it are
+                # HDFS gives up a file that stands still: nothing waits in the midst of one, but before the next.
+                self.route.guard.wait_turn({self._target}, 0, 0)
                 path = self._path()
                 written = Written()
                 chunks = hfile_chunks(mine, format, now_ms(), written)
                 self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
                 if self._closing[-1][1].done():
                     self.await_closed()  # it failed, or was fast
+                self.route.guard.wait_turn({self._target}, written.cells, written.size)
                 staged.append(
                     Staged(
                         region.encoded, family, clusters, format, path, written.first_row, written.last_row,

@@ -10,6 +10,7 @@ import queue
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -188,6 +189,7 @@ class _Lanes:
         self._withheld: dict[tuple[str, str], Withheld] = {}
         self._refusals: list[Refusal] = []
         self._error: BaseException | None = None
+        self._interrupted = False
         limits = task.route.limits
         self._ahead = _Ahead(limits.ahead_bytes)
         self._queues: list[queue.Queue[_Request | None]] = [
@@ -203,7 +205,15 @@ class _Lanes:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is not None and not issubclass(failure, Exception):
+            # Interrupted: a lane may wait for as long as the run is paused, and ends with the leases, which are given
+            # back now as after every failure.
+            self._interrupted = True
+            for lane in self._queues:
+                with suppress(queue.Full):
+                    lane.put_nowait(None)
+            return
         for lane in self._queues:
             lane.put(None)
         for thread in self._threads:
@@ -253,7 +263,7 @@ class _Lanes:
     def _send_next(self, lane: queue.Queue[_Request | None], writer: Writer) -> bool:
         request = lane.get()
         try:
-            if request is not None and self._error is None:
+            if request is not None and self._error is None and not self._interrupted:
                 self._send(writer, request)
         except BaseException as error:  # raised again by `put` or `wait`
             self._error = error
@@ -261,7 +271,7 @@ class _Lanes:
             if request is not None:
                 self._ahead.leave(request.batch)
             lane.task_done()
-        return request is not None
+        return request is not None and not self._interrupted
 
     def _send(self, writer: Writer, request: _Request) -> None:
         """Send what is not held; after a refusal, halve until the refused entry is alone."""

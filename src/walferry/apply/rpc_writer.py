@@ -33,6 +33,7 @@ from walferry.hbase.errors import (
     RemoteTransientError,
     RequestTimeoutError,
     RequestTooBigError,
+    ServerBusyError,
 )
 from walferry.hbase.multi import Multi, multis, send
 from walferry.hbase.retry import REGION_ATTEMPTS, pause_s
@@ -47,6 +48,7 @@ _PASSING = (RemoteTransientError, ConnectionFailedError, RequestTimeoutError)
 @dataclass
 class RpcWriter:
     """Sends requests one after the other; `guard` is asked before each part of one, and raises when the lease is lost.
+    Before that it lets the request wait for its turn.
 
     A request and its answer take at most `limits.request_seconds`, counted from before its guard.
     """
@@ -78,6 +80,8 @@ class RpcWriter:
     def _send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         counts, clusters = [(run.table, run.cells) for run in runs], self._clusters(runs[0].clusters)
         for attempt in count(1):
+            # Before locations are looked up, since it may take long.
+            self.guard.wait_turn({run.table for run in runs}, sum(run.cells for run in runs), len(cells))
             try:
                 self._send_to_servers(multis(self.client, counts, cells, clusters), runs, cells)
                 return
@@ -113,6 +117,8 @@ class RpcWriter:
     def _pause(self, error: TransientError, attempt: int, runs: Sequence[CellRun]) -> None:
         """Wait before the next attempt; raises the error when there is to be none."""
         unknown = error.facts.get("sent", False)
+        if isinstance(error, ServerBusyError):
+            self.guard.slow_down()
         # A region that moves, or whose server has crashed, is soon elsewhere; a server that hangs takes long each time.
         most = self.limits.attempts if unknown or isinstance(error, CallQueueFullError) else REGION_ATTEMPTS
         if attempt >= most:

@@ -31,6 +31,7 @@ MAX_CELLS = 1_000
 _EXPRESSIBLE = (CellType.PUT, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY)
 _FINAL = ("NoSuchColumnFamily", "TableNotFound", "DoNotRetry", "IllegalArgument", "FailedSanityCheck")
 """in the text of a Thrift error, which carries no class: retrying will not help"""
+_BUSY = ("RegionTooBusy", "CallQueueTooBig", "ServerTooBusy", "CallDropped", "RpcThrottling")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class ThriftWriter:
             self._call(table, call)
 
     def _call(self, table: str, call: Call) -> None:
+        size = sum(len(row) + len(column) + len(value) for row, column, value in call.cells)
         for attempt in range(1, self.limits.attempts + 1):
+            self.guard.wait_turn({table}, len(call.cells), size)
             try:
                 batch = self._batch(table, call)
                 permit = Permit(self.guard, {table}, self.limits.request_seconds)
@@ -117,6 +120,8 @@ class ThriftWriter:
                 if attempt == self.limits.attempts:
                     message = f"Thrift server {self.target.thrift} of the target does not accept edits: {_line(text)}"
                     raise TransientError(message, thrift=self.target.thrift) from error
+                if any(name in text for name in _BUSY):
+                    self.guard.slow_down()
                 log.warning("attempt %d of %d failed: %s; retrying in %.0f s",
                             attempt, self.limits.attempts, _line(text), self.limits.settle_seconds)  # fmt: skip
                 time.sleep(self.limits.settle_seconds)

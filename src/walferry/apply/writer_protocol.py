@@ -117,6 +117,15 @@ class Guard(Protocol):
         After a call that returned, nobody else writes to them for `request_seconds + settle_seconds` of the `Limits`.
         """
 
+    def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:
+        """Return when the run's throttle lets so many cells and bytes through and the run is not paused.
+
+        Before a request's permit, since it may take long. Raises what the guard does, and what ends the run.
+        """
+
+    def slow_down(self) -> None:
+        """The target has answered that it is busy: this process sends less for a while."""
+
     def of_attempt(self, task: str, number: int) -> Guard:
         """The guard of one attempt (from 0) at a Spark task of this replay, named within it.
 
@@ -131,8 +140,8 @@ class Guard(Protocol):
 class Writer(Protocol):
     """Sends cells to the target in order, one request at a time.
 
-    Implementations send each request under a `permit.Permit`: this process may be suspended at any moment. They refuse
-    what they cannot express: nothing is downgraded.
+    Implementations send each request under a `permit.Permit`: this process may be suspended at any moment. Before each
+    they wait for their turn (`Guard.wait_turn`). They refuse what they cannot express: nothing is downgraded.
     """
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:

@@ -20,8 +20,8 @@ app = typer.Typer(
     add_completion=False,
 )
 for verb in (
-    runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.abort, replay.replay,
-    comparisons.verify, comparisons.accept, comparisons.accept_numbers, runs.report,
+    runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.throttle,
+    runs.abort, replay.replay, comparisons.verify, comparisons.accept, comparisons.accept_numbers, runs.report,
 ):  # fmt: skip
     app.command()(verb)
 wal_app = typer.Typer(help="Inspect WAL files.", no_args_is_help=True)

@@ -118,6 +118,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"{facts['run']}: {status_line(facts)}")
         print(f"{facts['state']}: {facts['cause']}")
         print(f"next step: {facts['next_step']}")
+        if facts["throttle"]["text"]:
+            print(f"throttle: {facts['throttle']['text']}")
         if facts["log"] is not None:
             print(f"{'WARNING: ' if facts['log']['late'] else ''}{facts['log']['text']}")
         for standstill in facts["standstills"]:
@@ -164,7 +166,7 @@ def pause(
     dry_run: DryRun = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Pause the replay after its current round."""
+    """Send no edits to the target, from within a second until `resume`; copy and comparison go on."""
     from walferry.run.state import state_of
 
     with existing(ledger) as book:
@@ -173,7 +175,35 @@ def pause(
             print(f"would pause {run.run_id} ({state_of(book.of(run.run_id)).name} now)")
             return
         book.set_paused(run.run_id, True, owner(), reason)
-        print(f"{run.run_id} pauses after its current round; `walferry resume {run.name}` continues it")
+        print(f"{run.run_id} sends no more edits within a second; `walferry resume {run.name}` continues it")
+
+
+def throttle(
+    name: RunName,
+    write_bytes: Annotated[str | None, typer.Option(help="per second: 20MB, 512KiB")] = None,
+    write_cells: Annotated[str | None, typer.Option(help="per second: 50000, 50k")] = None,
+    off: Annotated[bool, typer.Option("--off", help="remove both limits")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Limit what a run writes to the target, also while it runs; without an option, show the limits."""
+    from walferry.run.throttle import changed, describe, set_throttle, throttle_of
+
+    given = {"write_bytes": write_bytes, "write_cells": write_cells}
+    with existing(ledger) as book:
+        run = book.find(name)
+        part = book.of(run.run_id)
+        now = throttle_of(part)
+        wanted = changed(now, given, off)
+        if wanted != now and run.state != "running":
+            raise UsageError(f"run {run.run_id} has ended as {run.state}", run=run.run_id)
+        if wanted != now and not dry_run:
+            set_throttle(part, wanted, owner())
+    if as_json:
+        print_json({"run": run.run_id, "dry_run": dry_run, **wanted.model_dump()})
+    else:
+        print(f"{run.run_id}: {'would write' if dry_run else 'writes'} {describe(wanted)}")
 
 
 def resume(

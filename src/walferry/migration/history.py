@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from walferry.replay.applying import is_paused, leased, remove_staged
 from walferry.replay.bulk_pieces import keeping_deleted, store_formats
 from walferry.replay.objects import made, plan_own
 from walferry.replay.pieces import run_pieces
+from walferry.replay.throttle import sending
 from walferry.run.run import Run
 from walferry.snapshots import SnapshotRegion, StoreFile, read_manifest, regions_of, size_of, stored_cells
 from walferry.spark.byte_counts import count_bytes
@@ -199,7 +201,12 @@ def _load(
         region = regions[piece.number]
         task = RegionTask(route, table, f"{folder}/{piece.number}", region, formats, keeps)
         what = f"load {table}, region {piece.number + 1} of {len(regions)}"
-        return lambda: fan_out(spark, _load_region, [task], what=what, sizes=[piece.bytes])[0]
+
+        def load() -> LoadedRegion:
+            with nullcontext() if spark is None else sending(run):
+                return fan_out(spark, _load_region, [task], what=what, sizes=[piece.bytes])[0]
+
+        return load
 
     def ended(piece: Piece, loaded: LoadedRegion) -> None:
         route.guard([route.tables[table]])

@@ -18,6 +18,7 @@ from walferry.errors import is_transient
 from walferry.replay import lease
 from walferry.replay.claims import Claims
 from walferry.replay.durability import give_back, make_durable
+from walferry.replay.throttle import node_of, publishing
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import TablePair
 from walferry.run.waits import begin_wait, end_wait
@@ -66,17 +67,21 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
             run.ledger.leases.take(names[table], run.actor, held.number)
         remove_staged(run, pairs)
         uuid = run.source.cluster_uuid()
+        throttle = node_of(leases[min(leases)])
         route = Route(
             source=run.source_address(workers=1),
             root=run.wal_root,
             source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
             target=target,
             tables={pair.source: pair.target for pair in pairs},
-            guard=Claims(target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds),
+            guard=Claims(
+                target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds, throttle=throttle
+            ),
             limits=limits,
             writer_kind=run.spec.writer_kind,
         )
-        yield route, leases
+        with publishing(run, run.target.zk, throttle):
+            yield route, leases
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
 

@@ -23,6 +23,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.replay import lease
 from walferry.replay.dirty import DirtyRows, mark
 from walferry.replay.lease import Attempt, HeldLease, LeaseLostError, LeaseUnknownError, Watch
+from walferry.replay.throttle import Turns, turns_at
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Claims:
     """`Limits.quiet_seconds`"""
     attempt: Attempt | None = None
     """at a Spark task; None in the driver"""
+    throttle: str | None = None
+    """the node of `replay.throttle`; None: there is none"""
 
     def of_attempt(self, task: str, number: int) -> Claims:
         """The claims of one attempt at a Spark task.
@@ -61,6 +64,24 @@ class Claims:
         """Raise LeaseLostError unless this process knows that the run held the leases of `tables` less than L ago."""
         for table in tables:
             _confirmation(self.target, self.leases[table], self.attempt, self.seconds).require()
+
+    def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:
+        """Wait while the run is paused, or has sent what its throttle allows.
+
+        Raises LeaseLostError when the lease is lost meanwhile, RunEndedError when the run was ended.
+        """
+        if (turns := self._turns()) is not None:
+            turns.wait(lambda: self(tables), cells, size)
+
+    def slow_down(self) -> None:
+        """Let this process send less for a while."""
+        if (turns := self._turns()) is not None:
+            turns.slow_down()
+
+    def _turns(self) -> Turns | None:
+        if self.throttle is None:
+            return None
+        return turns_at(self.target, self.throttle, next(iter(self.leases.values())))
 
     def mark_dirty(self, rows: Rows, why: str = "") -> None:
         """Mark rows in the target's ZooKeeper. Raises UnmarkedRowsError if that stays impossible."""

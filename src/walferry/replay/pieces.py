@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from walferry.apply.route import Route
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
 from walferry.replay.applying import is_paused
+from walferry.replay.throttle import sending
 from walferry.run.run import Run
 from walferry.spark.fan_out import AT_ONCE_HERE
 from walferry.wal.files import WalFile
@@ -63,7 +65,14 @@ def apply_pieces(
 
     def started(piece: Piece) -> Callable[[], Result]:
         run.ledger.batches.start(piece.number, fence)
-        return begin(piece)
+        work = begin(piece)
+
+        def in_a_process() -> Result:
+            # Of a piece is one task, and without Spark all are done in this process.
+            with nullcontext() if context is None else sending(run):
+                return work()
+
+        return in_a_process
 
     def ended(piece: Piece, result: Result) -> None:
         route.guard(list(route.tables.values()))

@@ -155,6 +155,34 @@ class SourceRequests(BaseModel):
         return RequestRates(**self.model_dump())
 
 
+_RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kKMGT]?)(i?)B?(?:/s)?")
+
+
+def rate(value: Any) -> Any:
+    """A rate per second from text: 50000, 50k, 20MB, 64MiB/s. Raises ValueError for other text, and unless above 0."""
+    if isinstance(value, str):
+        found = _RATE.fullmatch(value.strip())
+        if found is None:
+            raise ValueError("give a number per second, such as 50000, 50k, 20MB or 64MiB")
+        number, unit, binary = found.groups()
+        value = float(number) * (1024 if binary else 1000) ** " kMGT".index(unit.replace("K", "k") or " ")
+    if isinstance(value, bool) or (isinstance(value, (int, float)) and not 0 < value < float("inf")):
+        raise ValueError("give a number above 0")
+    return value
+
+
+_Rate = Annotated[float, BeforeValidator(rate, json_schema_input_type=float | str)]
+
+
+class Throttle(BaseModel):
+    """How much a run may write to the target per second, all its processes together; None: as much as it can."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    write_bytes: _Rate | None = Field(default=None, description="bytes of cells, or of HFiles with cells: 20MB")
+    write_cells: _Rate | None = Field(default=None, description="cells: 50000")
+
+
 class Spec(BaseModel):
     """What to move, from where to where, and how. Unknown keys are errors."""
 
@@ -228,6 +256,12 @@ class Spec(BaseModel):
         default=SourceRequests(),
         title="Requests to the source",
         description="At most so many per second, to namenode, zookeeper and region_servers; null: no limit.",
+    )
+    throttle: Throttle = Field(
+        default=Throttle(),
+        title="Throttle",
+        description="What is written to the target per second at most, until `walferry throttle` says otherwise: "
+        "write_bytes and write_cells; null: no limit.",
     )
     window: TimeWindow | None = Field(
         default=None, title="Window", description="For replays of a window; a migration has none."

@@ -98,7 +98,7 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "paused": Kind(
         "violet",
-        "an operator paused the run; replay stops after the current round and waits",
+        "an operator paused the run; no edits are sent to the target",
         "`walferry resume NAME`",
     ),
     "held": Kind(

@@ -14,7 +14,9 @@ from walferry.run.lag import lag_of
 from walferry.run.missing_numbers import counted
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
+from walferry.run.spec import Throttle
 from walferry.run.state import state_of
+from walferry.run.throttle import describe, throttle_of
 from walferry.run.write_stop import write_stop_of
 
 
@@ -58,12 +60,19 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "target_open_ms": stop.until_ms if stop else None,
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
         "requests": requests_of(ledger),
+        "throttle": throttle_facts(ledger),
         "log": None if kept is None else log_facts(kept),
         "standstills": [asdict(time) | {"text": time.describe()} for time in standstills(ledger)],
         "counted_numbers": counted(ledger),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
     }
+
+
+def throttle_facts(ledger: RunLedger) -> dict[str, Any]:
+    """What the run may write per second (None: there is no limit), and that as text; "" without limits."""
+    throttle = throttle_of(ledger)
+    return {**throttle.model_dump(), "text": "" if throttle == Throttle() else f"writes {describe(throttle)}"}
 
 
 def log_facts(kept: Exposure) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def stop_at(place):
 
 class Suspended:
     mark_dirty = claims.mark_dirty
+    wait_turn, slow_down = claims.wait_turn, claims.slow_down
 
     def __call__(self, tables):
         half = Counting.sent >= Counting.all / 2

@@ -63,6 +63,7 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
         ("max_comparison_age", 600, 0),
         ("source_requests", {"namenode": 10.5, "zookeeper": None}, {"namenode": 9}),
         ("source_requests", {}, {"datanode": 5}),
+        ("throttle", {"write_bytes": "20MB", "write_cells": 50000}, {"read_bytes": 5}),
     ],
 )
 def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad: Any) -> None:

@@ -99,6 +99,15 @@ def test_a_file_that_is_removed_while_it_is_written_is_written_by_another_attemp
         loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
 
 
+def test_a_file_waits_for_its_turn_before_it_is_begun_and_counts_as_a_whole_once_it_is_written(
+    route: Route, tmp_path: Path
+) -> None:
+    """In the midst of one nothing may wait: a data node gives up a file to which nothing is written."""
+    (staged,) = Loader(route, "t", f"{tmp_path}/piece").stage(b"f", b"", StoreFormat(), cells(30))
+    assert isinstance(route.guard, Guard)
+    assert route.guard.turns == [(0, 0), (30, staged.bytes)]
+
+
 class SlowToClose(Local):
     """Files are closed when they are told to."""
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -209,6 +210,34 @@ def test_a_batch_larger_than_what_may_be_read_ahead_goes_alone(monkeypatch: pyte
 # ------------------------------------------------------------------ what was sent while a file was open
 
 OTHER = b"%032x" % 7
+
+
+def test_an_interrupt_does_not_wait_for_lanes_that_wait_for_a_paused_run_and_they_send_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, _ = batch_of([(1, "t1", 0)])
+    begun, resumed, sent = threading.Event(), threading.Event(), list[int]()
+
+    def send(runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        begun.set()
+        resumed.wait(20)
+        sent.append(len(runs))
+
+    monkeypatch.setattr(by_group, "writer_to", lambda _: SimpleNamespace(send=send))
+    route = SimpleNamespace(tables=TABLES, limits=LIMITS)
+    lanes = _Lanes(cast(GroupTask, SimpleNamespace(route=route, held=frozenset())))
+    began = time.monotonic()
+    with suppress(KeyboardInterrupt), lanes:
+        for number in range(2):
+            lanes.put(_Request(number, "file", batch, np.arange(1)))
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 10
+    resumed.set()
+    for thread in lanes._threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sent == [1], "what was under way, and not the one after it"
 
 
 class Recorder:

@@ -98,6 +98,30 @@ def test_every_request_asks_for_the_lease_first(monkeypatch: pytest.MonkeyPatch)
     ] * 2
 
 
+def test_every_request_waits_for_its_turn_before_anything_else_and_a_busy_target_slows_the_process_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting for a turn may take minutes: locations and the answer of the guard would be that old."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    log: list[str] = []
+
+    class Logged(Target):
+        def located(self, table: str) -> Located:
+            log.append("located")
+            return super().located(table)
+
+    class Turns(Guard):
+        def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:
+            log.append(f"waited for {cells} cell of {sorted(tables)}")
+            super().wait_turn(tables, cells, size)
+
+    guard = Turns(lambda _: log.append("asked"))
+    RpcWriter(cast(HBaseClient, Logged([BUSY, None])), SOURCE_ID, guard, LIMITS).send([RUN], CELL)
+    assert log == ["waited for 1 cell of ['ns:t']", "located", "asked"] * 2
+    assert guard.turns == [(1, len(CELL))] * 2
+    assert guard.slowed == 1
+
+
 def test_nothing_is_sent_once_the_lease_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target([BUSY, None])
     with pytest.raises(LeaseLostError):
@@ -205,6 +229,9 @@ client = SimpleNamespace(
 asked = []
 
 class Guard:
+    def wait_turn(self, tables, cells, size):
+        pass
+
     def __call__(self, tables):
         asked.append(tables)
         if len(asked) > int(sys.argv[3]):

@@ -109,8 +109,8 @@ class Session:
         self._nodes[path] = Node(data, 0, self if ephemeral else None)
         _changed(self._watches, path.rpartition("/")[0])
 
-    def set(self, path: str, data: bytes, version: int) -> None:
-        if self._nodes[path].version != version:
+    def set(self, path: str, data: bytes, version: int = -1) -> None:
+        if version not in (-1, self._nodes[path].version):
             raise BadVersionError
         self._nodes[path].data = data
         self._nodes[path].version += 1
