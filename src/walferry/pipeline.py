@@ -22,6 +22,7 @@ from walferry.errors import GateShutError, TransientError, WalferryError
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
+from walferry.migration.late_edits import require_silence, watched
 from walferry.migration.open_target import open_target
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, objects, protect, rounds, window
@@ -79,7 +80,9 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "open_target": lambda run, _, means: open_target(run, means.spark, after_drain),
     "compare": lambda run, table, means: last_comparison(run, means.spark, table),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
-    "release": lambda run, _, means: protect.finish(run, means.outcome or OUTCOMES[run.record.kind]),
+    "release": lambda run, _, means: protect.finish(
+        run, means.outcome or OUTCOMES[run.record.kind], require_silence if run.record.kind == "migration" else None
+    ),
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }
@@ -107,7 +110,8 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     with compared_ahead(run, means.spark):
         do(run, phase, "", means)
     try:
-        _do_all(run, following, means)
+        with watched(run):
+            _do_all(run, following, means)
     except WalferryError as error:
         log.warning("%s; whoever does the phases after %s one by one goes on from here", error, phase)
 
@@ -141,7 +145,8 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
             _do_again(run, phase.name, subject, means)
         with compared_ahead(run, means.spark):
             _follow(run, ask, means)
-        _do_all(run, names[end:-1], means)
+        with watched(run):
+            _do_all(run, names[end:-1], means)
     release, subject = todo[-1]  # after what keeps the log has stopped
     _do_again(run, release.name, subject, means)
 

@@ -16,9 +16,10 @@ from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
-from walferry.migration.cutover import drain_again, require_silence
+from walferry.migration.cutover import drain_again
 from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.history import load_rows
+from walferry.migration.late_edits import require_silence
 from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
 from walferry.migration.schema import family_differences
 from walferry.replay import dirty

@@ -118,6 +118,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"{facts['run']}: {status_line(facts)}")
         print(f"{facts['state']}: {facts['cause']}")
         print(f"next step: {facts['next_step']}")
+        if facts["late_edits"]:
+            print(f"LATE EDITS: {facts['late_edits']} wait for a decision: `walferry late {name}`")
         if facts["throttle"]["text"]:
             print(f"throttle: {facts['throttle']['text']}")
         if facts["log"] is not None:

@@ -3,6 +3,7 @@
 `Ledger.open(url)` opens it; its rows are frozen dataclasses. Drivers and tasks write it, Spark workers never do.
 """
 
+from walferry.ledger.late import LateEdit
 from walferry.ledger.ledger import Ledger, RunLedger, source_tables, target_tables, user_name
 from walferry.ledger.numbers import CountedNumbers
 from walferry.ledger.rows import (
@@ -48,6 +49,7 @@ __all__ = [
     "Gap",
     "Hold",
     "KnownRegion",
+    "LateEdit",
     "Lease",
     "Ledger",
     "NumberGap",

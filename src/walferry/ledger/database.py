@@ -40,6 +40,7 @@ TABLES = (
     "region_numbers",
     "number_gaps",
     "counted_numbers",
+    "late_edits",
     "wal_ranges",
     "quarantine",
     "held_regions",

@@ -23,6 +23,7 @@ from walferry.ledger import audit as chain
 from walferry.ledger.batches import Batches
 from walferry.ledger.comparisons import Comparisons
 from walferry.ledger.database import Database
+from walferry.ledger.late import LateEdits
 from walferry.ledger.leases import Leases
 from walferry.ledger.log import Log
 from walferry.ledger.notes import Notes
@@ -69,6 +70,7 @@ class RunLedger:
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
+        self.late = LateEdits(store, run_id)
         self.batches = Batches(store, run_id)
         self.rounds = Rounds(store, run_id)
         self.notes = Notes(store, run_id)

@@ -24,8 +24,10 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+END_SECONDS = 0.2
+"""for a look that is under way when the write stop begins; what it finds then is not used"""
 BETWEEN_SECONDS = 10.0
-"""from the end of one look at what was written to the next"""
+"""from the end of one look at what was written to the next, until the cutover is approved"""
 ATTEMPTS = 3
 """at the whole comparison of a table, and at rows that are under way"""
 UNDER_WAY_SECONDS = 1.5
@@ -53,7 +55,7 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None
             _compare_whole(run, spark, over)
             end_comparing(run.ledger)
             rests_until = -math.inf
-            while not over.wait(BETWEEN_SECONDS):
+            while _rested(run, over):
                 for pair in run.tables:
                     took = _compare_written(run, spark, pair.source, over, looks=steady_s() >= rests_until)
                     rests_until = max(rests_until, steady_s() + took / LOOKING_SHARE if took else rests_until)
@@ -68,7 +70,17 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None
         yield
     finally:
         over.set()
-        thread.join(timeout=LOOK_SECONDS)
+        thread.join(timeout=END_SECONDS)
+
+
+def _rested(run: Run, over: threading.Event) -> bool:
+    """Wait until it is time for the next look. Once the cutover is approved it is: what is compared now need not be in
+    the write stop. False if there is to be none."""
+    until = steady_s() + BETWEEN_SECONDS
+    while not over.wait(LOOK_SECONDS):
+        if steady_s() >= until or run.ledger.phases.facts("approve") is not None:
+            return True
+    return False
 
 
 def _compare_whole(run: Run, spark: Callable[[], SparkSession], over: threading.Event) -> None:

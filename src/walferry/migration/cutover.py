@@ -1,23 +1,17 @@
-"""Cut over: the approval, the write stop, and the check that nothing was written past the end fence."""
+"""Cut over: the approval and the write stop."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from walferry.errors import GapError, GateShutError, UsageError, WalferryError
+from walferry.errors import UsageError, WalferryError
 from walferry.replay.objects import made
-from walferry.replay.protect import way_of
 from walferry.run.facts import WriteStopFacts, opened_ms
 from walferry.run.run import Run
 from walferry.run.write_stop import word_of
-from walferry.wal.files import WalFile, list_wals
-from walferry.wal.open import Until, open_wal
 
 log = logging.getLogger(__name__)
 
@@ -85,33 +79,6 @@ def heed_word(run: Run) -> None:
             log.warning("that writes have stopped is not recorded yet: %s", error)
 
 
-def late_edits(run: Run) -> list[str]:
-    """Edits of migrated tables past the end fence, as text: somebody still writes. Reads what the log holds now.
-
-    Raises GapError when a log is deleted before it is read, unless that proves that it held no edit.
-    """
-    fences = run.fences()
-    tables = {pair.source.encode() for pair in run.tables}
-    late = []
-    for file in list_wals(run.source_files, run.wal_root):
-        if fences.is_past_end(file):
-            late += _edits(run, file, tables)
-    return late
-
-
-def _edits(run: Run, file: WalFile, tables: set[bytes]) -> list[str]:
-    found = []
-    # HBase archives every log of a dead server, one of 0 bytes too. Beside a peer, the cleaner deletes only what no
-    # queue names, which holds no edit (`replay.completeness`). Without one, it deletes any log.
-    with suppress(*[GapError] if way_of(run).NAMES_EVERY_LOG else []):
-        for batch in open_wal(run.source_files, run.wal_root, file, Until.NOW):
-            for i in np.flatnonzero(batch.holds_data):
-                table = batch.tables[batch.table[i]]
-                if table in tables:
-                    found.append(f"{table.decode()} in {file.name} at byte {int(batch.offset[i])}")
-    return found
-
-
 def drain_again(run: Run, *phases: str) -> None:
     """Have the next attempt repeat these phases, the drain and what follows it. An open target stays open."""
     for phase in (*phases, "drain"):
@@ -120,15 +87,3 @@ def drain_again(run: Run, *phases: str) -> None:
         run.ledger.phases.reopen("open_target")
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source)
-
-
-def require_silence(run: Run) -> None:
-    """Raise GateShutError when a migrated table was written past the end fence."""
-    late = late_edits(run)
-    if late:
-        drain_again(run, "end_fence")
-        raise GateShutError(
-            f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}. Stop the writer, then "
-            "continue (walferry resume, or clear end_fence and everything after it): the end fence is set again",
-            reasons=late[:10],
-        )

@@ -27,7 +27,7 @@ EXPIRED_OVERWRITE: Final = "expired-overwrite"
 """a put with its own TTL overwrote the cell at its timestamp and has expired: the cell shows up again, unless a flush
 has dropped it"""
 LEFT_OUT: Final = "left-out"
-"""its entry was released from quarantine by `accept`"""
+"""its entry was released from quarantine by `accept`, or rejected as a late edit"""
 WRITTEN_SINCE: Final = "written-at-target"
 """its column was written to at the target after clients might use it, which may have been before the comparison"""
 UNEXPLAINED: Final = "unexplained"
@@ -55,7 +55,7 @@ class RowLog:
     pending: Set[Cell] = field(default_factory=set)
     """cells of files that are not applied yet"""
     left_out: Set[Cell] = field(default_factory=set)
-    """cells of quarantined entries that an operator released by `accept`"""
+    """cells of entries that an operator released from quarantine by `accept`, or rejected as late edits"""
     unread: list[str] = field(default_factory=list)
     """why some of the log could not be read"""
     let_go: bool = False
@@ -167,7 +167,7 @@ def _why_missing(
     if cell in log.pending:
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
-        return LEFT_OUT, "its entry was released from quarantine by accept"
+        return LEFT_OUT, "its entry was left out by a decision"
     if markers & known:
         return HISTORY, "a marker from the source hides it, which the source has since dropped"
     if _displaced(cell, sides.target & known, rules):
@@ -191,7 +191,7 @@ def _why_shown(
     if _hidden_by(cell, log.pending, rules):
         return IN_FLIGHT, "what hides it is in a WAL file that is not applied yet"
     if _hidden_by(cell, log.left_out - log.applied.keys(), rules):
-        return LEFT_OUT, "what hides it was released from quarantine by accept"
+        return LEFT_OUT, "what hides it was left out by a decision"
     if _displaced(cell, sides.source | log.applied.keys(), rules):
         return HISTORY, "displaced by newer versions before those were deleted"
     if _markers_over(cell, log.applied.keys()):

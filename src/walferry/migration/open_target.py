@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
-from walferry.migration.cutover import late_edits
+from walferry.migration import late_edits
 from walferry.migration.known_differences import without_reason
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
@@ -70,8 +70,8 @@ def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
         yield from shut.facts["reasons"]
     for rows in dirty.marks_of(run)[:1]:
         yield rows.describe()
-    if late := late_edits(run):
-        yield f"{len(late)} edits came after writes were declared stopped, the first: {late[0]}"
+    if late := late_edits.look(run):
+        yield f"{len(late)} edits came after writes were declared stopped, the first: {late_edits.describe(late[0])}"
 
 
 @dataclass(frozen=True)

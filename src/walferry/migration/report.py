@@ -51,6 +51,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "log_bytes": rounds.bytes,
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
+        "late_edits": dict(Counter(edit.decision or "undecided" for edit in ledger.late.all())),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
         "missing_numbers": [asdict(gap) | {"text": describe_numbers(gap)} for gap in ledger.numbers.gaps()],
         "coverage": [
@@ -126,6 +127,9 @@ def render(facts: dict[str, Any]) -> str:
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]
+    for decision, count in sorted(facts["late_edits"].items()):
+        said = {"apply": "applied", "reject": "REJECTED: they are not at the target"}.get(decision, "undecided")
+        lines.append(f"WARNING: {count} edits came after writes were declared stopped: {said}")
     lines += _numbers(facts["missing_numbers"])
     lines += [f"WARNING: {standstill['text']}" for standstill in facts["standstills"]]
     lines += [f"{'' if r['accepted_by'] else 'WARNING: '}{r['text']}" for r in facts["counted_numbers"]]

@@ -102,6 +102,7 @@ def look_up(
         return RowLogs(nothing, {})
     released = run.ledger.quarantine.items("released")
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
+    left_out |= {edit.place for edit in run.ledger.late.all() if edit.decision == "reject" and edit.table == table}
     rows = tuple(sorted(questions))
     size = sum(max(file.length, _OPEN_BYTES if file.place is Place.LIVE else 0) for file in files)
     session = session_for(spark, size, Limits().here_bytes)

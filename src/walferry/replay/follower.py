@@ -24,7 +24,8 @@ BUSY_BYTES = 64 << 20
 PAUSE_SECONDS = (2.0, 60.0)
 """at least and at most, between two rounds"""
 EARLY_SECONDS = 3.0
-"""between two rounds at least, of which the second is needed because open logs cannot be followed further"""
+"""between two rounds at least, of which the second is needed because open logs cannot be followed further, or because
+writes are about to stop"""
 LOOK_SECONDS = 0.25
 """between two looks, while no round runs, whether to stop"""
 RENEW_SECONDS = 600.0
@@ -54,8 +55,8 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
                 return
             ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
             while time.monotonic() - ended < pause and not is_paused(run):
-                if not open_logs.go_on():
-                    pause = min(pause, EARLY_SECONDS)
+                if not open_logs.go_on() or run.ledger.phases.facts("approve") is not None:
+                    pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
                 time.sleep(LOOK_SECONDS)
                 if until():
                     return

@@ -111,8 +111,10 @@ def not_applied(run: Run, kept: Collection[str]) -> set[str]:
     return new - applied
 
 
-def finish(run: Run, outcome: str) -> None:
+def finish(run: Run, outcome: str, gate: Callable[[Run], None] | None = None) -> None:
     """Remove what the run created on the clusters, except the target tables, and end it as done.
+
+    `gate` is asked first, if the phases before are done.
 
     Raises GateShutError while edits are in quarantine: their WALs would be lost with what keeps them. An abort does not
     check.
@@ -120,5 +122,11 @@ def finish(run: Run, outcome: str) -> None:
     if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
         reason = f"edits wait in quarantine: `walferry quarantine list {run.run_id}`"
         raise GateShutError(f"the gate is shut: {reason}", reasons=[reason])
-    run.once("release", lambda: release(run))
+
+    def work() -> dict[str, Any]:
+        if gate is not None:
+            gate(run)
+        return release(run)
+
+    run.once("release", work)
     run.ledger.end("done", run.actor, outcome)

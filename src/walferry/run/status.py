@@ -61,6 +61,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "elapsed_seconds": round(((run.ended_ms or clock.now_ms()) - run.created_ms) / 1000, 1),
         "requests": requests_of(ledger),
         "throttle": throttle_facts(ledger),
+        "late_edits": sum(not edit.decision for edit in ledger.late.all()),
         "log": None if kept is None else log_facts(kept),
         "standstills": [asdict(time) | {"text": time.describe()} for time in standstills(ledger)],
         "counted_numbers": counted(ledger),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -13,14 +15,14 @@ from integration.migration.test_rules import edit
 from walferry.checks.gates import after_drain
 from walferry.clock import now_ms
 from walferry.embedded.cluster import Cluster
-from walferry.errors import GateShutError
+from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.migration import compare_ahead
+from walferry.migration import compare_ahead, late_edits
 from walferry.migration import open_target as open_target_module
-from walferry.migration.compare import compare
-from walferry.migration.cutover import require_silence
+from walferry.migration.compare import compare, last_comparison
 from walferry.migration.open_target import open_target
+from walferry.pipeline import WORK, Means
 from walferry.replay import cut
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
@@ -34,6 +36,13 @@ EARLIER = [b"r%04d" % number for number in range(300)]
 
 def value(row: bytes, text: bytes, qualifier: bytes = b"q") -> Cell:
     return Cell(row, b"f", qualifier, text, 5)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -162,9 +171,12 @@ def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     at_source.put(table, [value(b"r0009", b"late")])
     opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
-    assert opened.why[0].startswith(f"1 edits came after writes were declared stopped, the first: {table} in ")
+    assert opened.why[0].startswith(
+        f"1 edits came after writes were declared stopped, the first: row r0009 of {table}, "
+    )
     with pytest.raises(GateShutError):
-        require_silence(stopped)
+        late_edits.require_silence(stopped)
+    late_edits.apply(stopped, "a retry", "test")
     cut.end_fence(stopped)
     drain(stopped, spark)
     assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
@@ -181,3 +193,46 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     opened = open_target(run, lambda: spark, after_drain)
     assert opened.at_ms is None
     assert opened.why == (f"no comparison of {table} without unexplained differences was made before",)
+
+
+def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm(
+    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, target: Cluster
+) -> None:
+    opened = open_target(stopped, lambda: spark, after_drain).at_ms
+    assert opened is not None
+    late_edits.require_silence(stopped)
+    with late_edits.watched(stopped):
+        at_source.put(table, [value(b"late", b"late")])
+        wait_until(lambda: bool(stopped.ledger.late.all()))
+    at_source.mutate(table, [delete_column(b"r0003", b"f", b"q", None)])
+    assert [edit.row for edit in late_edits.look(stopped)] == [b"late", b"r0003"]
+    at_source.roll_wal(at_source.servers()[0])
+    assert len(late_edits.look(stopped)) == 2
+    last_comparison(stopped, lambda: spark, table)
+    skip(stopped, "check_drain")
+    with pytest.raises(GateShutError, match="2 edits came after writes were declared stopped"):
+        WORK["release"](stopped, "", Means(lambda: spark, Path()))
+    assert late_edits.reject(stopped, "a client that was told to end", "test")
+    late_edits.require_silence(stopped)
+    found = compare(stopped, lambda: spark, table)
+    assert {(d.row, d.kind) for d in found.differences} == {(b"late", "left-out"), (b"r0003", "left-out")}
+    assert not found.shuts_the_gate
+    at_source.put(table, [value(b"later", b"late")])
+    with pytest.raises(UsageError, match="were rejected, and a new end fence would apply them too"):
+        late_edits.apply(stopped, "", "test")
+    with HBaseClient(target.address) as client:
+        assert not list(client.scan(table, b"late", b"later\0"))
+
+
+def test_late_edits_that_are_applied_leave_the_target_open_since_the_same_moment(
+    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
+) -> None:
+    opened = open_target(stopped, lambda: spark, after_drain).at_ms
+    at_source.put(table, [Cell(b"late", b"f", b"q", b"late", None)])
+    assert late_edits.apply(stopped, "a retry", "test", dry_run=True)
+    assert late_edits.apply(stopped, "a retry", "test")
+    cut.end_fence(stopped)
+    drain(stopped, spark)
+    late_edits.require_silence(stopped)
+    assert open_target(stopped, lambda: spark, after_drain).at_ms == opened
+    assert not compare(stopped, lambda: spark, table).differing_rows

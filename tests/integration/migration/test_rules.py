@@ -15,7 +15,7 @@ from walferry.errors import GapError, GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
-from walferry.migration import cutover
+from walferry.migration import late_edits
 from walferry.replay import batch, cut, rounds
 from walferry.replay.applying import applying
 from walferry.replay.batch import begin_batch
@@ -244,13 +244,14 @@ def test_a_late_edit_shuts_the_gate_and_the_end_fence_moves_on(
     skip(run, "replay", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    cutover.require_silence(run)
+    late_edits.require_silence(run)
     edit(at_source, table, 2, 20)
     with pytest.raises(GateShutError, match=table):
-        cutover.require_silence(run)
+        late_edits.require_silence(run)
+    assert late_edits.apply(run, "a retry", "test")
     cut.end_fence(run)
     drain(run, spark)
-    cutover.require_silence(run)
+    late_edits.require_silence(run)
     gates.after_drain(run)
     here, there = sides(run)
     assert there == here

@@ -19,7 +19,7 @@ from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
-from walferry.migration import cutover, report
+from walferry.migration import late_edits, report
 from walferry.pipeline import abort
 from walferry.replay import pinned, protect, staged
 from walferry.replay.completeness import check_complete
@@ -204,11 +204,11 @@ def test_a_log_past_the_end_fence_that_vanishes_unread_is_no_silence(run: Run, m
     run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.10", 10, 0)])
     name = f"{GROUP}.11"
     listed = WalFile(name, GROUP, "rs,1,2", 11, f"{run.wal_root}/oldWALs/{name}", Place.ARCHIVED, 0)
-    monkeypatch.setattr(cutover, "list_wals", lambda *_: [listed])
+    monkeypatch.setattr(late_edits, "list_wals", lambda *_: [listed])
     with pytest.raises(GapError):
-        cutover.late_edits(run)
+        late_edits.look(run)
     monkeypatch.setitem(protect._WAYS, "stage", pinned)
-    assert cutover.late_edits(run) == []
+    assert late_edits.look(run) == []
 
 
 def test_without_the_folder_nothing_goes_on(run: Run) -> None:
