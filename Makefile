@@ -19,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz bench bench-wal bench-round up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,13 @@ test-e2e: setup ## In a real Airflow between two real clusters, with a Spark clu
 FUZZ_ARGS ?=
 fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (FUZZ_ARGS="--kind … --first … --cases 1")
 	cd tests && ../$(BIN)/python -m fuzz.wal $(FUZZ_ARGS)
+
+SEED ?= 1
+RUNS ?= 1
+MODE ?= mild
+CHAOS_ARGS ?=
+chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full; docs/chaos.md)
+	cd tests && ../$(BIN)/python -m chaos --seed $(SEED) --runs $(RUNS) --mode $(MODE) $(CHAOS_ARGS)
 
 ROWS ?=
 ROUNDS ?= 3

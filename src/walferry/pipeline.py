@@ -7,7 +7,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,11 +25,13 @@ from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
 from walferry.migration.late_edits import require_silence, watched
 from walferry.migration.open_target import open_target
+from walferry.migration.pair_pass import verify_pair
 from walferry.migration.plan import plan_run
 from walferry.replay import cut, drain, follower, objects, protect, rounds, window
+from walferry.replay.standstill import Standstill
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
-from walferry.spark.fan_out import SparkGoneError
+from walferry.spark.fan_out import SparkGoneError, cancel_jobs, losses
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ class Means:
     """when they answered; None for now"""
     outcome: str | None = None
     """what is recorded as the run's outcome; None for the usual one of its kind"""
+    standstill: Standstill = field(default_factory=Standstill)
+    """where those who repair rows wait for the replay of this process"""
 
 
 WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
@@ -72,18 +77,21 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "copy": lambda run, table, means: copy.copy(run, means.spark, table),
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
-    "replay": lambda run, _, means: follower.follow(run, means.spark(), partial(cutover.heed_word, run)),
+    "replay": lambda run, _, means: follower.follow(
+        run, means.spark(), partial(cutover.heed_word, run), means.standstill
+    ),
     "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
     "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
-    "open_target": lambda run, _, means: open_target(run, means.spark, after_drain),
-    "compare": lambda run, table, means: last_comparison(run, means.spark, table),
+    "open_target": lambda run, _, means: open_target(run, means.spark, after_drain, means.standstill),
+    "compare": lambda run, table, means: last_comparison(run, means.spark, table, means.standstill),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(
         run, means.outcome or OUTCOMES[run.record.kind], require_silence if run.record.kind == "migration" else None
     ),
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
+    "pass": lambda run, _, means: verify_pair(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }
 """What each phase of `run.phases` does; a phase by table does it for one table. All are idempotent."""
@@ -94,8 +102,9 @@ Ask = Callable[[str, Callable[[], None]], bool]
 
 def do(run: Run, phase: str, subject: str, means: Means) -> None:
     """Do one phase of a run, unless the ledger says that it is done. Raises KeyError for a phase of another kind."""
-    phase_of(run.record.kind, phase)
-    WORK[phase](run, subject, means)
+    known = phase_of(run.record.kind, phase)
+    with losses(f"{phase} {subject}".strip()) if known.spark else nullcontext():
+        WORK[phase](run, subject, means)
 
 
 def do_through(run: Run, phase: str, last: str, means: Means) -> None:
@@ -107,7 +116,7 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
     open_clients(run)
-    with compared_ahead(run, means.spark):
+    with compared_ahead(run, means.spark, means.standstill):
         do(run, phase, "", means)
     try:
         with watched(run):
@@ -143,7 +152,7 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
-        with compared_ahead(run, means.spark):
+        with compared_ahead(run, means.spark, means.standstill):
             _follow(run, ask, means)
         with watched(run):
             _do_all(run, names[end:-1], means)
@@ -205,10 +214,11 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
 
     def replay() -> None:
         try:
-            retried(
-                lambda: follower.follow(run, spark, look),
-                progress=lambda: run.ledger.rounds.totals().rounds,
-            )
+            with losses("replay"):
+                retried(
+                    lambda: follower.follow(run, spark, look, means.standstill),
+                    progress=lambda: run.ledger.rounds.totals().rounds,
+                )
         except BaseException as error:
             failures.append(error)
 
@@ -225,7 +235,7 @@ def _follow(run: Run, ask: Ask, means: Means) -> None:
     except BaseException:
         interrupted.set()
         if replaying.is_alive():
-            spark.sparkContext.cancelAllJobs()
+            cancel_jobs(spark)
             replaying.join(timeout=10)
         raise
 

@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,16 @@ def clients(environment: Environment) -> Iterator[tuple[HBaseClient, HBaseClient
         yield source, target
 
 
+def answering(run: DagRun, task_id: str, reached: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether something is reached; until then a step is approved whenever it asks."""
+
+    def look() -> bool:
+        run.answer_if_asked(task_id)
+        return reached()
+
+    return look
+
+
 @pytest.mark.timeout(2400)
 def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_ends_equal(
     environment: Environment, spark_cluster: SparkCluster
@@ -187,13 +197,11 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             wait_for(
                 lambda: states(run)["snapshot"] == states(run)["fence"] == {"success"}, 600, "cleared tasks are done"
             )
-            run.answer("approve_cutover")
-            wait_for(
-                lambda: states(run)["confirm_writes_stopped"] == {"awaiting_input"}, 600, "the confirmation is asked"
-            )
+            confirmation = answering(run, "approve_cutover", lambda: "confirm_writes_stopped" in run.waiting())
+            wait_for(confirmation, 600, "the confirmation is asked")
             traffic.stop()
-            run.answer("confirm_writes_stopped")
-            wait_for(lambda: run.state() in ENDED, 1200, "the run ends")
+            ended = answering(run, "confirm_writes_stopped", lambda: run.state() in ENDED)
+            wait_for(ended, 1200, "the run ends")
         assert run.state() == "success", {k: v for k, v in states(run).items() if v != {"success"}}
         assert traffic.error is None
         # Of whichever attempt submitted the app: the last one may have found its phase done.

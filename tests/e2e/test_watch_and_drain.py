@@ -19,6 +19,7 @@ from walferry.ledger import Ledger
 from walferry.refusals import GapKind
 from walferry.replay.objects import release
 from walferry.run.run import Run
+from walferry.run.state import state_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 
@@ -77,6 +78,24 @@ def watching(airflow: httpx.Client) -> bool:
     return "deferred" in {task["state"] for task in found.json()["task_instances"]}
 
 
+def verify_what_was_spoilt(environment: Environment, airflow: httpx.Client) -> None:
+    """One pass over the tables as a pair: it finds the row that somebody changes at the target alone."""
+    connect(environment.target.address).table(TABLE).put(b"00001", {b"d:q": b"spoilt"}, timestamp=1 << 50)
+    environment.airflow.unpause("hbase_verify")
+    run = DagRun.trigger(airflow, "hbase_verify", {"tables": [TABLE], "max_lag": 1})
+    wait_for(lambda: run.state() in ("success", "failed"), 600, "the pass ends")
+    airflow.patch("/api/v2/dags/hbase_verify", json={"is_paused": True}).raise_for_status()
+    assert {task.task_id: task.state for task in run.tasks()} == {
+        "open_pair": "success", "compare": "success", "judge": "failed",
+    }  # fmt: skip
+    with Ledger.open(environment.ledger) as ledger:
+        pair = ledger.of(ledger.find("verify").run_id)
+        assert [(d.row, d.detail) for d in pair.passes.differences()] == [
+            (b"00001", f"only at the target: put d:q at {1 << 50}")
+        ]
+        assert (state_of(pair).name, pair.passes.latest(1)[0].rows_read >= 1080) == ("differing", True)
+
+
 @pytest.mark.timeout(1800)
 def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environment: Environment) -> None:
     source, target = environment.source.address, environment.target.address
@@ -118,6 +137,7 @@ def test_sealed_edits_reach_the_target_though_the_triggerer_was_killed(environme
                 )
                 assert not [gap for gap in ledger.of(RUN).log.gaps() if gap.kind is GapKind.MISSING]
                 ledger.verify_audit()
+            verify_what_was_spoilt(environment, airflow)
         finally:
             for dag in ("hbase_wal_watch", "hbase_wal_drain"):
                 airflow.patch(f"/api/v2/dags/{dag}", json={"is_paused": True})

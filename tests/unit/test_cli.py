@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import filled
+from walferry import clock
 from walferry.cli import ask, main, runs
 from walferry.errors import GapError
 from walferry.ledger import Ledger, NumberGap
@@ -228,24 +229,52 @@ def test_missing_numbers_are_accepted_for_the_run_and_told_with_the_status(tmp_p
 
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "not paused"])
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "alive"])
-def test_resume_continues_a_run_here_unless_its_process_is_alive(
+def test_resume_continues_a_run_here_unless_its_process_is_alive_and_only_paused(
     paused: bool, killed: bool, tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease of a killed process stays until its ZooKeeper session ends: it does not show who is alive."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    process = this_process() | ({"pid": ended.pid} if killed else {})
+    process = this_process() | {"by": "kim@host"} | ({"pid": ended.pid} if killed else {})
     with Ledger.open(f"sqlite:///{ledger}", actor="tester") as book:
         book.set_paused("move-1", paused, "tester")
         book.of("move-1").notes.keep(NOTE, process, "")
     continued: list[str] = []
     monkeypatch.setattr(runs, "_go", lambda book, run_id, *_: continued.append(run_id))
     answer = walferry(tmp_path, "resume", "move", "--yes")
+    if not (killed or paused):
+        assert refused(answer, 2).startswith(f"kim@host (process {os.getpid()}) has been working on move-1 since 20")
+        assert not continued
+        return
     assert answer.returncode == 0, answer.stderr
     assert continued == (["move-1"] if killed else [])
     assert answer.stdout == ("" if killed else "move-1 continues in the process that runs it\n")
     with Ledger.open(f"sqlite:///{ledger}") as book:
         assert not book.run("move-1").paused
+
+
+@pytest.mark.parametrize(("age_s", "refuses"), [(14, True), (16, False)])
+def test_a_run_that_a_process_of_any_machine_works_on_is_not_started_a_second_time(
+    age_s: int, refuses: bool, tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: the second process took the run over without a word."""
+    text = f"name: again\nsource: {UNREACHABLE}\ntarget: {UNREACHABLE}\ntables: ['shop:orders']\n"
+    begun: list[str] = []
+    monkeypatch.setattr(runs, "_go", lambda book, run_id, *_: begun.append(run_id))
+    assert walferry(tmp_path, "start", spec(tmp_path, text), "--yes").returncode == 0
+    with Ledger.open(f"sqlite:///{ledger}", actor="tester") as book:
+        other = {"by": "kim@far", "since_ms": 1_700_000_000_000, "pid": 7, "machine": "another"}
+        book.of("again-1").notes.keep(NOTE, other, "replay")
+    now = clock.now_ms() + age_s * 1000
+    monkeypatch.setattr(clock, "now_ms", lambda: now)
+    answer = walferry(tmp_path, "start", spec(tmp_path, text), "--yes")
+    if not refuses:
+        assert (answer.returncode, begun) == (0, ["again-1"] * 2), answer.stderr
+        return
+    told = refused(answer, 2)
+    assert told.startswith("kim@far (process 7) has been working on again-1 since 2023-11-14 22:13:20 UTC, and gave")
+    assert "end that process, then `walferry resume again`; if it was killed, it counts as dead 15 s after" in told
+    assert begun == ["again-1"]
 
 
 def test_what_an_abort_would_remove_is_told_as_json_too(tmp_path: Path, ledger: Path) -> None:
@@ -334,7 +363,6 @@ def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
 ) -> None:
     monkeypatch.setattr(ask, "LOOK_SECONDS", 0.05)
     here, there = os.openpty()
-    os.write(here, b"perhaps\n")
     with os.fdopen(there) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
         looks: list[int] = []
@@ -342,17 +370,34 @@ def test_an_open_question_is_the_last_line_whatever_is_logged_meanwhile(
         def at_work() -> None:
             looks.append(len(looks))
             logging.getLogger("walferry").warning("round %d", len(looks))
-            if len(looks) == 2:
-                os.write(here, b"y\n")
+            if len(looks) in (1, 3):
+                os.write(here, b"perhaps\n" if len(looks) == 1 else b"y\n")
 
         assert ask.ask("Cut over?", at_work)
     os.close(here)
     lines = capsys.readouterr().err.split("Cut over? [y/N]: ")
-    assert lines[1] == "answer y or n\n"
-    assert len(lines) == 1 + 2 + 2  # asked, asked again after "perhaps", and after each line of the log
+    assert lines[2] == "answer y or n\n"
+    assert len(lines) == 1 + 2 + 3  # asked, asked again after "perhaps", and after each line of the log
 
 
-def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_typed_before_a_question_does_not_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: whoever typed a second "y" after the first question had said that all writes had stopped."""
+    monkeypatch.setattr(ask, "LOOK_SECONDS", 0.05)
+    here, there = os.openpty()
+    os.write(here, b"y\ny\n")
+    with os.fdopen(there) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+
+        def at_work() -> None:
+            os.write(here, b"n\n")
+
+        assert not ask.ask("Have all writes to the source stopped?", at_work)
+    os.close(here)
+
+
+def test_a_replay_that_fails_ends_an_open_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(ask, "LOOK_SECONDS", 0.05)
     here, there = os.openpty()
 
@@ -364,6 +409,7 @@ def test_a_replay_that_fails_ends_an_open_question(monkeypatch: pytest.MonkeyPat
         with pytest.raises(GapError):
             ask.ask("Cut over?", at_work)
     os.close(here)
+    assert capsys.readouterr().err == "Cut over? [y/N]: \n", "the error comes on a line of its own"
 
 
 def test_help_and_usage_errors_need_none_of_the_large_packages() -> None:
@@ -371,3 +417,27 @@ def test_help_and_usage_errors_need_none_of_the_large_packages() -> None:
     told = "import sys, walferry.cli; print({'numpy', 'numba', 'pyarrow', 'sqlalchemy', 'pyspark'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert answer.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "the NAME of a run, or --pair with a spec"),
+        (("move", "--pair", "x.yaml"), "the NAME of a run, or --pair with a spec"),
+        (("move", "--dry-run"), "are for --pair"),
+        (("move", "--whole-every", "3"), "are for --pair"),
+        (("--pair", "x.yaml"), "cannot read the spec x.yaml"),
+    ],
+)
+def test_verify_says_what_it_needs_to_know(ledger: Path, arguments: tuple[str, ...], told: str) -> None:
+    answer = walferry(ledger.parent, "verify", *arguments)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert told in answer.stderr
+
+
+def test_a_pair_is_not_resumed_but_verified_again(ledger: Path) -> None:
+    with Ledger.open(f"sqlite:///{ledger}") as book:
+        book.open_run("shop", "pair", book.run("move-1").spec, "pair", "pair")
+    answer = walferry(ledger.parent, "resume", "shop")
+    assert answer.returncode == 2
+    assert "`walferry verify --pair SPEC` does its next pass" in answer.stderr

@@ -22,10 +22,11 @@ from walferry.migration import cutover
 from walferry.pipeline import WORK, Means, do, migrate, retried
 from walferry.refusals import RefusalKind
 from walferry.replay import follower, protect
+from walferry.run.answers import Word, keep_word
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
 from walferry.run.state import state_of
-from walferry.run.write_stop import Word, note_word
+from walferry.spark.fan_out import SparkGoneError
 
 
 class Session:
@@ -67,7 +68,7 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return work
 
-    def follow(run: Run, spark: object, look: Callable[[], object] = lambda: None) -> None:
+    def follow(run: Run, spark: object, look: Callable[[], object] = lambda: None, *_: object) -> None:
         def until_stopped() -> dict[str, Any]:
             done.append("replay")
             while run.ledger.phases.facts("write_stop") is None:
@@ -80,7 +81,7 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(pipeline, "WORK", {name: quick(name) for name in WORK})
     monkeypatch.setattr(follower, "follow", follow)
     monkeypatch.setattr(pipeline, "before_cutover", lambda run: None)
-    monkeypatch.setattr(pipeline, "compared_ahead", lambda run, spark: nullcontext())
+    monkeypatch.setattr(pipeline, "compared_ahead", lambda run, spark, standstill: nullcontext())
     monkeypatch.setattr(pipeline, "ASK_AGAIN_SECONDS", 0)
     return done
 
@@ -219,35 +220,52 @@ def test_who_says_no_is_asked_again(run: Run, means: Means, order: list[str]) ->
     assert order[-1] == "release"
 
 
+def waiting(question: str, at_work: Callable[[], None]) -> bool:
+    """Nobody answers."""
+    while True:
+        at_work()
+        time.sleep(0.01)
+
+
+def interrupted(question: str, at_work: Callable[[], None]) -> bool:
+    raise KeyboardInterrupt
+
+
 def test_a_replay_that_fails_ends_the_question(
     run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def follow(run: Run, spark: object, look: Callable[[], object]) -> None:
+    def follow(run: Run, spark: object, look: Callable[[], object], *_: object) -> None:
         raise GapError("a file is gone", file="f")
 
     monkeypatch.setattr(follower, "follow", follow)
 
-    def ask(question: str, at_work: Callable[[], None]) -> bool:
-        while True:
-            at_work()
-            time.sleep(0.01)
-
     with pytest.raises(GapError, match="a file is gone"):
-        migrate(run, ask, means)
+        migrate(run, waiting, means)
     assert "end_fence" not in order
 
 
 def test_who_interrupts_a_question_interrupts_the_replay(
     run: Run, means: Means, session: Session, order: list[str]
 ) -> None:
-    def ask(question: str, at_work: Callable[[], None]) -> bool:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        migrate(run, ask, means)
+        migrate(run, interrupted, means)
     assert session.cancelled
     assert "replay" not in {thread.name for thread in threading.enumerate()}
     assert {p.phase: p.state for p in run.ledger.phases.all()}["replay"] == "failed"
+
+
+def test_a_jvm_that_has_ended_is_named_and_hides_no_other_error(
+    run: Run, means: Means, session: Session, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")  # as Py4J says it, outside of jobs
+
+    monkeypatch.setattr(session, "cancelAllJobs", refused)
+    with pytest.raises(KeyboardInterrupt):
+        migrate(run, interrupted, means)
+    monkeypatch.setattr(follower, "follow", refused)
+    with pytest.raises(SparkGoneError, match="replay: the JVM of Spark's driver ended"):
+        migrate(run, waiting, means)
 
 
 def test_failures_of_long_work_count_anew_when_it_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +296,7 @@ def test_edits_in_quarantine_keep_their_logs(run: Run) -> None:
 
 def say(run: Run) -> None:
     run.once("approve", dict)
-    note_word(run.ledger, Word("airflow ann", 7))
+    keep_word(run.ledger, "write_stop", Word("airflow ann", 7))
 
 
 def ready_to_replay(run: Run) -> None:
@@ -316,7 +334,7 @@ def test_what_fails_after_the_replay_is_left_to_others(
 
 
 def test_a_word_counts_only_after_the_approval_and_while_nobody_else_records_it(run: Run) -> None:
-    note_word(run.ledger, Word("airflow ann", 7))
+    keep_word(run.ledger, "write_stop", Word("airflow ann", 7))
     cutover.heed_word(run)
     assert run.ledger.phases.find("write_stop") is None
     ready_to_replay(run)

@@ -21,12 +21,24 @@ GAUGES = (
 def emit(facts: RunFacts, source: str) -> None:
     """Send a run's gauges, with the tags `run` (its id) and `source` (the connection); None is not sent.
 
-    `requests_per_second` is sent for each `service` of the source.
+    `requests_per_second` is sent for each `service` of the source, `lag_part_seconds` for each `part` of the lag, and
+    `server_lag_seconds` for each `server` (HOST_PORT) whose log is followed: the longest of its WAL groups.
     """
     tags = {"run": facts.run_id, "source": source}
     for name in GAUGES:
         value = getattr(facts, name)
         if value is not None:
             stats.gauge(f"{PREFIX}.{name}", value, tags=tags)
+    if (split := facts.lag_split) is not None:
+        for part, seconds in (("discovery", split.discovery), ("read", split.read), ("apply", split.apply)):
+            stats.gauge(f"{PREFIX}.lag_part_seconds", seconds, tags=tags | {"part": part})
+    by_server = {_as_tag(one.server): one.seconds for one in reversed(facts.lag_by_server)}
+    for server, seconds in by_server.items():
+        stats.gauge(f"{PREFIX}.server_lag_seconds", seconds, tags=tags | {"server": server})
     for service, rate in facts.requests_per_second.items():
         stats.gauge(f"{PREFIX}.requests_per_second", rate, tags=tags | {"service": service})
+
+
+def _as_tag(server: str) -> str:
+    """A server as a tag: without commas, without colons, and without the start code, which a restart changes."""
+    return "_".join(server.split(",")[:2])

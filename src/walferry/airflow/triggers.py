@@ -1,5 +1,5 @@
 """The triggers: of `hbase_wal_watch`, which lists a source's WAL files until there is something to record, and of
-`hbase_migrate`, which hears a person's word that writes have stopped."""
+`hbase_migrate`, which hears a person's answers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from walferry.errors import TransientError
+from walferry.run.answers import Word, drop_word, keep_word, word_of
 
 if TYPE_CHECKING:
     from walferry.ledger import RunLedger
@@ -75,19 +77,33 @@ def _known(run_id: str) -> Any:
         return known_wals(ledger, run_id)
 
 
-ASKED = "asks whether writes have stopped"
+ASKED = "asks a person"
 ANSWER_SECONDS = 0.3
-"""between two looks at the answer"""
+"""between two looks at the answers"""
 
 
-def note_asked(ledger: RunLedger, task_instance: str) -> None:
-    """Keep which task instance asks whether writes have stopped: a retry, which asks again, has another id."""
-    ledger.notes.keep(ASKED, {"task_instance": task_instance})
+def note_asked(ledger: RunLedger, phase: str, task_instance: str) -> None:
+    """Keep which task instance asks a person about a phase: a retry, which asks again, has another id."""
+    ledger.notes.keep(ASKED, {"task_instance": task_instance}, phase)
+
+
+def use_answer(ledger: RunLedger, phase: str) -> None:
+    """The task after the one that asked has the answer: whoever asks again wants another one."""
+    ledger.notes.drop(ASKED, phase)
+    drop_word(ledger, phase)
+
+
+def open_questions(ledger: RunLedger) -> list[str]:
+    """The phases that wait, or will, for a person's answer."""
+    if ledger.record.state != "running" or ledger.phases.facts("write_stop") is not None:
+        return []
+    asks = ["approve", "write_stop"] if ledger.record.spec.get("write_stop", "confirm") == "confirm" else ["approve"]
+    return [phase for phase in asks if ledger.phases.facts(phase) is None]
 
 
 class AnswerTrigger(BaseTrigger):
-    """Fires when a person has said that writes have stopped, after leaving the word in the ledger, or when the phase
-    `write_stop` is done otherwise."""
+    """Leaves each answer of a person in the ledger. Fires when it has the last one, that writes have stopped, or nobody
+    needs one any more."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -98,41 +114,56 @@ class AnswerTrigger(BaseTrigger):
         return "walferry.airflow.triggers.AnswerTrigger", {"run_id": self.run_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look at the answer until it is yes. Yields one event with what happened, as text."""
+        """Look at the answers until the last is yes. Yields one event with what happened, as text."""
+        said = "no answer is waited for any more"
         while True:
             try:
                 asked, over = await asyncio.to_thread(_asked, self.run_id)
+                for phase, task_instance in asked.items():
+                    found = await sync_to_async(_answer)(task_instance)
+                    if found is not None and found.response_received and found.chosen_options == ["Approve"]:
+                        said = await asyncio.to_thread(_keep, self.run_id, phase, task_instance, found)
+                        log.info("%s", said)
+                        over = over or phase == "write_stop"
                 if over:
-                    yield TriggerEvent("the write stop was recorded by the task stop_writes")  # type: ignore[no-untyped-call]
+                    yield TriggerEvent(said)  # type: ignore[no-untyped-call]
                     return
-                if asked is not None:
-                    found = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(asked))
-                    if found.response_received and found.chosen_options == ["Approve"]:
-                        said = await asyncio.to_thread(_keep_word, self.run_id, found)
-                        yield TriggerEvent(said)  # type: ignore[no-untyped-call]
-                        return
             except TransientError as error:
                 log.warning("%s; looking again", error)
             await asyncio.sleep(ANSWER_SECONDS)
 
 
-def _asked(run_id: str) -> tuple[str | None, bool]:
-    """The task instance that asks, and whether nobody needs its answer any more."""
+def _answer(task_instance: str) -> Any:
+    """What Airflow has of an answer; None if that try no longer exists, and another one is about to ask."""
+    try:
+        return get_hitl_detail_content_detail(ti_id=UUID(task_instance))
+    except AirflowRuntimeError as error:
+        log.info("the question of task instance %s cannot be looked up now: %s", task_instance, error)
+        return None
+
+
+def _asked(run_id: str) -> tuple[dict[str, str], bool]:
+    """The task instance that asks about each phase and was not heard yet, and whether nobody needs an answer any
+    more."""
     from walferry.ledger import Ledger
 
     with Ledger.open(create=False) as whole:
         ledger = whole.of(run_id)
-        note = ledger.notes.get(ASKED)
-        over = ledger.phases.facts("write_stop") is not None or ledger.record.state != "running"
-    return (None if note is None else note["task_instance"]), over
+        wanted = open_questions(ledger)
+        notes = ledger.notes.named(ASKED)
+        unheard = [phase for phase in wanted if phase in notes and word_of(ledger, phase) is None]
+    return {phase: notes[phase][0]["task_instance"] for phase in unheard}, not wanted
 
 
-def _keep_word(run_id: str, answer: Any) -> str:
+def _keep(run_id: str, phase: str, task_instance: str, answer: Any) -> str:
+    """Keep an answer, unless it was used meanwhile. Returns what was said."""
     from walferry.ledger import Ledger
-    from walferry.run.write_stop import Word, note_word
 
     person = answer.responded_by_user.name if answer.responded_by_user else "nobody by name"
     word = Word(f"airflow {person}", round(answer.responded_at.timestamp() * 1000))
     with Ledger.open(create=False) as whole:
-        note_word(whole.of(run_id), word)
-    return f"{person} said at {answer.responded_at:%H:%M:%S} UTC that writes have stopped; the ledger has it"
+        ledger = whole.of(run_id)
+        if (ledger.notes.get(ASKED, phase) or {}).get("task_instance") == task_instance:
+            keep_word(ledger, phase, word)
+    what = "approved the cutover" if phase == "approve" else "said that writes have stopped"
+    return f"at {answer.responded_at:%H:%M:%S} UTC {person} {what}; the ledger has it"

@@ -19,13 +19,15 @@ from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 
 @dataclass(frozen=True)
 class TableTally:
-    """What one file holds for one table: number of entries and cells, first and last write time (ms)."""
+    """What one file holds for one table: number of entries and cells, write times of the first entry and the last edit
+    (ms). A region that moves or is flushed writes entries, too."""
 
     table: str
     entries: int
     cells: int
     first_write_ms: int
     last_write_ms: int
+    """0: without an edit"""
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,13 @@ class Tally:
         """Count a batch. Returns a mask of the entries of wanted tables."""
         wanted = np.array([name in self._tables for name in batch.tables] or [False])
         selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
+        edits = batch.holds_data
         for code in np.unique(batch.table[selected]):
             mine = batch.table == code
             times = batch.write_time[mine]
             row = self._tables[batch.tables[code]]
             row[2] = min(row[2], int(times.min())) if row[0] else int(times.min())
-            row[3] = max(row[3], int(times.max()))
+            row[3] = max(row[3], int(batch.write_time[mine & edits].max(initial=0)))
             row[0] += int(mine.sum())
             row[1] += int(batch.cell_count[mine & (batch.marker == Marker.NONE)].sum())
         return selected

@@ -8,7 +8,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import CellRun
+from walferry.apply.writer_protocol import CellRun, Writer
 from walferry.apply.writers import writer_to
 from walferry.formats.cells import index_cells
 from walferry.spark.clients import shared_client
@@ -24,10 +24,16 @@ def _recopy(route: Route, table: str, start: bytes, stop: bytes) -> int:
     writer = writer_to(route)
     sent = 0
     for block in shared_client(route.source).scan_raw(table, start, stop):
-        buffer = np.frombuffer(block, np.uint8)
-        borders = np.append(index_cells(buffer).position, len(block))
-        for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):
-            run = CellRun(route.tables[table], b"", end - begin)
-            writer.send([run], memoryview(block)[int(borders[begin]) : int(borders[end])])
-        sent += len(borders) - 1
+        sent += send_cells(writer, route, table, block)
     return sent
+
+
+def send_cells(writer: Writer, route: Route, table: str, cells: bytes) -> int:
+    """Send cells for the copy of a source table in requests of the usual size, one after the other. Returns their
+    number. Raises the writer's errors."""
+    buffer = np.frombuffer(cells, np.uint8)
+    borders = np.append(index_cells(buffer).position, len(cells))
+    for begin, end in route.limits.cut(buffer, borders, 0, len(borders) - 1):
+        run = CellRun(route.tables[table], b"", end - begin)
+        writer.send([run], memoryview(cells)[int(borders[begin]) : int(borders[end])])
+    return len(borders) - 1

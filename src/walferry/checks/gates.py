@@ -56,7 +56,7 @@ def _answers(run: Run) -> list[Answer]:
     of_clusters = _of_clusters(run)
     note_of_clusters(run.ledger, of_clusters)
     answers = [*before_approval(run.ledger), *of_clusters]
-    questions = ("schema", "rows") if left_to_compare(run.ledger) else ("comparison", "schema", "rows")
+    questions = ("schema", "rows") if left_to_compare(run.ledger) else ("comparison", "verified", "schema", "rows")
     untold = [answer for answer in answers if answer.question in questions]
     note_shut_gate(run.ledger, [reason for answer in untold for reason in answer.reasons])
     return answers
@@ -189,7 +189,7 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
          SidesDifferError),
         ("uncompared", "cells expired while they were read, and only one side held them; compare again:", "",
          SidesDifferError),
-        ("undecided", "source and target differ by rows that are not in the log in", _asks(run, waiting),
+        ("undecided", "source and target differ by rows that nobody has decided about in", _asks(run, waiting),
          DecisionNeededError),
     )  # fmt: skip
     for column, what, advice, kind in kinds:
@@ -223,7 +223,7 @@ def _asks(run: Run, waiting: Sequence[Difference]) -> str:
     first = ", ".join(f"{describe(item, {})['row']} of {item.table}" for item in waiting[:5])
     more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
     return (
-        f": {first}{more}. They were written with SKIP_WAL, or their log is lost. Find out which; to leave them out, "
+        f": {first}{more}. `walferry repair {run.record.name}` makes them equal; to leave them as they are, "
         f"{' and '.join(accept_command(run.record, table) for table in sorted({item.table for item in waiting}))}, "
         "then repeat this check"
     )

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from walferry.cli import comparisons, late, quarantine, replay, runs, wal
+from walferry.cli import comparisons, late, pairs, quarantine, repairs, replay, runs, wal
 from walferry.errors import WalferryError
 from walferry.process import set_up_logging
 
@@ -21,7 +21,8 @@ app = typer.Typer(
 )
 for verb in (
     runs.plan, runs.start, runs.status, runs.ready, runs.pause, runs.resume, runs.throttle,
-    runs.abort, replay.replay, comparisons.verify, comparisons.accept, comparisons.accept_numbers, late.late,
+    runs.abort, replay.replay, pairs.verify, comparisons.accept, comparisons.accept_numbers, late.late,
+    repairs.repair, repairs.reopen,
     runs.report,
 ):  # fmt: skip
     app.command()(verb)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import select
 import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 
 from walferry.errors import UsageError
 
@@ -31,6 +33,8 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
     """
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can answer here: run it in a terminal, or with --yes")
+    with suppress(termios.error):  # what was typed before the question was shown does not answer it
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
     prompt = _Prompt(question)
     logging.getLogger().addHandler(prompt)
     try:
@@ -44,5 +48,8 @@ def ask(question: str, at_work: Callable[[], None]) -> bool:
             if answer in ("", "n", "no"):
                 return False
             print("answer y or n", file=sys.stderr)
+    except BaseException:
+        print(file=sys.stderr)  # what ends the question is said on a line of its own
+        raise
     finally:
         logging.getLogger().removeHandler(prompt)

@@ -61,7 +61,7 @@ def start(
     reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Run a migration from plan to release, or continue the unfinished one of that name."""
+    """Run a migration from plan to release, or continue the unfinished one of that name, unless a process does."""
     wanted = resolved(spec)
     if dry_run:
         plan(spec, as_json)
@@ -71,6 +71,7 @@ def start(
     from walferry.ledger import Ledger
 
     with Ledger.open(ledger) as book:
+        _require_idle(book, wanted.name)
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)
 
@@ -90,7 +91,7 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
     def ask(question: str, at_work: Callable[[], None]) -> bool:
         return yes or ask_at_terminal(question, at_work)
 
-    with Run(book, run_id) as run, beating(run.ledger, "", run.actor):
+    with Run(book, run_id) as run, beating(run.ledger, "", run.actor, alone=True):
         try:
             migrate(run, ask, Means(opened_once(f"walferry {run_id}"), reports / "data_docs"))
         except BaseException as error:
@@ -118,6 +119,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"{facts['run']}: {status_line(facts)}")
         print(f"{facts['state']}: {facts['cause']}")
         print(f"next step: {facts['next_step']}")
+        if facts["lag_split"] is not None:
+            print(facts["lag_split"]["text"])
         if facts["late_edits"]:
             print(f"LATE EDITS: {facts['late_edits']} wait for a decision: `walferry late {name}`")
         if facts["throttle"]["text"]:
@@ -216,7 +219,11 @@ def resume(
     reports: Folder = DEFAULT_REPORTS,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Continue a paused or interrupted run: here if it was started from the shell, otherwise in Airflow."""
+    """Continue a paused or interrupted run: here if it was started from the shell, otherwise in Airflow.
+
+    An interrupted run that a live process works on is left to that process.
+    """
+    from walferry.run.heartbeat import require_idle
     from walferry.run.state import state_of
 
     with existing(ledger) as book:
@@ -226,9 +233,15 @@ def resume(
                 f"run {run.run_id} replays a window: `walferry replay SPEC --from … --to …` continues it",
                 run=run.run_id,
             )
+        if run.kind == "pair":
+            raise UsageError(
+                f"run {run.run_id} verifies a pair: `walferry verify --pair SPEC` does its next pass", run=run.run_id
+            )
         if dry_run:
             print(f"would resume {run.run_id} ({state_of(book.of(run.run_id)).name} now, owner {run.owner})")
             return
+        if not (run.paused or run.owner.startswith("airflow")):
+            require_idle(book.of(run.run_id))
         book.set_paused(run.run_id, False, owner())
         if run.owner.startswith("airflow"):
             print(f"{run.run_id} continues in Airflow ({run.owner})")
@@ -237,6 +250,18 @@ def resume(
         else:
             book.adopt_run(run.run_id, owner(), owner())
             _go(book, run.run_id, yes, reports, as_json)
+
+
+def _require_idle(book: Ledger, name: str) -> None:
+    """Raise RunBusyError if a live process works on the unfinished run of that name."""
+    from walferry.run.heartbeat import require_idle
+
+    try:
+        run = book.find(name)
+    except UsageError:
+        return  # there was none yet
+    if run.state == "running":
+        require_idle(book.of(run.run_id))
 
 
 def _at_work(book: Ledger, run_id: str) -> bool:

@@ -199,10 +199,14 @@ class Cluster:
 
     def start_hbase(self) -> None:
         """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
-        main = "org.apache.hadoop.hbase.master.HMaster"
-        self._launch("hbase", main, ["start"], heap=self.hbase_heap, version=self.version)
+        self.start_master()
         for index in range(1, len(self.ports.region_servers)):
             self.start_region_server(index)
+
+    def start_master(self) -> None:
+        """Start ZooKeeper, master and first region server, which are one process; does not wait for them."""
+        main = "org.apache.hadoop.hbase.master.HMaster"
+        self._launch("hbase", main, ["start"], heap=self.hbase_heap, version=self.version)
 
     def start_region_server(self, index: int) -> None:
         """Start region server `index` (1 or more) in a process of its own; does not wait for it."""

@@ -48,11 +48,23 @@ class DagRun:
         found = self._get("/taskInstances?limit=100")["task_instances"]
         return [TaskInstance(t["task_id"], t["map_index"], t["state"], t["try_number"]) for t in found]
 
+    def waiting(self) -> list[str]:
+        """The steps that wait for a person now."""
+        return [task.task_id for task in self.tasks() if task.state == "awaiting_input"]
+
+    def answer_if_asked(self, task_id: str) -> None:
+        """Approve a step if it waits for a person. Call it until the next task has begun: Airflow may lose the try that
+        was to take the answer, and ask again."""
+        if task_id in self.waiting():
+            self.answer(task_id)
+
     def answer(self, task_id: str, option: str = "Approve") -> None:
-        """Answer a step that waits for a person, after a short pause."""
+        """Answer a step that waits for a person, after a short pause. One that has an answer already keeps it."""
         time.sleep(ANSWER_PAUSE_S)
         body = {"chosen_options": [option], "params_input": {}}
-        self.client.patch(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails", json=body).raise_for_status()
+        answer = self.client.patch(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails", json=body)
+        if answer.status_code != httpx.codes.CONFLICT:
+            answer.raise_for_status()
 
     def clear(self, task_id: str, *, downstream: bool = False) -> None:
         """Clear a task, as the button in the UI does, so that it runs again."""

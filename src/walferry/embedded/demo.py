@@ -95,12 +95,11 @@ def _follow(run: DagRun, environment: Environment, directory: Path, writer: Serv
             if time.monotonic() >= next_line and ledger.runs():
                 _say(status_line(status(ledger.of(ledger.find(NAME).run_id))))
                 next_line = time.monotonic() + LINE_SECONDS
-            for task in run.tasks():
-                if task.state == "awaiting_input":
-                    if task.task_id == "confirm_writes_stopped":
-                        _stop_writer(directory, writer)
-                    _say(f"answering {task.task_id}: Approve")
-                    run.answer(task.task_id)
+            for task_id in run.waiting():
+                if task_id == "confirm_writes_stopped":
+                    _stop_writer(directory, writer)
+                _say(f"answering {task_id}: Approve")
+                run.answer(task_id)
             time.sleep(1.0)
 
 

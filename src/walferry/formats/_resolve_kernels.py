@@ -44,6 +44,19 @@ def outlived(buffer, timestamp, tags_start, tags_length, now):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
+def expiries(buffer, timestamp, tags_start, tags_length):  # type: ignore[no-untyped-def]
+    """The first moment at which each cell is beyond the TTL in its own tags; FOREVER without one."""
+    found = np.full(len(timestamp), FOREVER)
+    for i in range(len(timestamp)):
+        ttl = ttl_of_tags(buffer, tags_start[i], tags_length[i]) if tags_length[i] > 0 else FOREVER
+        if ttl < 0:
+            found[i] = NEVER
+        elif ttl < FOREVER - max(timestamp[i], 0):
+            found[i] = timestamp[i] + ttl + 1
+    return found
+
+
+@njit(cache=True, nogil=True)
 def holds(stamps, count, timestamp):  # type: ignore[no-untyped-def]
     """Whether the timestamp is among the first `count` of `stamps`, which descend (binary search)."""
     low = 0

@@ -7,9 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from walferry.formats import _cell_kernels as kernels
-from walferry.formats.cells import CELL_SCHEMA, CellIndex, Int32s, Int64s, cells_to_arrow
+from walferry.formats.cells import (
+    CELL_SCHEMA,
+    CellIndex,
+    Int32s,
+    Int64s,
+    binary_column,
+    cells_to_arrow,
+    gather,
+    index_cells,
+)
 from walferry.formats.wal import EntryBatch
 
 WAL_CELL_SCHEMA = pa.schema(
@@ -52,3 +62,12 @@ def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | No
 def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
     """Dictionary codes of a batch (`table`, `region`) as an Arrow string array."""
     return pa.array([name.decode() for name in names], pa.string()).take(pa.array(codes))
+
+
+def rows_of(batch: EntryBatch, entries: npt.NDArray[np.intp]) -> pa.Array:
+    """The distinct rows of the cells of some of a batch's entries."""
+    if not len(entries):
+        return pa.array([], pa.binary())
+    part = batch.take(entries)
+    cells = index_cells(gather(part.buffer, part.cells_start, part.end))
+    return pc.unique(binary_column(cells.buffer, cells.row_start, cells.row_length))

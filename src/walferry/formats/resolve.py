@@ -101,6 +101,20 @@ def outlived(cells: CellIndex, now_ms: int) -> npt.NDArray[np.bool_]:
     return found
 
 
+def marker_numbers(cells: CellIndex) -> npt.NDArray[np.intp]:
+    """The numbers of the cells that are delete markers."""
+    return np.flatnonzero(cells.type != kernels.PUT)
+
+
+def expiring_after(cells: CellIndex, moment_ms: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:
+    """The numbers of the cells whose own TTL (tag 8) ends after a moment, and when (ms since 1970)."""
+    if not cells.tags_length.any():
+        return np.empty(0, np.intp), np.empty(0, np.int64)
+    ends = kernels.expiries(cells.buffer, cells.timestamp, cells.tags_start, cells.tags_length)
+    numbers = np.flatnonzero((ends > moment_ms) & (ends != kernels.FOREVER))
+    return numbers, ends[numbers]
+
+
 def digest(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> Digest:
     """Digest of the cells that `keep` (one bool per cell) marks.
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
@@ -39,6 +43,8 @@ from walferry.hbase.retry import retried
 from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
 
 MOVE_AGAIN_S = 15.0
 """after which a move is asked for again: a master of 1.x drops one of a region that is just in transition"""
@@ -177,11 +183,69 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
         )
 
 
+def region_bytes(client: Calls, region: Region) -> int | None:
+    """Bytes in the store files and the memory of a region, as its server knows them now, in whole MiB; None where it
+    cannot be asked (RSRpcServices.getRegionLoad)."""
+    loads = _region_loads(client, region.server) if region.server else None
+    for load in loads or ():
+        if _encoded(load) == region.encoded:
+            return (load.store_file_size_MB + load.mem_store_size_MB) << 20
+    return None
+
+
+def compact_region(
+    client: Calls, table: str, row: bytes, families: Collection[bytes], *, deadline_s: float = DEADLINE_S
+) -> Region:
+    """Flush the region that holds a row, compact some families of it (major), and wait for the end. Returns it.
+
+    What was written before this is then in one file for each family, without delete markers and what they hide, unless
+    an open scan, or KEEP_DELETED_CELLS, keeps them: look at the rows. Raises TransientError at the deadline.
+    """
+
+    def call(method: str, request: Callable[[Region], Message], response: type[R]) -> R:
+        return client.region_call(table, row, "AdminService", method, request, response)
+
+    call("FlushRegion", lambda region: pb.FlushRegionRequest(region=region.specifier), pb.FlushRegionResponse)
+    for family in sorted(families):
+        call("CompactRegion", partial(_major_compaction, family), pb.CompactRegionResponse)
+
+    def ended() -> bool:
+        answer = call(
+            "GetRegionInfo",
+            lambda region: pb.GetRegionInfoRequest(region=region.specifier, compaction_state=True),
+            pb.GetRegionInfoResponse,
+        )
+        return answer.compaction_state == pb.GetRegionInfoResponse.NONE
+
+    wait(ended, f"the compaction of the region of {table} that holds row {row!r}", deadline_s)
+    return client.locate(table, row)
+
+
+def _major_compaction(family: bytes, region: Region) -> pb.CompactRegionRequest:
+    return pb.CompactRegionRequest(region=region.specifier, major=True, family=family)
+
+
 def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict[str, int] | None:
     """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
 
     None where a server cannot be asked (RSRpcServices.getRegionLoad).
     """
+    loads = _region_loads(client, server)
+    if loads is None:
+        return None
+    return {
+        _encoded(load): load.write_requests_count
+        for load in loads
+        if load.region_specifier.value.partition(b",")[0].decode() in tables
+    }
+
+
+def _encoded(load: pb.RegionLoad) -> str:
+    """The encoded name of the region that a load is about."""
+    return load.region_specifier.value.rstrip(b".").rpartition(b".")[2].decode()
+
+
+def _region_loads(client: Calls, server: Server) -> list[pb.RegionLoad] | None:
     if not client.release.counts_writes:
         return None
     try:
@@ -199,12 +263,7 @@ def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict
         if unknown_there(error):  # in a rolling upgrade servers are older than the master
             return None
         raise
-    names = {region.region_specifier.value: region.write_requests_count for region in answer.region_loads}
-    return {
-        name.rstrip(b".").rpartition(b".")[2].decode(): count
-        for name, count in names.items()
-        if name.partition(b",")[0].decode() in tables
-    }
+    return list(answer.region_loads)
 
 
 def roll_wal(client: Calls, server: Server) -> None:

@@ -45,10 +45,10 @@ def bulk_load(
     return answer.loaded
 
 
-def store_files(client: Calls, region: Region, family: bytes) -> list[str]:
-    """The files that an open store of a region has, by name or path. One attempt."""
+def store_files(client: Calls, region: Region, *families: bytes) -> list[str]:
+    """The files that the open stores of a region have, by name or path. One attempt."""
     server = _server(region)
-    request = pb.GetStoreFileRequest(region=region.specifier, family=[family])
+    request = pb.GetStoreFileRequest(region=region.specifier, family=families)
     answer, _ = client.pool.call(
         server.address, "AdminService", "GetStoreFile", request, pb.GetStoreFileResponse,
         timeout_s=client.timeout_s,

@@ -54,6 +54,8 @@ class HBaseClient:
     merge_regions = splits.merge_regions
     flush_table = admin.flush_table
     compact_table = admin.compact_table
+    compact_region = admin.compact_region
+    region_bytes = admin.region_bytes
     snapshot = admin.snapshot
     snapshots = admin.snapshots
     delete_snapshot = admin.delete_snapshot
@@ -76,6 +78,7 @@ class HBaseClient:
     scan = scan.scan
     store_files = bulk_load.store_files
     bulk_load = bulk_load.bulk_load
+    unlogged_writes = settings.unlogged_writes
     settings = settings.settings
 
     def __init__(

@@ -1,9 +1,10 @@
-"""A region server's configuration, from its own web server: `/conf` (ConfServlet)."""
+"""What a region server's own web server tells: its configuration (`/conf`, ConfServlet), and how many mutations of its
+regions skipped the log (`/jmx`, JMXJsonServlet)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import requests
 
@@ -15,6 +16,9 @@ from walferry.hbase.zookeeper import Server
 TIMEOUT_S = 5.0
 MOST_ASKED = 5
 """servers; those of a cluster, and its master, usually have the same configuration"""
+COUNTED_LATE_MS = 20_000
+"""after which a mutation is certainly counted: MetricsRegionServerWrapperImpl's period and the metrics system's"""
+_BEAN = "Hadoop:service=HBase,name=RegionServer,sub=Server"
 
 
 class Configured(Protocol):
@@ -31,17 +35,38 @@ def settings(client: Calls, server: Server) -> dict[str, str] | None:
     None where they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or they cannot be
     reached, serve TLS only, or require a login.
     """
+    page = _page(client, server, "conf", {"format": "json"})
+    try:
+        return None if page is None else {item["key"]: item["value"] for item in page["properties"]}
+    except (KeyError, TypeError):
+        return None
+
+
+def unlogged_writes(client: Calls, server: Server) -> int | None:
+    """How many mutations that skip the log (SKIP_WAL) the regions that a server has now took since they opened.
+
+    The server counts anew every five seconds, and answers with a count that may be ten seconds old: COUNTED_LATE_MS.
+    None where that cannot be read, as for `settings`.
+    """
+    page = _page(client, server, "jmx", {"qry": _BEAN})
+    try:
+        return None if page is None else int(page["beans"][0]["mutationsWithoutWALCount"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _page(client: Calls, server: Server, name: str, asked: Mapping[str, str]) -> Any | None:
+    """A page of the server's as JSON; None where it cannot be read."""
     try:
         port = _web_port(client, server)
         if port is None:
             return None
         with requests.Session() as session:
             session.trust_env = False  # never through this machine's proxy
-            url = f"http://{server.host}:{port}/conf"
-            answer = session.get(url, params={"format": "json"}, timeout=TIMEOUT_S, allow_redirects=False)
-        properties = answer.json()["properties"] if answer.status_code == 200 else None
-        return None if properties is None else {item["key"]: item["value"] for item in properties}
-    except (requests.RequestException, TransientError, ValueError, KeyError, TypeError):
+            url = f"http://{server.host}:{port}/{name}"
+            answer = session.get(url, params=asked, timeout=TIMEOUT_S, allow_redirects=False)
+        return answer.json() if answer.status_code == 200 else None
+    except (requests.RequestException, TransientError, ValueError):
         return None
 
 

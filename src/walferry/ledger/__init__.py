@@ -6,6 +6,8 @@
 from walferry.ledger.late import LateEdit
 from walferry.ledger.ledger import Ledger, RunLedger, source_tables, target_tables, user_name
 from walferry.ledger.numbers import CountedNumbers
+from walferry.ledger.passes import PassDifference, PassPosition, PassRecord, PassRegion
+from walferry.ledger.repairs import RepairedRow
 from walferry.ledger.rows import (
     AcceptedDifference,
     AuditHead,
@@ -53,6 +55,10 @@ __all__ = [
     "Lease",
     "Ledger",
     "NumberGap",
+    "PassDifference",
+    "PassPosition",
+    "PassRecord",
+    "PassRegion",
     "PhaseRecord",
     "Piece",
     "Position",
@@ -60,6 +66,7 @@ __all__ = [
     "Quarantined",
     "RangeComparison",
     "RegionNumber",
+    "RepairedRow",
     "Round",
     "RoundTotals",
     "RunLedger",

@@ -11,9 +11,19 @@ from sqlalchemy import ColumnElement, Table, func, insert, select, tuple_
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, RangeComparison, to_columns, to_json
+from walferry.ledger.rows import (
+    AcceptedDifference,
+    ComparedTable,
+    Difference,
+    DifferenceKind,
+    RangeComparison,
+    to_columns,
+    to_json,
+)
 from walferry.ledger.store import Store, fetch
 
+DECIDED_BY_A_PERSON: Collection[DifferenceKind] = ("not-in-log", "history-dependent", "expired-overwrite")
+"""kinds of difference that a person may accept; readers see them, so without that they shut the gate"""
 Decision = tuple[str, bytes, str]
 """Table, row and fingerprint of an accepted difference."""
 
@@ -124,7 +134,7 @@ class Comparisons:
         return {decision(row): row for row in rows}
 
     def undecided(self, of: Sequence[ComparedTable] | None = None) -> list[Difference]:
-        """Rows of these comparisons, or of each table's newest, that the log does not hold and nobody has accepted."""
+        """Rows of these comparisons, or of each table's newest, that wait for a person's decision."""
         decided = self.accepted()
         return [item for item in self.differences(of) if needs_decision(item, decided)]
 
@@ -149,4 +159,4 @@ def decision(item: Difference | AcceptedDifference) -> Decision:
 
 def needs_decision(difference: Difference, decided: Collection[Decision]) -> bool:
     """Whether the gate is shut until a person accepts exactly this difference."""
-    return difference.kind == "not-in-log" and decision(difference) not in decided
+    return difference.kind in DECIDED_BY_A_PERSON and decision(difference) not in decided

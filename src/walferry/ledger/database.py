@@ -41,6 +41,7 @@ TABLES = (
     "number_gaps",
     "counted_numbers",
     "late_edits",
+    "repaired_rows",
     "wal_ranges",
     "quarantine",
     "held_regions",
@@ -54,6 +55,10 @@ TABLES = (
     "pieces",
     "audit",
     "notes",
+    "passes",
+    "pass_positions",
+    "pass_regions",
+    "pass_differences",
     "coverage",
     "gaps",
 )

@@ -29,9 +29,11 @@ from walferry.ledger.log import Log
 from walferry.ledger.notes import Notes
 from walferry.ledger.numbers import Numbers
 from walferry.ledger.objects import Objects
+from walferry.ledger.passes import Passes
 from walferry.ledger.phases import Phases
 from walferry.ledger.quarantine import Quarantine
 from walferry.ledger.regions import Regions
+from walferry.ledger.repairs import Repairs
 from walferry.ledger.rounds import Rounds
 from walferry.ledger.rows import (
     AuditHead,
@@ -71,9 +73,11 @@ class RunLedger:
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
         self.late = LateEdits(store, run_id)
+        self.repairs = Repairs(store, run_id)
         self.batches = Batches(store, run_id)
         self.rounds = Rounds(store, run_id)
         self.notes = Notes(store, run_id)
+        self.passes = Passes(store, run_id)
 
     @property
     def record(self) -> RunRecord:
@@ -323,8 +327,10 @@ CHANGEABLE = ("source_requests", "throttle")
 """keys of the spec that may change while a run is unfinished"""
 
 
-def _fixed(spec: Mapping[str, Any]) -> str:
-    """The rest of it."""
+def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
+    """The rest of it; of a pair, which has no end, only its clusters."""
+    if kind == "pair":
+        return to_json({key: spec.get(key) for key in ("source", "target")})
     return to_json({key: value for key, value in spec.items() if key not in CHANGEABLE})
 
 
@@ -334,7 +340,7 @@ def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind
         for what, same in (
             ("owner", run.owner == owner),
             ("kind", run.kind == kind),
-            ("spec", _fixed(run.spec) == _fixed(spec)),
+            ("spec", _fixed(run.spec, kind) == _fixed(spec, kind)),
         )
         if not same
     ]

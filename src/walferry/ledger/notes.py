@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from walferry.clock import now_ms
 from walferry.ledger.rows import to_json
@@ -45,13 +45,30 @@ class Notes:
 
     def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
         """Keep a value in place of the previous one."""
+        with self._store.database.write() as connection:
+            self._keep(connection, name, facts, subject)
+
+    def keep_unless(
+        self, name: str, facts: Mapping[str, Any], subject: str, holds: Callable[[Mapping[str, Any], int], bool]
+    ) -> tuple[dict[str, Any], int] | None:
+        """Keep a value unless `holds` is true of one of that name, given when it was kept: then return that one.
+
+        Of several processes that do this at once, the first one's value is kept.
+        """
+        notes = self._store.table("notes")
+        query = select(notes.c.facts, notes.c.at_ms).where(notes.c.run_id == self._run_id, notes.c.name == name)
+        with self._store.database.write() as connection:
+            for kept, at_ms in connection.execute(query):
+                if holds(known := json.loads(kept), at_ms):
+                    return known, at_ms
+            self._keep(connection, name, facts, subject)
+        return None
+
+    def _keep(self, connection: Connection, name: str, facts: Mapping[str, Any], subject: str) -> None:
         notes = self._store.table("notes")
         same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
-        with self._store.database.write() as connection:
-            self._store.run(connection, self._run_id)
-            connection.execute(delete(notes).where(*same))
-            connection.execute(
-                insert(notes).values(
-                    run_id=self._run_id, name=name, subject=subject, facts=to_json(facts), at_ms=now_ms()
-                )
-            )
+        self._store.run(connection, self._run_id)
+        connection.execute(delete(notes).where(*same))
+        connection.execute(
+            insert(notes).values(run_id=self._run_id, name=name, subject=subject, facts=to_json(facts), at_ms=now_ms())
+        )

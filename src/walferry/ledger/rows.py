@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from walferry.refusals import GapKind, RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
-RunKind = Literal["migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch"]
+RunKind = Literal["migration", "snapshot", "copy", "standby", "comparison", "window", "drain", "watch", "pair"]
 PhaseState = Literal["running", "done", "failed"]
 ObjectState = Literal["planned", "made", "removed"]
 FileState = Literal["open", "sealed", "missing"]
@@ -189,7 +189,9 @@ class WalRange:
     entries: int
     cells: int
     first_write_ms: int | None
+    """of an entry, a marker too"""
     last_write_ms: int | None
+    """of an edit"""
     state: RangeState
 
 

@@ -1,4 +1,4 @@
-"""A person's decision to accept rows that differ and are not in the log.
+"""A person's decision to accept rows that differ for a reason: they are not repaired, and shut no gate.
 
 It covers exactly the differences that a comparison found: the same row with the same cells. Any later difference, in
 another row or in other cells, needs its own decision.
@@ -46,8 +46,8 @@ def accept(
         what = f"no row {shown_row(missing[0])} of {table}" if missing else f"nothing in {table}"
         others = ", ".join(shown_row(item.row) for item in candidates[:5]) or "none"
         raise UsageError(
-            f"{what} waits for a decision; waiting: {others}. Only rows of class not-in-log can be accepted: an "
-            f"unexplained one is a loss or a stray write: fix it and compare again",
+            f"{what} waits for a decision; waiting: {others}. An unexplained row cannot be accepted, since it is a "
+            f"loss or a stray write: `walferry repair` makes it equal",
             table=table,
         )
     if not dry_run:

@@ -26,6 +26,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import Purpose
+from walferry.migration import touched
 from walferry.migration.digest import (
     CLOCKS_APART_MS,
     SHOWN_ROWS,
@@ -34,10 +35,14 @@ from walferry.migration.digest import (
     compare_pairs,
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
+from walferry.migration.fragile_rows import NONE
+from walferry.migration.repair import repair
+from walferry.migration.repairable import repairable, why_not
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
+from walferry.replay.standstill import Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms
@@ -60,6 +65,8 @@ _AT_A_TIME = 8
 """requested by one task, which mostly waits for the answers"""
 MANY_ROWS = 500
 """that differ while the log is followed: of more, their whole ranges are read again before each row is"""
+REPAIRS = 3
+"""of a table after the drain, each followed by a comparison"""
 PASSES = 3
 """over ranges in which many rows differ, at most"""
 NAMED_AGAIN = 100_000
@@ -108,6 +115,11 @@ class TableComparison:
         return sum(item.uncompared for item in self.ranges)
 
     @property
+    def names_all(self) -> bool:
+        """Whether every row that differs is named, and every cell was compared."""
+        return len({item.row for item in self.differences}) == self.differing_rows and not self.uncompared
+
+    @property
     def shuts_the_gate(self) -> bool:
         """Whether the tables do not count as equal."""
         return bool(self.unexplained or self.undecided or self.uncompared)
@@ -136,6 +148,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
     """
     marks = dirty.marks(run.target.zk, run.pair(table).target)
+    begun = touched.begin(run, table) if _may_be_cut_over(run, purpose) else None
     before = _began(run, table, purpose)
     applied = applied_files(run, table)
     session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
@@ -157,25 +170,54 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     compared = run.ledger.comparisons.record(ended, ranges, differences)
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys())
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
-    if not result.shuts_the_gate:
+    if begun is not None and result.names_all:  # those that differ are read again by the next look
+        touched.keep_whole(run, begun, compared, sum((outcome.fragile for outcome in outcomes), NONE))
+        run.ledger.log.mark_verified(table, applied)
+    elif not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, applied)
     log.info("%s", result.describe())
     return result
 
 
-def last_comparison(run: Run, spark: Callable[[], SparkSession], table: str) -> None:
-    """The comparison after the drain, as the phase `compare`. The gate that follows judges its differences."""
+def last_comparison(
+    run: Run, spark: Callable[[], SparkSession], table: str, standstill: Standstill | None = None
+) -> None:
+    """The comparison after the drain, as the phase `compare`. Rows that differ are repaired unless the target is open,
+    and the table is compared again. The gate that follows judges the differences."""
 
     def work() -> dict[str, Any]:
         result = compare(run, spark, table, "phase")
+        for _ in range(REPAIRS):
+            if opened_ms(run.ledger) is not None or not repair_found(run, standstill or Standstill(), result):
+                break
+            result = compare(run, spark, table, "phase")
         return result.facts() | {"comparison": result.compared.attempt}
 
     run.once("compare", work, table)
 
 
+def repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
+    """Repair the rows that a comparison found to differ, if that is done unasked (`known_differences.why_not`). Returns
+    how many were repaired."""
+    kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
+    if not kinds or result.differing_rows > EXPLAINED_ROWS:
+        return 0
+    if refusal := why_not(run, result.table, kinds):
+        log.warning("%s", refusal)
+        return 0
+    return sum(not row.fault for row in repair(run, standstill, result.table, kinds))
+
+
 def applied_files(run: Run, table: str) -> set[str]:
     """Names of the WAL files all of whose edits of the table the target has."""
     return run.ledger.log.applied_for(table)
+
+
+def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
+    """Whether a comparison may spare the write stop a whole one, so that what touches the table after it counts."""
+    record = run.ledger.record
+    unfinished = record.kind == "migration" and record.state == "running"
+    return purpose == "verify" and unfinished and opened_ms(run.ledger) is None
 
 
 def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:

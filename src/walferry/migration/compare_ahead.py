@@ -1,24 +1,30 @@
-"""Compare while the log is followed, so that the write stop need not: each table once as a whole, and then, again and
-again, what was written since."""
+"""Compare while the log is followed, so that the write stop need not: each table as a whole, and then, again and again,
+what was touched since. Rows that differ are repaired. If it is not known what was touched of a table, it is compared as
+a whole again."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from walferry.clock import steady_s
+from walferry.clock import now_ms, steady_s
 from walferry.errors import WalferryError
+from walferry.migration import touched
+from walferry.migration.asked_repairs import answer_asked
 from walferry.migration.compare import compare
-from walferry.migration.known_differences import without_reason
+from walferry.migration.known_differences import MOST_ROWS, Means, settle
+from walferry.migration.repair import ANY_REGION_BYTES
+from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
-from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
+from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead
 from walferry.run.lag import caught_up
-from walferry.run.last_comparison import clean_comparison
+from walferry.run.looks import forget_looks, note_look
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -27,44 +33,43 @@ LOOK_SECONDS = 1.0
 END_SECONDS = 0.2
 """for a look that is under way when the write stop begins; what it finds then is not used"""
 BETWEEN_SECONDS = 10.0
-"""from the end of one look at what was written to the next, until the cutover is approved"""
+"""from the end of one look at what was touched to the next, until the cutover is approved"""
+MOST_BETWEEN_SECONDS = 300.0
+"""between two looks at a table while others are still to be compared as a whole"""
 ATTEMPTS = 3
-"""at the whole comparison of a table, and at rows that are under way"""
+"""at the whole comparison of a table, at the first look at what was touched, and at rows that are under way"""
+AGAIN_SECONDS = 60.0
+"""from whole comparisons none of which counts to the next one, at least"""
+WHOLE_SHARE = 0.5
+"""of the time, at most, in which tables are compared as a whole again"""
+RENEWED_AT = 0.5
+"""of the age that a comparison may have (`max_comparison_age`): then the table is compared again"""
 UNDER_WAY_SECONDS = 1.5
 LOOKING_SHARE = 0.1
-"""of the time, at most, in which the log is read for why rows differ"""
+"""of the time, at most, in which the log is read for why rows differ that it wrote"""
 MOST_LOG_BYTES = 1 << 40
 """that are read for it"""
 
 
 @contextmanager
-def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None]:
-    """Compare in another thread until the block ends, or the cutover is approved; nothing depends on its success.
+def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Standstill) -> Iterator[None]:
+    """Compare in another thread until the block ends; nothing depends on its success. Rows that differ are repaired
+    while the replay stands still.
 
-    Until each table has been compared as a whole, the gate to the cutover is shut.
+    Until each table has been compared as a whole, and then what was touched meanwhile, the gate to the cutover is shut;
+    not again for a process that goes on with a run for which this was done.
     """
     over = threading.Event()
-    if not run.spec.compare_ahead or run.ledger.phases.facts("approve") is not None:
+    if not run.spec.compare_ahead or run.ledger.phases.facts("write_stop") is not None:
         end_comparing(run.ledger)  # a killed process may have left it
         yield
         return
-    note_comparing_ahead(run.ledger, [pair.source for pair in run.tables])
-
-    def work() -> None:
-        try:
-            _compare_whole(run, spark, over)
-            end_comparing(run.ledger)
-            rests_until = -math.inf
-            while _rested(run, over):
-                for pair in run.tables:
-                    took = _compare_written(run, spark, pair.source, over, looks=steady_s() >= rests_until)
-                    rests_until = max(rests_until, steady_s() + took / LOOKING_SHARE if took else rests_until)
-        except Exception as error:  # whatever it is, the comparisons after the drain will meet it
-            log.warning("nothing more is compared before the write stop, which will take longer: %s", error)
-        finally:
-            end_comparing(run.ledger)
-
-    thread = threading.Thread(target=work, name="compare ahead", daemon=True)
+    before = left_to_compare(run.ledger)  # to a process that was killed
+    tables = [pair.source for pair in run.tables]
+    waits = [table for table in tables if table in before or standing_comparison(run.ledger, table) is None]
+    note_comparing_ahead(run.ledger, waits)
+    ahead = _Ahead(run, spark, standstill, over, waits)
+    thread = threading.Thread(target=ahead.work, name="compare ahead", daemon=True)
     thread.start()
     try:
         yield
@@ -73,40 +78,187 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession]) -> Iterator[None
         thread.join(timeout=END_SECONDS)
 
 
-def _rested(run: Run, over: threading.Event) -> bool:
-    """Wait until it is time for the next look. Once the cutover is approved it is: what is compared now need not be in
-    the write stop. False if there is to be none."""
-    until = steady_s() + BETWEEN_SECONDS
-    while not over.wait(LOOK_SECONDS):
-        if steady_s() >= until or run.ledger.phases.facts("approve") is not None:
-            return True
-    return False
+class _Ahead:
+    """The thread's work."""
 
+    def __init__(
+        self,
+        run: Run,
+        spark: Callable[[], SparkSession],
+        standstill: Standstill,
+        over: threading.Event,
+        waits: Sequence[str],
+    ) -> None:
+        self._run = run
+        self._spark = spark
+        self._standstill = standstill
+        self._over = over
+        self._tables = [pair.source for pair in run.tables]
+        self._rests_until = -math.inf
+        """no log is read for why rows differ that it wrote until then"""
+        self._pace = _Pace()
+        self._waits = tuple(waits)
+        """the tables for which the gate is shut until they were looked at once"""
+        self._new = True
+        """nothing was looked at yet"""
+        self._told = ""
 
-def _compare_whole(run: Run, spark: Callable[[], SparkSession], over: threading.Event) -> None:
-    left = [pair.source for pair in run.tables]
-    for table in list(left):
+    def work(self) -> None:
+        """Compare until it is over."""
+        try:
+            self._compare_whole()
+            while self._rested():
+                for table in self._tables if self._see() else ():
+                    self.at(table)
+                if self._pace.is_due(self._run, self._tables):
+                    self._compare_whole()
+        except Exception as error:  # whatever it is, the comparisons after the drain will meet it
+            log.warning("nothing more is compared before the write stop, which will take longer: %s", error)
+        finally:
+            end_comparing(self._run.ledger)
+
+    def _rested(self) -> bool:
+        """Wait until it is time for the next look. Once the cutover is approved it is: what is compared now need not be
+        in the write stop. False if there is to be none."""
+        until = steady_s() + BETWEEN_SECONDS
+        while not self._over.wait(LOOK_SECONDS):
+            answer_asked(self._run, self._standstill, self._over.is_set)
+            if steady_s() >= until or self._run.ledger.phases.facts("approve") is not None:
+                return True
+        return False
+
+    def _compare_whole(self) -> None:
+        """Compare each table as a whole that is due, and then what was touched meanwhile, until the last look at each
+        table began after the last whole comparison."""
+        run, began = self._run, steady_s()
+        left, compared = [table for table in self._tables if self._pace.of(run, table)], list[str]()
+        others = [table for table in self._tables if table not in left]
+        wanting = [table for table in left if standing_comparison(run.ledger, table) is None]
+        looked = steady_s()
+        wanting += [table for table in others if table in self._waits]
+        self._note(wanting, others)
+        for table in list(left):
+            if not self._compare_one(table):
+                return
+            compared.append(table)
+            left.remove(table)
+            self._note(wanting, [*others, *compared])
+            if not left or steady_s() - looked >= MOST_BETWEEN_SECONDS:
+                looked = steady_s()
+                self._first([*others, *compared])
+            else:
+                self._first([table])
+        if self._new and not compared:  # by a process before this one
+            self._first(others)
+        self._new, self._waits = False, ()
+        end_comparing(run.ledger)
+        self._pace.took(steady_s() - began)
+
+    def _note(self, left: list[str], compared: list[str]) -> None:
+        if left:
+            note_comparing_ahead(self._run.ledger, left, [table for table in compared if table in left])
+
+    def _compare_one(self, table: str) -> bool:
+        """Compare a table as a whole, some times if need be. False if it is over."""
         for attempt in range(1, ATTEMPTS + 1):
-            while not (caught_up(run.ledger) and not run.ledger.record.paused):
-                if over.wait(LOOK_SECONDS):
-                    return
-            if over.is_set() or clean_comparison(run.ledger, table) is not None:
-                break
+            if not self._followed():
+                return False
+            if not self._pace.of(self._run, table):
+                return True
             try:
-                compare(run, spark, table)
+                forget_looks(self._run.ledger, table)
+                compare(self._run, self._spark, table)  # the look that follows repairs what still differs
             except WalferryError as error:
                 log.warning("attempt %d of %d to compare %s failed: %s", attempt, ATTEMPTS, table, error)
-        left.remove(table)
-        if left:
-            note_comparing_ahead(run.ledger, left)
+        if self._pace.of(self._run, table):
+            self._pace.failed(table)
+        return True
+
+    def _followed(self) -> bool:
+        """Wait until the log is followed closely. False if nothing is to be compared ahead any more."""
+        while not (caught_up(self._run.ledger) and not self._run.ledger.record.paused):
+            if self._over.wait(LOOK_SECONDS):
+                return False
+        return not self._over.is_set()
+
+    def _first(self, tables: Sequence[str]) -> None:
+        """Look at tables at once, some times if need be."""
+        left = list(tables)
+        for _ in range(ATTEMPTS):
+            if not left or not self._followed():
+                return
+            left = [table for table in left if not self.at(table)] if self._see() else left
+            if left and self._over.wait(LOOK_SECONDS):
+                return
+
+    def _see(self) -> bool:
+        """See what others than the log touched, of all tables. False if that failed."""
+        try:
+            touched.look(self._run)
+        except (WalferryError, OSError) as error:
+            self._tell(f"what others than the log touched is not known now: {error}")
+            return False
+        return True
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            log.warning("%s", text)
+
+    def at(self, table: str) -> bool:
+        """Look at what was touched of a table. False if that failed: the next look reads the same."""
+        try:
+            took = look(
+                self._run, self._spark, table, self._standstill, self._over, looks=steady_s() >= self._rests_until
+            )
+        except (WalferryError, OSError) as error:
+            self._tell(f"what was touched of {table} cannot be compared now: {error}")
+            return False
+        self._rests_until = max(self._rests_until, steady_s() + took / LOOKING_SHARE if took else self._rests_until)
+        return True
 
 
-def _compare_written(
-    run: Run, spark: Callable[[], SparkSession], table: str, over: threading.Event, *, looks: bool
+class _Pace:
+    """When tables are compared as a whole. In between, the clusters have a rest from it."""
+
+    def __init__(self) -> None:
+        self._rests_until = -math.inf
+        self._failed: dict[str, float] = {}
+
+    def is_due(self, run: Run, tables: list[str]) -> bool:
+        """Whether a table is due now."""
+        return steady_s() >= self._rests_until and any(self.of(run, table) for table in tables)
+
+    def of(self, run: Run, table: str) -> bool:
+        """Whether a table has no comparison that counts, or an old one."""
+        if steady_s() < self._failed.get(table, -math.inf):
+            return False
+        made, oldest = standing_comparison(run.ledger, table), run.spec.max_comparison_age
+        if made is None or oldest is None or run.ledger.phases.facts("approve") is not None:
+            return made is None
+        return now_ms() - made.began_ms > oldest * 1000 * RENEWED_AT
+
+    def failed(self, table: str) -> None:
+        """None of a table's comparisons counts: too many rows differ, say. The next one comes later."""
+        self._failed[table] = steady_s() + AGAIN_SECONDS
+
+    def took(self, seconds: float) -> None:
+        """So long were tables compared just now."""
+        self._rests_until = steady_s() + seconds * (1 / WHOLE_SHARE - 1)
+
+
+def look(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    table: str,
+    standstill: Standstill,
+    over: threading.Event,
+    *,
+    looks: bool,
 ) -> float:
-    """Compare what was written since; what was under way is read again. If all is equal, or `looks` finds why not, the
-    next one begins there. Returns how many seconds it took to look."""
-    since = clean_comparison(run.ledger, table)
+    """Compare what was touched since; what was under way is read again, and what then differs is repaired if `looks`
+    finds out why. The next one begins there. Returns how many seconds it took to look."""
+    since, at_ms = standing_comparison(run.ledger, table), now_ms()
     if since is None or run.ledger.record.paused:
         return 0.0
     found = compare_written(run, table, since)
@@ -115,12 +267,25 @@ def _compare_written(
         if not rows or over.wait(UNDER_WAY_SECONDS):
             break
         rows = differing(run, table, sorted(rows))
-    if found.why or over.is_set():
+    if over.is_set():
+        return 0.0
+    if found.why:
+        log.warning("%s: it is compared as a whole again", found.why)
+        end_claim(run, table, found.why)
         return 0.0
     began = steady_s()
-    left = without_reason(
-        run, spark, table, rows, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0
-    )
-    if not left:
-        run.ledger.log.mark_verified(table, found.files)
+    looks = looks or (found.also is not None and any(map(found.also.has, rows)))  # those are not under way
+    means = Means(
+        spark, standstill, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0, ANY_REGION_BYTES,
+        lambda: over.is_set() or not standstill.replays,
+        under_way=lambda row: found.also is None or not found.also.has(row),
+    )  # fmt: skip
+    try:
+        left = settle(run, table, rows, means)
+    except NoStandstillError:  # the next look begins where this one did
+        return 0.0
+    if len(left) <= MOST_ROWS:  # they are read again in any case
+        found.keep(run, table)
+    if looks or not left:
+        note_look(run.ledger, table, at_ms, found.rows, found.read_bytes, left)
     return steady_s() - began

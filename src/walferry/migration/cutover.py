@@ -9,9 +9,10 @@ from typing import Any
 
 from walferry.errors import UsageError, WalferryError
 from walferry.replay.objects import made
+from walferry.run.answers import drop_word, word_of
 from walferry.run.facts import WriteStopFacts, opened_ms
+from walferry.run.heartbeat import alive
 from walferry.run.run import Run
-from walferry.run.write_stop import word_of
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +66,11 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
 
 
 def heed_word(run: Run) -> None:
-    """Record the write stop if a person has said that writes have stopped (`run.write_stop.note_word`), unless somebody
+    """Record the write stop if a person has said that writes have stopped (`run.answers`), unless somebody
     else is about to record it."""
     if run.spec.write_stop != "confirm" or run.ledger.phases.facts("approve") is None:
         return
-    word, phase = word_of(run.ledger), run.ledger.phases.find("write_stop")
+    word, phase = word_of(run.ledger, "write_stop"), run.ledger.phases.find("write_stop")
     if word is None or (phase is not None and phase.state != "failed"):
         return
     try:
@@ -87,3 +88,42 @@ def drain_again(run: Run, *phases: str) -> None:
         run.ledger.phases.reopen("open_target")
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source)
+
+
+AFTER_APPROVAL = ("approve", "write_stop", "replay", "end_fence", "drain", "open_target")
+
+
+def reopen(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[str]:
+    """Let the writers go on: the next attempt replays again, and everything from the approval on is done anew.
+
+    READONLY that the run has set is lifted. Returns the source tables that were read-only. Raises UsageError before the
+    write stop, for a target that is open to clients, after the last check, when late edits were rejected, and while a
+    process works on the run.
+    """
+    run.ledger.require_running()
+    if run.ledger.phases.facts("write_stop") is None:
+        raise UsageError(f"writes to the tables of {run.run_id} have not been stopped: there is nothing to reopen")
+    if opened_ms(run.ledger) is not None or run.ledger.phases.facts("check_drain") is not None:
+        raise UsageError(f"the target of {run.run_id} is open to clients: the source can no longer take their place")
+    if working := sorted(alive(run.ledger)):
+        raise UsageError(
+            f"a process works on {run.run_id} ({', '.join(filter(None, working)) or 'its command'}): interrupt it first"
+        )
+    late = run.ledger.late.all()
+    if any(edit.decision == "reject" for edit in late):
+        raise UsageError(f"late edits of {run.run_id} were rejected, and a new end fence would apply them too")
+    ours = [o.name for o in run.ledger.objects.all() if o.kind == "read-only table" and o.state != "removed"]
+    if dry_run:
+        return ours
+    for name in ours:
+        run.source.set_read_only(name, False)
+        run.ledger.objects.removed("source", "read-only table", name)
+    run.ledger.late.decide([edit for edit in late if not edit.decision], "apply", reason or "the writers go on", actor)
+    for phase in ("approve", "write_stop"):  # whoever answered will be asked again
+        drop_word(run.ledger, phase)
+    for phase in AFTER_APPROVAL:
+        run.ledger.phases.reopen(phase, reason="the writers go on")
+    for pair in run.tables:
+        run.ledger.phases.reopen("compare", pair.source, "the writers go on")
+    run.ledger.audit(actor, "reopen", {"run": run.run_id, "read_only_lifted": ours, "reason": reason})
+    return ours

@@ -31,6 +31,7 @@ from walferry.clock import now_ms
 from walferry.formats.cells import CellIndex, index_cells
 from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
+from walferry.migration.fragile_rows import NONE, Spans, fragile_in
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
@@ -104,6 +105,8 @@ class Outcome:
     differing: int
     rows: tuple[bytes, ...]
     """the first of those that differ"""
+    fragile: Spans = NONE
+    """rows, of either side, whose reading does not last although nobody writes to them"""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -116,6 +119,7 @@ class Outcome:
             max((at for at in (self.last_ms, other.last_ms) if at is not None), default=None),
             self.differing + other.differing,
             self.rows + other.rows,
+            self.fragile + other.fragile,
         )
 
 
@@ -302,6 +306,7 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
         last_ms,
         len(rows),
         tuple(rows),
+        fragile_in(sides[0], first_ms, CLOCKS_APART_MS) + fragile_in(sides[1], first_ms, CLOCKS_APART_MS),
     )
 
 

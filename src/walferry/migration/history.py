@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark import TaskContext
@@ -44,7 +45,7 @@ from walferry.run.run import Run
 from walferry.snapshots import SnapshotRegion, StoreFile, read_manifest, regions_of, size_of, stored_cells
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.clients import shared_files, workers
-from walferry.spark.fan_out import AT_ONCE_HERE, fan_out, progress_line
+from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs, fan_out, progress_line
 from walferry.spark.session import session_for
 
 log = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def _load(
         pieces, begin, ended,
         at_once=AT_ONCE_HERE if spark is None else workers(spark),
         may_begin=lambda: not is_paused(run),
-        cancel=None if spark is None else spark.sparkContext.cancelAllJobs,
+        cancel=None if spark is None else partial(cancel_jobs, spark),
     )  # fmt: skip
     return list(done.values())
 

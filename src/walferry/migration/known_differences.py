@@ -1,58 +1,118 @@
-"""Rows that differ for a reason that was found before the write stop, as histories of flushes and compactions give one:
-they do not keep the target closed. A reason holds while exactly the same cells differ."""
+"""Rows that differ while the log is followed, or in the write stop: those that a person decided about stay, those under
+way are left, the others are repaired.
+
+A decision holds while exactly the same cells differ. A row that was repaired is read again by the next look.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from walferry.ledger.comparisons import needs_decision
 from walferry.migration.compare import explain
-from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED
+from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.repair import repair
+from walferry.migration.repairable import repairable, why_not
 from walferry.migration.wal_lookup import log_bytes
+from walferry.refusals import ANY_TABLE
+from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
 
 _NOTE = "known differences"
 MOST_ROWS = 1_000
-"""of a table, for which a reason is looked for"""
+"""of a table, that are explained and repaired in one look"""
+
+
+@dataclass(frozen=True)
+class Means:
+    """How rows are explained and repaired in one look."""
+
+    spark: Callable[[], SparkSession]
+    standstill: Standstill
+    read_again: Callable[[list[bytes]], Mapping[bytes, str]]
+    """those of the rows that differ now, each with the digest of the cells that differ"""
+    most_log_bytes: int
+    """of log that is read for the reasons; where there is more, nobody looks for any"""
+    region_bytes: int
+    """larger regions of the target are not compacted"""
+    over: Callable[[], bool] = lambda: False
+    without_reasons: bool = False
+    """rows are also repaired where nobody looked for a reason: nothing is under way any more"""
+    under_way: Callable[[bytes], bool] = lambda _: False
+    """whether the log may be about to change a row: while a round is applied, such a row may look as if it had no
+    explanation, so it counts only if the same cells differ at the next look"""
+
+
+_OF_THE_LOG = (UNEXPLAINED, NOT_IN_LOG)
+"""kinds that a row under way may be taken for"""
+_SUSPECTED = "?"
+"""before the digest of the cells in which such a row differs"""
 
 
 def known_rows(run: Run, table: str) -> list[bytes]:
-    """The rows that differed when they were last looked at, and for which a reason is or was known."""
+    """The rows that differed when they were last looked at, or were repaired then."""
     return [bytes.fromhex(row) for row in run.ledger.notes.get(_NOTE, table) or {}]
 
 
-def without_reason(
-    run: Run,
-    spark: Callable[[], SparkSession],
-    table: str,
-    differing: Mapping[bytes, str],
-    read_again: Callable[[list[bytes]], Mapping[bytes, str]],
-    most_bytes: int,
-) -> list[bytes]:
-    """Those of the rows that differ for no known reason; for new ones it is looked for in the log.
+def rows_to_repair(run: Run, table: str) -> list[bytes]:
+    """Those of them that nobody decided about."""
+    return [
+        bytes.fromhex(row)
+        for row, cells in (run.ledger.notes.get(_NOTE, table) or {}).items()
+        if not cells or cells.startswith(_SUSPECTED)
+    ]
+
+
+def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -> dict[bytes, str]:
+    """Those of the rows that still differ and that nobody decided about, each with the reason why it is not repaired:
+    "" where it is under way, or was not looked at.
 
     `differing`: each row with the digest of the cells that differ (`row_sides.differing_cells`), "" if unknown.
-    `most_bytes`: of a log that is larger nothing is read, and new rows have no reason.
     """
     known = run.ledger.notes.get(_NOTE, table) or {}
     new = [row for row, cells in differing.items() if not cells or known.get(row.hex()) != cells]
-    explained: set[bytes] = set()
-    if new and len(differing) <= MOST_ROWS and log_bytes(run, table) <= most_bytes:
-        decided = run.ledger.comparisons.accepted().keys()
-        explained = {
-            found.row
-            for found in explain(run, spark, None, table, sorted(new))
-            if found.kind not in (UNEXPLAINED, IN_FLIGHT) and not needs_decision(found, decided)
-        }
-        if explained:  # of the very cells: those of a row that was written to meanwhile are others
-            again = read_again(sorted(explained))
-            explained = {row for row in explained if again.get(row, "") == differing[row] != ""}
-    left = [row for row in new if row not in explained]
+    left = dict.fromkeys(new, "")
+    decided = set[bytes]()
+    repaired = set[bytes]()
+    suspected = set[bytes]()
+    some = sorted(new)[:MOST_ROWS]
+    kinds: dict[bytes, str] = {}
+    if some and log_bytes(run, table) <= means.most_log_bytes:
+        accepted = run.ledger.comparisons.accepted().keys()
+        found = explain(run, means.spark, None, table, some)
+        decided = {item.row for item in found if item.kind != IN_FLIGHT and not repairable(item, accepted)}
+        if decided:  # about the very cells: those of a row that was written to meanwhile are others
+            again = means.read_again(sorted(decided))
+            decided = {row for row in decided if again.get(row, "") == differing[row] != ""}
+        kinds = {item.row: item.kind for item in found if item.kind != IN_FLIGHT and item.row not in decided}
+        suspected = {
+            row for row, kind in kinds.items()
+            if kind in _OF_THE_LOG and means.under_way(row) and known.get(row.hex()) != _SUSPECTED + differing[row]
+        }  # fmt: skip
+        kinds = {row: kind for row, kind in kinds.items() if row not in suspected}
+    elif some and means.without_reasons and not _somebody_decided(run, table):
+        kinds = dict.fromkeys(some, "")
+    if kinds and (refusal := why_not(run, table, kinds)):
+        left |= dict.fromkeys(kinds, refusal)
+    elif kinds:
+        made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
+        left |= {row.row: row.fault for row in made}
+        repaired = {row.row for row in made if not row.fault}
+    left = {row: fault for row, fault in left.items() if row not in decided | repaired}
     # A row that differs in other cells now is still to be compared: the log that wrote it may count as verified.
-    kept = {row.hex(): known.get(row.hex()) if row in left else cells for row, cells in differing.items()}
-    kept = {row: cells for row, cells in kept.items() if cells is not None}
+    kept = {row.hex(): "" if row in left or row in repaired else cells for row, cells in differing.items()}
+    before = {row for row in left if not kinds and known.get(row.hex()) == _SUSPECTED + differing[row]}
+    kept |= {row.hex(): _SUSPECTED + differing[row] for row in suspected | before}
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)
     return left
+
+
+def _somebody_decided(run: Run, table: str) -> bool:
+    """Whether a row may differ because a person left an edit of the table out, or accepted a difference."""
+    left_out = [item.table for item in run.ledger.quarantine.items("released") if item.resolution == "accept"]
+    left_out += [edit.table for edit in run.ledger.late.all() if edit.decision == "reject"]
+    accepted = [of for of, _, _ in run.ledger.comparisons.accepted()]
+    return table in accepted or not {table, ANY_TABLE}.isdisjoint(left_out)

@@ -46,7 +46,7 @@ class _Reader:
         """What has become visible since the last call. Raises GapError for a log that is deleted before it is read,
         unless that proves that it held no edit."""
         for file in list_wals(self._run.source_files, self._run.wal_root):
-            if self._fences.is_past_end(file):
+            if self._fences.is_late(file):
                 # HBase archives every log of a dead server, one of 0 bytes too. Beside a peer, the cleaner deletes only
                 # what no queue names, which holds no edit (`replay.completeness`). Without one, it deletes any log.
                 with suppress(*[GapError] if way_of(self._run).NAMES_EVERY_LOG else []):

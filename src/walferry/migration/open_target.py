@@ -6,21 +6,25 @@ A whole comparison of the source, which stands still, follows in any case; it ha
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
-from walferry.migration import late_edits
-from walferry.migration.known_differences import without_reason
+from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.migration import late_edits, touched
+from walferry.migration.known_differences import Means, settle
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
+from walferry.replay.standstill import Standstill
 from walferry.run.facts import OpenFacts
-from walferry.run.last_comparison import clean_comparison
+from walferry.run.last_comparison import whole_comparison
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -28,12 +32,20 @@ log = logging.getLogger(__name__)
 TABLES_AT_ONCE = 4
 MOST_LOG_BYTES = 256 << 20
 """that are read in the write stop for why rows differ"""
+COMPACTED_BYTES = 256 << 20
+"""of a region of the target, up to which it is compacted in the write stop"""
 
 
-def open_target(run: Run, spark: Callable[[], SparkSession], gate: Callable[[Run], None]) -> OpenFacts:
+def open_target(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    gate: Callable[[Run], None],
+    standstill: Standstill | None = None,
+) -> OpenFacts:
     """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
     comparison and its gate.
 
+    Rows that differ are repaired, unless that needs a compaction of a large region.
     `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
     """
 
@@ -41,9 +53,12 @@ def open_target(run: Run, spark: Callable[[], SparkSession], gate: Callable[[Run
         began, why = steady_s(), [*_reasons(run, gate)]
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
+            why = [*_look(run)]
+        if not why:
             tables = [pair.source for pair in run.tables]
             with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="written rows") as at_once:
-                found = dict(zip(tables, at_once.map(lambda table: _compare(run, spark, table), tables), strict=True))
+                means = partial(_compare, run, spark, standstill or Standstill())
+                found = dict(zip(tables, at_once.map(means, tables), strict=True))
             why = [one.why for one in found.values() if one.why]
             rows = {table: one.rows for table, one in found.items() if not one.why}
             explained = {table: one.explained for table, one in found.items() if one.explained}
@@ -74,6 +89,24 @@ def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
         yield f"{len(late)} edits came after writes were declared stopped, the first: {late_edits.describe(late[0])}"
 
 
+def _look(run: Run) -> Iterator[str]:
+    """See what else touched the tables. Writes that skip the log count some time after writes have stopped: where there
+    were some before, the target opens only then."""
+    stopped = run.ledger.phases.facts("write_stop")
+    counted_ms = (stopped["at_ms"] if stopped else now_ms()) + COUNTED_LATE_MS
+    try:
+        touched.look(run)
+        if touched.skips_log(run) and now_ms() < counted_ms:
+            seconds = (counted_ms - now_ms()) / 1000
+            log.info("source tables are written past the log (SKIP_WAL): waiting %.0f s until all is counted", seconds)
+            time.sleep(seconds)
+            touched.look(run)
+    except (WalferryError, OSError) as error:
+        if is_transient(error):
+            raise
+        yield f"what others than the source's log touched is not known: {error}"
+
+
 @dataclass(frozen=True)
 class _Compared:
     """What was written to a table since its last clean comparison."""
@@ -85,22 +118,26 @@ class _Compared:
     """why the table does not count as equal"""
 
 
-def _compare(run: Run, spark: Callable[[], SparkSession], table: str) -> _Compared:
-    since = clean_comparison(run.ledger, table)
+def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill, table: str) -> _Compared:
+    since = whole_comparison(run.ledger, table)
     if since is None:
-        return _Compared(why=f"no comparison of {table} without unexplained differences was made before")
+        return _Compared(why=f"no whole comparison of {table} was made before")
     try:
         found = compare_written(run, table, since)
         if found.why:
             return _Compared(why=found.why)
-        left = without_reason(
-            run, spark, table, found.differing, lambda rows: differing(run, table, rows), MOST_LOG_BYTES
-        )
+        means = Means(
+            spark, standstill, lambda rows: differing(run, table, rows), MOST_LOG_BYTES, COMPACTED_BYTES,
+            without_reasons=True,
+        )  # fmt: skip
+        left = settle(run, table, found.differing, means)
+        again = differing(run, table, sorted(found.differing.keys() - left.keys())) if found.differing else {}
     except (WalferryError, OSError) as error:
         if is_transient(error):
             raise
         return _Compared(why=f"what was written to {table} since its comparison cannot be read: {error}")
     if left:
-        shown = ", ".join(map(repr, left[:3]))
-        return _Compared(why=f"{len(left)} rows of {table} that were written last differ, such as {shown}")
-    return _Compared(found.rows, len(found.differing))
+        row, fault = next(iter(left.items()))
+        shown = f"{row!r}: {fault}" if fault else repr(row)
+        return _Compared(why=f"{len(left)} rows of {table} that were touched last differ, such as {shown}")
+    return _Compared(found.rows, len(again))

@@ -5,7 +5,7 @@ Most answers come from the ledger alone. What only the clusters know, the gate f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 from walferry import clock
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.report import compared_tables
+from walferry.migration.verified import verified
 from walferry.run.backlog import unapplied
-from walferry.run.comparing_ahead import left_to_compare
+from walferry.run.comparing_ahead import waits_for_comparing
 from walferry.run.lag import caught_up, lag_of, max_lag
+from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import faults
 from walferry.run.phases import steps
 from walferry.run.spec import Spec
+from walferry.run.state import accept_command
 from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
 _NOTE = "asked of the clusters"
@@ -83,7 +86,10 @@ def readiness(ledger: RunLedger, of_gate: Sequence[Answer] | None = None) -> Rea
 
 def before_approval(ledger: RunLedger) -> list[Answer]:
     """The answers of the ledger, without those about phases, on which the phase `approve` itself depends."""
-    return [_pause(ledger), _lag(ledger), _log(ledger), _comparison(ledger), quarantine(ledger), _numbers(ledger)]
+    return [
+        _pause(ledger), _lag(ledger), _log(ledger), _comparison(ledger), _verified(ledger), quarantine(ledger),
+        _numbers(ledger),
+    ]  # fmt: skip
 
 
 def note_of_clusters(ledger: RunLedger, answers: Sequence[Answer]) -> None:
@@ -156,11 +162,11 @@ def _log(ledger: RunLedger) -> Answer:
 
 
 def _comparison(ledger: RunLedger) -> Answer:
-    """The newest comparison of each table. It is a reason only where the spec wants one: rows under way differ, too."""
+    """The newest comparison of each table. That there is none, or how old it is, is a reason only where the spec wants
+    one."""
     run = ledger.record
     most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
-    if left := left_to_compare(ledger):
-        text = f"{', '.join(left[:5])} {'are' if len(left) > 1 else 'is'} being compared, or about to be: wait for it"
+    if text := waits_for_comparing(ledger):
         return Answer("comparison", text, (text,))
     newest = {made.table: made for made in ledger.comparisons.tables()}
     if not newest and most is None:
@@ -175,7 +181,7 @@ def _comparison(ledger: RunLedger) -> Answer:
         made, result = newest.get(table), found.get(table, {})
         if made is None:
             texts.append(f"{table} has not been compared in this run")
-            reasons.append(f"{texts[-1]}: {verify}")
+            reasons += [f"{texts[-1]}: {verify}"] if most is not None else []
             continue
         bad = [
             f"{result[key]} {what}"
@@ -187,15 +193,34 @@ def _comparison(ledger: RunLedger) -> Answer:
         verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
         when = f"{_time(made.began_ms)}{_applied(ledger, made)}"
         texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
+        if (bad or unread) and counts_as_equal(ledger, table):
+            texts[-1] += ", and equal when they were looked at again"
+            bad, unread = [], ""
         if bad or unread:
-            reasons.append(f"{texts[-1]}; `walferry report {run.name}` shows them, {verify} compares again")
+            reasons.append(f"{texts[-1]}; {_advice(ledger, table, result)}, {verify} compares again")
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
             # Its age would be another reason each time that the gate is asked.
             reasons.append(
                 f"the comparison of {table} began on {_time(made.began_ms, '%Y-%m-%d at ')}, more than {most} s ago "
                 f"(`max_comparison_age`): {verify}"
             )
-    return Answer("comparison", "; ".join(texts), () if most is None else tuple(reasons))
+    return Answer("comparison", "; ".join(texts), tuple(reasons))
+
+
+def _advice(ledger: RunLedger, table: str, result: Mapping[str, Any]) -> str:
+    """What to do about a comparison by which a table does not count as equal."""
+    run = ledger.record
+    advice = [f"`walferry report {run.name}` shows them"]
+    if result.get("unexplained"):
+        advice.append(f"`walferry repair {run.name}` makes them equal")
+    if result.get("undecided"):
+        advice.append(f"{accept_command(run, table)} leaves those as they are for which there is a reason")
+    return ", ".join(advice)
+
+
+def _verified(ledger: RunLedger) -> Answer:
+    text, reasons = verified(ledger)
+    return Answer("verified", text, tuple(reasons))
 
 
 def _applied(ledger: RunLedger, made: ComparedTable) -> str:

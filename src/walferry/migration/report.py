@@ -51,6 +51,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "log_bytes": rounds.bytes,
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
+        "repaired": {table: dict(kinds) for table, kinds in ledger.repairs.counts().items()},
         "late_edits": dict(Counter(edit.decision or "undecided" for edit in ledger.late.all())),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
         "missing_numbers": [asdict(gap) | {"text": describe_numbers(gap)} for gap in ledger.numbers.gaps()],
@@ -111,6 +112,7 @@ def render(facts: dict[str, Any]) -> str:
             f"  target  {row['target_rows']:>10} rows {row['target_cells']:>11} cells  digest {row['target_digest']}",
             f"  differences: {_counts(row['differences'])}",
             *_rows(row["rows"]),
+            *_repaired(facts["repaired"].get(table, {})),
         ]
         if row["uncompared"]:
             lines.append(f"  {row['uncompared']} cells expired while they were read, and only one side held them")
@@ -183,6 +185,13 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _repaired(kinds: Mapping[str, int]) -> list[str]:
+    if not kinds:
+        return []
+    named = {kind or "without a class": count for kind, count in kinds.items()}
+    return [f"  repaired during the run: {_counts(named)}"]
+
+
 def _numbers(gaps: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for gap in gaps[:SHOWN_ROWS]:
@@ -193,5 +202,5 @@ def _numbers(gaps: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _counts(classes: dict[str, int]) -> str:
+def _counts(classes: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items())) or "none"

@@ -1,7 +1,8 @@
-"""Compare what was written since the last whole comparison: what that costs does not depend on the size of the tables.
+"""Compare what was touched since the last whole comparison: what that costs does not depend on the size of the tables.
 
-A table's rows are equal on both sides where a whole comparison found them so and no log that was applied since touches
-them. The rows of those logs are read from both sides, by scans that go from one to the next.
+A table's rows are equal on both sides where a whole comparison found them so, and neither a log that was applied since
+nor anything else (`touched`) has touched them. Those that were touched are read from both sides, by scans that go from
+one to the next.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walferry.clock import now_ms
-from walferry.formats.cells import binary_column, gather, index_cells
+from walferry.clock import now_ms, steady_s
+from walferry.formats.cells import CellIndex
+from walferry.formats.entries import rows_of
 from walferry.formats.markers import Marker
-from walferry.formats.wal import EntryBatch
 from walferry.hbase.descriptors import Region
 from walferry.ledger import ComparedTable
-from walferry.migration.digest import CLOCKS_APART_MS, RangePair, compare_pair, scans
+from walferry.migration import touched
+from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, Scan, compare_pair, scans
+from walferry.migration.fragile_rows import NONE, Range, Span, Spans
 from walferry.migration.known_differences import known_rows
 from walferry.migration.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.stored_sides import rules_of
+from walferry.migration.touched import Claim, Touched
 from walferry.replay.cut import as_listed
+from walferry.run.looks import last_look
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -46,19 +51,33 @@ LOOKED_AT_AGAIN = 1_000
 
 @dataclass(frozen=True)
 class Written:
-    """The rows of a table that were written since its last clean comparison."""
+    """The rows of a table that were written, or otherwise touched, since its last clean comparison."""
 
     files: frozenset[str]
-    """the logs that hold them"""
+    """the logs that hold what was written"""
     rows: int = 0
+    read_bytes: int = 0
+    """of both sides"""
     differing: Mapping[bytes, str] = field(default_factory=dict)
     """with the digest of the cells that differ, as from `differing`"""
     why: str = ""
     """why they could not be compared; the others say nothing then"""
+    also: Touched | None = None
+    """what else was touched"""
+    claim: Claim | None = None
+    """what is claimed of the table if none of them differs for an unknown reason"""
+
+    def keep(self, run: Run, table: str) -> None:
+        """Record that none does: the next comparison begins here."""
+        if self.also is not None and self.claim is not None:
+            touched.keep(run, self.also, self.claim)
+        run.ledger.log.mark_verified(table, self.files)
 
 
 def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     """Compare those rows of a table, and the ones that differed in the comparison `since` or for a known reason.
+
+    What others than the source's log touched is known up to the last `touched.look`.
 
     Raises the errors of reading the log and both sides.
     """
@@ -68,11 +87,38 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     size = sum(file.length for file in files)
     if size > MOST_BYTES:
         return Written(frozenset(names), why=f"{size / 1e6:.0f} MB of log were written since {table} was compared")
-    more = [item.row for item in run.ledger.comparisons.differences([since])] + known_rows(run, table)
+    also = touched.touched(run, table, since)
+    if isinstance(also, str):
+        return Written(frozenset(names), why=also)
+    if why := _too_large(run, table, also.ranges):
+        return Written(frozenset(names), why=why)
+    look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
+    if look is None or look.at_ms < since.ended_ms:
+        more += [item.row for item in run.ledger.comparisons.differences([since])]
     rows = _rows(run, table, files, more)
     if isinstance(rows, str):
         return Written(frozenset(names), why=rows)
-    return Written(frozenset(names), len(rows), differing(run, table, rows))
+    began = steady_s()
+    found = _read(run, table, rows, also.ranges)
+    if rows or also.ranges:
+        log.info(
+            "%s: %d rows that were touched since it was compared are read again, %d of them not in the source's log: "
+            "%.3f MB of both sides in %.1f s; %d differ", table, found.rows, found.rows - len(rows) + len(also.rows),
+            found.size / 1e6, steady_s() - began, len(found.differing),
+        )  # fmt: skip
+    return Written(
+        frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile)
+    )
+
+
+def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
+    """Why ranges are not read by this process; "" if they are."""
+    if not ranges:
+        return ""
+    spans = Spans.of(Span(*one) for one in ranges)
+    regions = run.source.regions(table)
+    size = run.source.held_bytes().get(table, 0) * sum(spans.meet((r.start, r.end)) for r in regions) // len(regions)
+    return f"about {size / 1e6:.0f} MB of {table} were touched since it was compared" if size > MOST_BYTES else ""
 
 
 def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
@@ -80,16 +126,36 @@ def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
 
     What expires now counts as expired. Of more than LOOKED_AT_AGAIN rows there is no digest: "".
     """
+    return _read(run, table, rows, ()).differing
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What both sides show of rows and ranges."""
+
+    differing: dict[bytes, str]
+    """as from `differing`"""
+    fragile: Spans
+    rows: int
+    size: int
+    """bytes"""
+
+
+def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> _Found:
     pair = run.pair(table)
     source, target = run.source_address(), run.spec.target.address()
     rules = rules_of(run.source.describe(table))
+    whole = RangePair(source, target, pair.source, pair.target, "", b"", b"", rules, names_expiring=True)
     asked = [
-        RangePair(
-            source, target, pair.source, pair.target, "", some[0], some[-1] + b"\0", rules, len(some), some,
-            names_expiring=True,
-        )
+        replace(whole, start=some[0], stop=some[-1] + b"\0", named=len(some), rows=some)
         for some in _in_parts(rows, run.source.regions(table))
-    ]  # fmt: skip
+    ]
+    asked += [replace(whole, start=start, stop=stop, named=LOOKED_AT_AGAIN + 1) for start, stop in ranges]
+
+    def compared(part: RangePair) -> tuple[Outcome, int]:
+        sizes: list[int] = []
+        here, there = scans(part)
+        return compare_pair(part, _counted(here, sizes), _counted(there, sizes)), sum(sizes)
 
     def again(row: bytes) -> str | None:
         here = b"".join(bytes(block) for block in run.source.scan_raw(pair.source, row, row + b"\0"))
@@ -98,10 +164,28 @@ def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
         return None if sides is None else differing_cells(sides)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="both sides") as readers:
-        found = [row for rows in readers.map(lambda part: compare_pair(part, *scans(part)).rows, asked) for row in rows]
+        outcomes = list(readers.map(compared, asked))
+        found = sorted({row for outcome, _ in outcomes for row in outcome.rows})
+        in_ranges = sum(max(one.source.rows, one.target.rows) for one, _ in outcomes[len(outcomes) - len(ranges) :])
+        fragile = sum((outcome.fragile for outcome, _ in outcomes), NONE)
+        differ: dict[bytes, str]
         if len(found) > LOOKED_AT_AGAIN:
-            return dict.fromkeys(found, "")
-        return {row: cells for row, cells in zip(found, readers.map(again, found), strict=True) if cells is not None}
+            differ = dict.fromkeys(found, "")
+        else:
+            looked = zip(found, readers.map(again, found), strict=True)
+            differ = {row: cells for row, cells in looked if cells is not None}
+    return _Found(differ, fragile, len(rows) + in_ranges, sum(size for _, size in outcomes))
+
+
+def _counted(scan: Scan, sizes: list[int]) -> Scan:
+    """The same scan, which adds the size of each block to a list."""
+
+    def blocks(start: bytes, stop: bytes) -> Iterator[bytes | CellIndex]:
+        for block in scan(start, stop):
+            sizes.append(len(block) if isinstance(block, bytes) else block.buffer.nbytes)
+            yield block
+
+    return blocks
 
 
 def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes]) -> list[bytes] | str:
@@ -114,7 +198,7 @@ def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes])
             mine = np.array([known == name for known in batch.tables] or [False])[batch.table]
             if (mine & batch.holds_data & (batch.marker != Marker.NONE)).any():
                 return f"{file.name} has a bulk load into {table}, whose rows the log does not name"
-            found.append(_rows_of(batch, np.flatnonzero(mine & (batch.marker == Marker.NONE))))
+            found.append(rows_of(batch, np.flatnonzero(mine & (batch.marker == Marker.NONE))))
         return pc.unique(pa.concat_arrays(found))
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="rows") as readers:
@@ -126,15 +210,6 @@ def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes])
     if len(every) > MOST_ROWS:
         return f"{len(every)} rows of {table} were written since it was compared"
     return sorted(every.to_pylist())
-
-
-def _rows_of(batch: EntryBatch, entries: np.ndarray) -> pa.Array:
-    """The distinct rows of some entries' cells."""
-    if not len(entries):
-        return pa.array([], pa.binary())
-    part = batch.take(entries)
-    cells = index_cells(gather(part.buffer, part.cells_start, part.end))
-    return pc.unique(binary_column(cells.buffer, cells.row_start, cells.row_length))
 
 
 def _in_parts(rows: Sequence[bytes], regions: Sequence[Region]) -> Iterator[tuple[bytes, ...]]:

@@ -32,7 +32,7 @@ from walferry.replay.cut import Cut, lines_of, regions_of
 from walferry.replay.lease import LeaseLostError
 from walferry.replay.quarantine import held_regions
 from walferry.run.facts import Lines, kept_lines
-from walferry.run.lag import Ahead, Visible, ahead_of, keep_ahead
+from walferry.run.lag import Ahead, Followed, Visible, ahead_of, keep_ahead
 from walferry.run.run import Run, RunEndedError
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, Wal, open_wal
@@ -53,6 +53,11 @@ ENOUGH_BYTES = 64 << 20
 WARN_SECONDS = 30.0
 
 
+def seconds_between(groups: int) -> float:
+    """From the beginning of a pass over the open logs of so many WAL groups to that of the next one, at least."""
+    return max(PASS_SECONDS, SECONDS_PER_GROUP * groups)
+
+
 class _Tail:
     """The open file of one WAL group."""
 
@@ -63,9 +68,26 @@ class _Tail:
         self._tables: set[str] = set()
         self.closed = False
         """nothing more is read of it until the next cut"""
+        self.left = False
+        """something of it was not sent since the cut"""
+        self.followed = Followed(server=file.server)
+        self._shown_after_ms: int | None = None
+
+    def begin_pass(self) -> None:
+        """Measure the next pass."""
+        self._shown_after_ms = None
+        self.followed = self.followed.model_copy(update={"read_ms": 0, "apply_ms": 0, "sending_since_ms": 0})
 
     def read(self) -> tuple[list[EntryBatch], bool]:
         """Some of what has become visible, and whether that was all."""
+        began = time.monotonic()
+        try:
+            return self._read()
+        finally:
+            took_ms = round((time.monotonic() - began) * 1000)
+            self._measured(read_ms=self.followed.read_ms + took_ms)
+
+    def _read(self) -> tuple[list[EntryBatch], bool]:
         found, size = list[EntryBatch](), 0
         try:
             for batch in self._wal.more():
@@ -84,6 +106,29 @@ class _Tail:
         """Remember entries that are about to be sent, those of some tables, or passed over."""
         self._prefix.add(batch)
         self._tables.update(tables)
+
+    def shown(self, batch: EntryBatch, edits: np.ndarray) -> None:
+        """Measure how old the oldest of some edits is that were just read."""
+        if edits.any():
+            age_ms = max(0, now_ms() - int(batch.write_time[edits].min()))
+            self._shown_after_ms = max(age_ms, self._shown_after_ms or 0)
+            self._measured(shown_after_ms=self._shown_after_ms)
+
+    def sending(self) -> None:
+        """What was read is about to be sent."""
+        self._measured(sending_since_ms=now_ms())
+
+    def sent(self) -> None:
+        """It is sent."""
+        took_ms = max(0, now_ms() - self.followed.sending_since_ms)
+        self._measured(apply_ms=self.followed.apply_ms + took_ms, sending_since_ms=0)
+
+    def covered(self, moment_ms: int) -> None:
+        """Everything that was written to it before a moment is applied."""
+        self._measured(covered_ms=max(moment_ms, self.followed.covered_ms))
+
+    def _measured(self, **numbers: int) -> None:
+        self.followed = self.followed.model_copy(update=numbers)
 
     def visible(self) -> Visible:
         """What was read, for the ledger."""
@@ -123,6 +168,8 @@ class OpenLogs:
         self._held = waits
         self._left, self._bytes = set(), 0
         self._ahead = ahead_of(self._run.ledger) or Ahead()
+        for tail in self._tails.values():
+            tail.covered(cut.started_ms)
         self._covered(cut.started_ms)
 
     def sent(self) -> dict[str, Sent]:
@@ -142,7 +189,7 @@ class OpenLogs:
         """
         if time.monotonic() < self._due:
             return True
-        self._due = time.monotonic() + max(PASS_SECONDS, SECONDS_PER_GROUP * len(self._tails))
+        self._due = time.monotonic() + seconds_between(len(self._tails))
         try:
             return self._pass()
         except (LeaseLostError, RunEndedError):
@@ -158,6 +205,8 @@ class OpenLogs:
         if not self._tails:
             return True
         began_ms = now_ms()
+        for tail in self._tails.values():
+            tail.begin_pass()
         listed = self._run.source_log.live()
         waiting = [tail for tail in self._tails.values() if not tail.closed]
         with ThreadPoolExecutor(READERS, thread_name_prefix="open log") as readers:
@@ -165,13 +214,17 @@ class OpenLogs:
                 found = list(readers.map(_Tail.read, waiting))
                 self._send([(tail, batch) for tail, (some, _) in zip(waiting, found, strict=True) for batch in some])
                 waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
-        if self._left or any(tail.closed for tail in self._tails.values()):
-            return False
-        if any(file.name not in self._known for file in listed):
-            return False  # of a server that has just come, or of a group that was just begun
-        if all(file.place is Place.LIVE for file in listed):
+        for tail in self._tails.values():
+            if not (tail.closed or tail.left):
+                tail.covered(began_ms)
+        needs_round = bool(self._left) or any(tail.closed for tail in self._tails.values())
+        # Of a server that has just come, or of a group that was just begun.
+        needs_round = needs_round or any(file.name not in self._known for file in listed)
+        if not needs_round and all(file.place is Place.LIVE for file in listed):
             self._covered(began_ms)
-        return self._bytes < ENOUGH_BYTES
+        else:
+            self._note()
+        return not needs_round and self._bytes < ENOUGH_BYTES
 
     def _send(self, read: Sequence[tuple[_Tail, EntryBatch]]) -> None:
         wanted = [_of_tables(batch, self._base) for _, batch in read]
@@ -190,15 +243,23 @@ class OpenLogs:
                 standing.discard(refusal.region)
                 self._left.add(refusal.region)
             tail.took(batch, names)
+            tail.shown(batch, edits)
             stands = batch.of_regions(standing)
-            self._left.update(batch.regions[code].decode() for code in np.unique(batch.region[edits & ~stands]))
+            left = {batch.regions[code].decode() for code in np.unique(batch.region[edits & ~stands])}
+            tail.left = tail.left or bool(left - self._held)
+            self._left |= left
             parts.append(Part(tail.file.name, batch, np.flatnonzero(edits & stands)))
         self._left -= self._held  # of those nothing is sent anyway
         if not any(len(part.picked) for part in parts):
             return
+        senders = {id(tail): tail for (tail, _), part in zip(read, parts, strict=True) if len(part.picked)}.values()
+        for tail in senders:
+            tail.sending()
         self._note()
         task = GroupTask(self._route, (), frozenset(standing), self._held)
         self._left.update(refusal.region for refusal in send_entries(task, parts))
+        for tail in senders:
+            tail.sent()
 
     def _covered(self, moment_ms: int) -> None:
         """Record that the target has everything that was written before a moment."""
@@ -206,9 +267,10 @@ class OpenLogs:
         self._note()
 
     def _note(self) -> None:
-        """Keep what has been sent or is about to be."""
+        """Keep what has been sent or is about to be, and how far each group is."""
         files = {tail.file.name: known for tail in self._tails.values() if (known := tail.visible()).tables}
-        self._ahead = self._ahead.having(files)
+        groups = {group: tail.followed for group, tail in self._tails.items()}
+        self._ahead = self._ahead.having(files, groups)
         keep_ahead(self._run.ledger, self._ahead)
 
 

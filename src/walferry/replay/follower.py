@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 from walferry.errors import WalferryError
 from walferry.replay.ahead import OpenLogs
-from walferry.replay.applying import applying, is_paused, wait_while_paused
+from walferry.replay.applying import is_paused, wait_while_paused
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
+from walferry.replay.standstill import Standstill
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -32,21 +33,22 @@ RENEW_SECONDS = 600.0
 """between two looks whether the source may delete what is applied"""
 
 
-def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
+def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], standstill: Standstill | None = None) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
     `max_lag` passes, and what the open logs show is sent. `until` is asked then, too. WALs that are applied are let go
-    after a while (`protect`).
+    after a while (`protect`). It rests for whoever waits at `standstill`.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
     """
-    renewed = -math.inf
-    with applying(run) as route:
+    renewed, standstill = -math.inf, standstill or Standstill()
+    with standstill.replaying(run) as route:
         open_logs = OpenLogs(run, route)
         while True:
             wait_while_paused(run)
+            standstill.rest()
             done = run_round(run, spark, route, open_logs)
             if time.monotonic() - renewed >= RENEW_SECONDS:
                 _let_go(run)
@@ -55,6 +57,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool]) -> None:
                 return
             ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
             while time.monotonic() - ended < pause and not is_paused(run):
+                standstill.rest()
                 if not open_logs.go_on() or run.ledger.phases.facts("approve") is not None:
                     pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
                 time.sleep(LOOK_SECONDS)
@@ -76,7 +79,12 @@ def _pause_seconds(max_lag: int, applied_bytes: int) -> float:
     return least if applied_bytes >= BUSY_BYTES else min(most, max(least, max_lag / 4))
 
 
-def follow(run: Run, spark: SparkSession, look: Callable[[], object] = lambda: None) -> None:
+def follow(
+    run: Run,
+    spark: SparkSession,
+    look: Callable[[], object] = lambda: None,
+    standstill: Standstill | None = None,
+) -> None:
     """The phase `replay`: follow the log until the phase `write_stop` is done.
 
     `look` is called after each round and several times a second between two; what it raises ends the replay. If the
@@ -96,7 +104,7 @@ def follow(run: Run, spark: SparkSession, look: Callable[[], object] = lambda: N
             look()
             return run.ledger.phases.facts("write_stop") is not None
 
-        replay(run, spark, until=stopped)
+        replay(run, spark, until=stopped, standstill=standstill)
         return {}
 
     run.once("replay", work)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from walferry.ledger.batches import Change
 from walferry.replay.applying import is_paused
 from walferry.replay.throttle import sending
 from walferry.run.run import Run
-from walferry.spark.fan_out import AT_ONCE_HERE
+from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs
 from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def apply_pieces(
         ended,
         at_once=AT_ONCE_HERE if context is None else max(1, context.defaultParallelism),
         may_begin=lambda: not is_paused(run),
-        cancel=None if context is None else context.cancelAllJobs,
+        cancel=None if spark is None else partial(cancel_jobs, spark),
     )
 
 

@@ -14,4 +14,7 @@ def fences_of(ledger: RunLedger) -> Fences:
         return {p.group: (p.number, p.offset) for p in ledger.log.fence(kind) or []}
 
     end = positions("end")
-    return Fences(positions("start"), end, ledger.log.groups() if end else frozenset())
+    alive = [p.number for p in ledger.log.fence("start") or [] if p.file]  # without one: after a dead server's last
+    return Fences(
+        positions("start"), end, ledger.log.groups() if end else frozenset(), started_ms=min(alive, default=0)
+    )

@@ -11,11 +11,12 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from walferry import clock
-from walferry.errors import WalferryError
+from walferry.errors import UsageError, WalferryError
 from walferry.ledger import RunLedger
 from walferry.load import Rates, counted
 
@@ -30,11 +31,16 @@ SILENT_SECONDS = 15.0
 """a process without a heartbeat for this long counts as dead"""
 
 
+class RunBusyError(UsageError):
+    """Another live process works on the run; facts `run`, `by`, `since_ms`."""
+
+
 @contextmanager
-def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
+def beating(ledger: RunLedger, label: str, actor: str, *, alone: bool = False) -> Iterator[None]:
     """Renew the note of `label` (a phase with its table, or "" for a whole command) until the block ends.
 
-    A heartbeat that cannot be recorded is skipped: it must not stop the work.
+    With `alone`, raises RunBusyError if another live process works on the run. A heartbeat that cannot be recorded is
+    skipped: it must not stop the work.
     """
     ended = threading.Event()
     facts = {"by": actor, "since_ms": clock.now_ms()} | this_process()
@@ -50,7 +56,11 @@ def beating(ledger: RunLedger, label: str, actor: str) -> Iterator[None]:
         while not ended.wait(BEAT_SECONDS):
             beat()
 
-    beat()
+    if alone:
+        if other := ledger.notes.keep_unless(NOTE, facts | {"requests": {}}, label, _lives):
+            raise _busy(ledger, *other)
+    else:
+        beat()
     thread = threading.Thread(target=go_on, name=f"heartbeat {label}".strip(), daemon=True)
     thread.start()
     try:
@@ -71,6 +81,26 @@ def alive(ledger: RunLedger) -> set[str]:
     kill -9 it counts as dead at once.
     """
     return set(_signs(ledger))
+
+
+def require_idle(ledger: RunLedger) -> None:
+    """Raise RunBusyError if a live process works on the run."""
+    notes = ledger.notes.named(NOTE)
+    for label in sorted(_signs(ledger)):  # "", the whole command, comes first
+        raise _busy(ledger, *notes[label])
+
+
+def _busy(ledger: RunLedger, facts: Mapping[str, Any], at_ms: int) -> RunBusyError:
+    run, silent_s = ledger.record, (clock.now_ms() - at_ms) / 1000
+    by, since_ms = facts.get("by", "somebody"), facts.get("since_ms", at_ms)
+    since = datetime.fromtimestamp(since_ms / 1000, UTC)
+    return RunBusyError(
+        f"{by} (process {facts.get('pid')}) has been working on {run.run_id} since {since:%Y-%m-%d %H:%M:%S} UTC, and "
+        f"gave a sign of life {max(0.0, silent_s):.0f} s ago. `walferry status {run.name}` shows how far it is. To "
+        f"continue the run here, end that process, then `walferry resume {run.name}`; if it was killed, it counts as "
+        f"dead {SILENT_SECONDS:.0f} s after its last sign of life",
+        run=run.run_id, by=by, since_ms=since_ms,
+    )  # fmt: skip
 
 
 def command_since(ledger: RunLedger) -> int | None:
@@ -106,11 +136,12 @@ def requests_per_second(ledger: RunLedger) -> dict[str, dict[str, float]]:
 
 def _signs(ledger: RunLedger) -> dict[str, dict[str, Any]]:
     """The notes of live processes, by label."""
-    now_ms = clock.now_ms()
-    return {
-        label: facts for label, (facts, at_ms) in ledger.notes.named(NOTE).items()
-        if now_ms - at_ms < SILENT_SECONDS * 1000 and not gone(facts)
-    }  # fmt: skip
+    return {label: facts for label, (facts, at_ms) in ledger.notes.named(NOTE).items() if _lives(facts, at_ms)}
+
+
+def _lives(process: Mapping[str, Any], at_ms: int) -> bool:
+    """Whether the process that kept a note at that time is alive."""
+    return clock.now_ms() - at_ms < SILENT_SECONDS * 1000 and not gone(process)
 
 
 def this_process() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -36,6 +36,22 @@ class Visible(BaseModel):
     tables: tuple[str, ...]
 
 
+class Followed(BaseModel):
+    """How far the open log of a WAL group is followed, and how long that took in the newest pass, in ms."""
+
+    model_config = ConfigDict(frozen=True)
+
+    server: str
+    covered_ms: int = 0
+    """everything that was written to it before this moment is applied"""
+    read_ms: int = 0
+    apply_ms: int = 0
+    sending_since_ms: int = 0
+    """0: nothing of it is being sent"""
+    shown_after_ms: int | None = None
+    """of the newest pass that found edits: the age of the oldest one when it was read, by the server's clock"""
+
+
 class Ahead(BaseModel):
     """How far the target is ahead of what the ledger counts as applied, because open logs are followed."""
 
@@ -47,6 +63,8 @@ class Ahead(BaseModel):
     """the longest lag since following began"""
     files: Mapping[str, Visible] = {}
     """open logs, by name, of which something was sent, or is about to be"""
+    groups: Mapping[str, Followed] = {}
+    """how far each is followed"""
 
     def covering(self, moment_ms: int, at_ms: int) -> Ahead:
         """The same once everything before a moment is applied, at `at_ms`."""
@@ -58,9 +76,9 @@ class Ahead(BaseModel):
             }
         )
 
-    def having(self, files: Mapping[str, Visible]) -> Ahead:
-        """The same with these files."""
-        return self.model_copy(update={"files": files})
+    def having(self, files: Mapping[str, Visible], groups: Mapping[str, Followed] | None = None) -> Ahead:
+        """The same with these files and groups."""
+        return self.model_copy(update={"files": files, "groups": groups or {}})
 
 
 _AHEAD = "ahead of the applied log"
@@ -110,6 +128,58 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
         return Lag(None, "the first replay round has not ended yet", longest)
     seconds = round((now - max(last.covered_ms, ahead.covered_ms if ahead else 0)) / 1000, 1)
     return Lag(seconds, "", max(longest or 0.0, seconds))
+
+
+@dataclass(frozen=True)
+class LagSplit:
+    """What a lag consists of, in seconds; the three add up to it.
+
+    What is written waits for a pass to look at the log and to list it (`discovery`), is read, and is applied. A round
+    that runs, during which no pass begins, counts as discovery.
+    """
+
+    server: str
+    """host, port and start code"""
+    group: str
+    seconds: float
+    discovery: float
+    read: float
+    apply: float
+    shown_after: float | None
+    """how old the oldest edit was, by the server's clock, when the newest pass that found any read it"""
+
+    def describe(self) -> str:
+        """The three as a clause."""
+        return f"{self.discovery:.1f} s until it is looked at, {self.read:.1f} s reading, {self.apply:.1f} s applying"
+
+
+def lag_by_group(ledger: RunLedger, lag: Lag) -> list[LagSplit]:
+    """The lag of each WAL group whose open log is followed, the longest first; [] while nothing measures the run's
+    `lag`."""
+    ahead, now = ahead_of(ledger) if lag.seconds is not None else None, clock.now_ms()
+    groups = {} if ahead is None else ahead.groups
+    found = [_of_group(group, one, now) for group, one in groups.items() if one.covered_ms]
+    return sorted(found, key=lambda split: (-split.seconds, -split.apply - split.read, split.group))
+
+
+def lag_split(lag: Lag, groups: Sequence[LagSplit]) -> LagSplit | None:
+    """The lag of a run, split as that of the first of its groups; None while nothing measures it."""
+    return None if lag.seconds is None or not groups else _split(groups[0], lag.seconds)
+
+
+def _of_group(group: str, followed: Followed, now: int) -> LagSplit:
+    sending = max(0, now - followed.sending_since_ms) if followed.sending_since_ms else 0
+    shown = None if followed.shown_after_ms is None else followed.shown_after_ms / 1000
+    read, apply = followed.read_ms / 1000, (followed.apply_ms + sending) / 1000
+    measured = LagSplit(followed.server, group, 0.0, 0.0, read, apply, shown)
+    return _split(measured, max(0, now - followed.covered_ms) / 1000)
+
+
+def _split(measured: LagSplit, seconds: float) -> LagSplit:
+    """A lag of so many seconds, with what of it was measured to be reading and applying."""
+    apply = min(seconds, measured.apply)
+    read = min(seconds - apply, measured.read)
+    return replace(measured, seconds=seconds, discovery=round(seconds - apply - read, 3), read=read, apply=apply)
 
 
 def ages(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
 from walferry.ledger.comparisons import needs_decision
+from walferry.run.looks import last_look
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
@@ -26,16 +27,31 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
     return list(found.values()), [table for table in source_tables(ledger.record.spec) if table not in found]
 
 
-def clean_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
-    """The newest comparison of a table, made for whatever purpose; None if by it the table does not count as equal."""
+def whole_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
+    """The newest comparison of a table, made for whatever purpose, if it names every row that differed.
+
+    Then the table is equal where none of these rows, and none that was touched since, differs. None if there is no
+    comparison, or if it left something out.
+    """
     newest = [made for made in ledger.comparisons.tables() if made.table == table][-1:]
-    decided = ledger.comparisons.accepted().keys()
     for made in newest:
-        differences, ranges = ledger.comparisons.differences([made]), ledger.comparisons.ranges([made])
-        bad = any(item.kind == "unexplained" or needs_decision(item, decided) for item in differences)
-        if not bad and not any(item.uncompared for item in ranges):
+        named = {item.row for item in ledger.comparisons.differences([made])}
+        uncompared = any(item.uncompared for item in ledger.comparisons.ranges([made]))
+        if len(named) == made.differing_rows and not uncompared:
             return made
     return None
+
+
+def counts_as_equal(ledger: RunLedger, table: str) -> bool:
+    """Whether nothing is known that differs: by the last look at a table or, before the first, by its comparison."""
+    made = whole_comparison(ledger, table)
+    if made is None:
+        return False
+    if (look := last_look(ledger, table)) is not None and look.at_ms >= made.began_ms:
+        return not look.fault()
+    decided = ledger.comparisons.accepted().keys()
+    found = ledger.comparisons.differences([made])
+    return not any(item.kind == "unexplained" or needs_decision(item, decided) for item in found)
 
 
 def end_fence_digest(ledger: RunLedger) -> str:

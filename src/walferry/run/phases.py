@@ -84,6 +84,9 @@ _PHASES: dict[RunKind, tuple[Phase, ...]] = {
         Phase("drain_sealed", "apply what is sealed and not yet applied", ("fence",), spark=True, repeats=True),
     ),
     "watch": (),
+    "pair": (
+        Phase("pass", "compare whole regions, or what was written since the last pass", spark=True, repeats=True),
+    ),
 }
 assert _PHASES.keys() == set(get_args(RunKind))
 

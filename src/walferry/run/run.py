@@ -143,6 +143,11 @@ class Run:
         """HBase's root folder on the target's file system, without a trailing slash."""
         return self.spec.target.address().root_path
 
+    @property
+    def target_wal_root(self) -> str:
+        """The folder on the target's file system that has WALs/ and oldWALs/, without a trailing slash."""
+        return self.spec.target.address().wal_path
+
     def is_due(self, phase: str, subject: str = "") -> bool:
         """Whether a phase is still to be done, as one that repeats always is.
 

@@ -252,6 +252,18 @@ class Spec(BaseModel):
         description="While the log is followed, each table is compared as a whole, then what was written since. "
         "Without it, the write stop includes a whole comparison.",
     )
+    repair: Literal["auto", "ask"] = Field(
+        default="auto",
+        title="Repair of rows that differ",
+        description="auto: while the log is followed, and in the write stop, rows are made equal to the source's. "
+        "ask: only when somebody says `walferry repair`.",
+    )
+    unlogged_writes: Literal["compare", "ignore"] = Field(
+        default="compare",
+        title="Writes that skip the log",
+        description="compare: where a server counts new ones (SKIP_WAL), its regions are compared again. "
+        "ignore: other tables of those servers have them.",
+    )
     source_requests: SourceRequests = Field(
         default=SourceRequests(),
         title="Requests to the source",

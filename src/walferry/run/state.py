@@ -20,6 +20,7 @@ from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitt
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import CAUSES, undecided, way_on
+from walferry.run.pairs import last_pass, verdict
 from walferry.run.phases import Phase, Waits, phases_of, steps
 from walferry.run.shut_gate import shut_gate_noted
 from walferry.run.waits import waits_for
@@ -29,7 +30,7 @@ Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[
     "not started", "working", "between phases", "catching up", "following", "waiting for approval",
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
-    "gap", "failed", "interrupted", "done", "aborted",
+    "gap", "differing", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
 BETWEEN_SECONDS = 60.0
 """Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
@@ -82,9 +83,9 @@ STATES: Mapping[StateName, Kind] = {
     ),
     "waiting for a decision": Kind(
         "amber",
-        "rows differ that are not in the log, and nobody has decided yet whether to accept that",
-        "find out who writes them; `walferry accept NAME --table TABLE --all --reason …`, then clear `check_drain`, or "
-        "`walferry resume NAME`",
+        "rows differ for a reason that is known, and nobody has decided yet whether to accept that",
+        "`walferry repair NAME`, or `walferry accept NAME --table TABLE --all --reason …`; or `walferry reopen NAME` "
+        "lets the writers go on; then clear `compare`, or `walferry resume NAME`",
     ),
     "draining": Kind(
         "blue",
@@ -116,6 +117,11 @@ STATES: Mapping[StateName, Kind] = {
         "a log file that was not applied is missing",
         "find out who removed the file. If you have it, put it into the source's oldWALs and clear the task, or "
         "`walferry resume NAME`; if it is lost, `walferry abort NAME`, drop the target tables and start over",
+    ),
+    "differing": Kind(
+        "red",
+        "rows of a pair differed in its last pass",
+        "find out who writes at one side only; mend the rows, and verify the pair again",
     ),
     "failed": Kind(
         "red",
@@ -207,6 +213,7 @@ def state_of(ledger: RunLedger) -> State:
         or _paused(run, live)
         or (None if live else _interrupted(run, [p for p in lost if p.started_ms >= again[label(p)]]))
         or _held(ledger, run, live)
+        or (None if live else _pair(ledger, run, phases))
         or _waiting(
             ledger, _at_work(ledger, run, phases, live) if live else _idle(run, phases, lost, starting, "" in signs)
         )
@@ -258,8 +265,9 @@ def _failed(
     next_step = f"fix what it names, then {_again(run, newest.phase)}"
     if newest.error.startswith("SidesDifferError"):
         next_step = (
-            f"do not let clients in; `walferry report {run.name}` shows what differs, and the runbook lists possible "
-            f"causes; fix the cause, then {_again(run, newest.phase)}"
+            f"do not let clients in; `walferry report {run.name}` shows what differs. `walferry repair {run.name}` "
+            f"makes the rows equal, or `walferry reopen {run.name}` lets the writers go on; "
+            f"then {_again(run, newest.phase)}"
         )
     elif shut and (missing := undecided(ledger)):
         next_step = f"{way_on(run, missing)}; fix what else it names, then {_again(run, newest.phase)}"
@@ -272,15 +280,16 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
     again = _again(run, check.phase)
     since = check.finished_ms or check.started_ms
     if not waiting:
-        cause = "the rows that are not in the log are accepted; the last check has not been repeated"
+        cause = "the rows that differ are accepted; the last check has not been repeated"
         return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
     named = ", ".join(tables)
-    cause = f"{len(waiting)} rows of {named} are not in the log and wait for a decision"
+    cause = f"{len(waiting)} rows of {named} differ and wait for a decision"
     if len(waiting) == 1:
-        cause = f"1 row of {named} is not in the log and waits for a decision"
+        cause = f"1 row of {named} differs and waits for a decision"
     return State(
         "waiting for a decision", cause,
-        f"find out who writes them; {' and '.join(accept_command(run, table) for table in tables)}, then {again}",
+        f"`walferry repair {run.name}`, or "
+        f"{' and '.join(accept_command(run, table) for table in tables)}, then {again}",
         label(check), since, "decision", "an operator, in the shell", error=check.error,
     )  # fmt: skip
 
@@ -326,6 +335,14 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
         "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
         label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
     )  # fmt: skip
+
+
+def _pair(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
+    made = last_pass(ledger) if run.kind == "pair" else None
+    if made is None:
+        return None
+    name: StateName = "differing" if made.differing_rows else "following"
+    return _state(name, verdict(made), phases[-1] if phases else None, run, "" if made.differing_rows else "none")
 
 
 # ------------------------------------------------------------------ states in which a process works
@@ -498,6 +515,8 @@ def _again(run: RunRecord, phase: str) -> str:
     """How a person has a phase repeated."""
     if _in_airflow(run):
         return f"clear the task `{_TASKS.get(phase, phase)}` in Airflow"
+    if run.kind == "pair":
+        return "run `walferry verify --pair SPEC` again, or wait for the next run of `hbase_verify`"
     if run.kind == "window":
         return "run `walferry replay SPEC --from … --to …` again"
     return f"`walferry resume {run.name}`"

@@ -10,7 +10,7 @@ from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
 from walferry.run.exposure import Exposure, exposure_of, standstills
-from walferry.run.lag import lag_of
+from walferry.run.lag import LagSplit, lag_by_group, lag_of, lag_split
 from walferry.run.missing_numbers import counted
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
@@ -19,12 +19,16 @@ from walferry.run.state import state_of
 from walferry.run.throttle import describe, throttle_of
 from walferry.run.write_stop import write_stop_of
 
+SLOWEST = 20
+"""WAL groups whose lags are told, the longest ones"""
+
 
 def status(ledger: RunLedger) -> dict[str, Any]:
     """The run's status now, as plain values. None means that there is no such number; `lag_unknown` says why."""
     run = ledger.record
     state = state_of(ledger)
     lag = lag_of(ledger)
+    groups = lag_by_group(ledger, lag)
     stop = write_stop_of(ledger)
     phases = ledger.phases.all()
     waiting = unapplied(ledger)
@@ -54,6 +58,8 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "lag_seconds": lag.seconds,
         "lag_unknown": lag.unknown,
         "longest_lag_seconds": lag.longest,
+        "lag_split": None if (split := lag_split(lag, groups)) is None else lag_facts(split),
+        "lag_by_server": [lag_facts(one) for one in groups[:SLOWEST]],
         "write_stop_seconds": stop.seconds() if stop else None,
         "seconds_since_last_edit": stop.seconds_since_last_edit() if stop else None,
         "write_stop_over": stop is not None and stop.until_ms is not None,
@@ -67,6 +73,20 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "counted_numbers": counted(ledger),
         "batch": None if batch is None else asdict(batch),
         "eta_seconds": eta if state.name in ("catching up", "draining") else None,
+    }
+
+
+def lag_facts(split: LagSplit) -> dict[str, Any]:
+    """A lag in seconds: until the log is looked at, reading, and applying; of which server's log, and as text."""
+    return {
+        "server": split.server,
+        "group": split.group,
+        "lag_seconds": round(split.seconds, 1),
+        "discovery_seconds": round(split.discovery, 3),
+        "read_seconds": round(split.read, 3),
+        "apply_seconds": round(split.apply, 3),
+        "shown_after_seconds": split.shown_after,
+        "text": f"lag: {split.describe()}; the slowest log is that of {split.server}",
     }
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, source_tables
 from walferry.run.facts import opened_ms, write_stop_facts
-from walferry.run.last_comparison import clean_comparison
+from walferry.run.last_comparison import counts_as_equal
 from walferry.run.phases import phases_of
 
 
@@ -51,28 +51,6 @@ def write_stop_of(ledger: RunLedger) -> WriteStop | None:
 
 
 @dataclass(frozen=True)
-class Word:
-    """A person's word that writes have stopped, given where the phase `write_stop` has not recorded it yet."""
-
-    by: str
-    said_ms: int
-
-
-_WORD = "writes have stopped"
-
-
-def note_word(ledger: RunLedger, word: Word) -> None:
-    """Keep the word for the process that follows the log: it need not wait for the task that records the phase."""
-    ledger.notes.keep(_WORD, asdict(word))
-
-
-def word_of(ledger: RunLedger) -> Word | None:
-    """The word as it was kept; None before it was given."""
-    kept = ledger.notes.get(_WORD)
-    return None if kept is None else Word(**kept)
-
-
-@dataclass(frozen=True)
 class ExpectedStop:
     """How long the write stop will take, by what its steps have taken in this run; None while that is unknown."""
 
@@ -106,7 +84,7 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
     for known, what in ((fences and gates, "the copy is not checked yet"), (rounds, "no round has ended yet")):
         if not known:
             return ExpectedStop(None, None, None, what)
-    tables = [table for table in tables if clean_comparison(ledger, table) is None]
+    tables = [table for table in tables if not counts_as_equal(ledger, table)]
     if missing := [table for table in tables if table not in compared]:
         verify = f"`walferry verify {ledger.record.name}` measures it"
         return ExpectedStop(None, None, None, f"{missing[0]} has not been compared in this run; {verify}")

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TypeVar
 from uuid import uuid4
 
@@ -129,16 +129,31 @@ def job(
     """
     started = time.monotonic()
     group = f"walferry {uuid4().hex}"
-    with _telling(lambda: _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started)):
-        try:
-            # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
-            spark.sparkContext.setJobGroup(group, what)
-            yield
-        except (Py4JError, OSError) as error:
-            loss = _loss(what, error)
-            if loss is None:
-                raise
-            raise loss from error
+    with (
+        _telling(lambda: _progress(spark, group, what, counts or {}, sizes, time.monotonic() - started)),
+        losses(what),
+    ):
+        # Tells this thread's jobs from others that run at the same time; Spark's page shows `what`.
+        spark.sparkContext.setJobGroup(group, what)
+        yield
+
+
+@contextmanager
+def losses(what: str) -> Iterator[None]:
+    """Makes losses of Spark's own transient errors, as `job` does: for work that asks the JVM for more than jobs."""
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        loss = _loss(what, error)
+        if loss is None:
+            raise
+        raise loss from error
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """Cancel all jobs. If the JVM has ended there is none, and the error that led here says so."""
+    with suppress(Py4JError, OSError):
+        spark.sparkContext.cancelAllJobs()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,12 +15,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from walferry.background import begun, made_once
 from walferry.errors import UsageError
 from walferry.spark.class_archive import jvm_options
+from walferry.spark.fan_out import SparkGoneError
 from walferry.spark.worker_python import worker_python
 from walferry.wal.keys import KEY_VARIABLES
 
@@ -32,11 +36,18 @@ _JVM = (f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", "-XX:TieredStopAtLeve
 """It moves bytes between Python's workers: a better compiler costs seconds at each start, and gains little later."""
 
 _WATCHER = """
-read -r _ || kill -9 "$1"
-while kill -0 "$1" 2>/dev/null; do sleep 0.2; done
-rm -rf "$2"
+if read -r java; then
+  read -r _ || kill -9 "$java"
+  while kill -0 "$java" 2>/dev/null; do sleep 0.2; done
+else
+  sleep "$2"
+fi
+rm -rf "$1"
 """
-"""Reads a line when its parent exits normally; when the parent is killed, the pipe is closed without one."""
+"""Reads the JVM's pid, and a line when its parent exits normally; when the parent is killed, the pipe is closed."""
+
+START_GRACE_S = 15.0
+"""A JVM that was starting when its Python process was killed has no pid here. It ends by itself within this time."""
 
 REDACTED = "(?i)secret|password|token|access[.]?key|wal_key"
 """names and values of settings that Spark's page and event log do not show: Spark's own, and the keys of encrypted WALs
@@ -53,7 +64,8 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     send older edits beside newer ones. So would tasks that outlive their stage when Spark restarts it after losing an
     executor: such a job fails instead, and its round is repeated under a new lease.
 
-    Raises UsageError when another package has overwritten files of PySpark.
+    Raises UsageError when another package has overwritten files of PySpark, SparkGoneError when the JVM ends while it
+    starts.
     """
     require_one_pyspark()
     # Spark's workers are `python -m pyspark.daemon`, which would import from the current folder first: a file hdfs.py
@@ -85,11 +97,13 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
         .config("spark.stage.maxConsecutiveAttempts", "1")
     )
     folder: Path | None = None
+    tell_jvm: Callable[[int], None] | None = None
     if "SPARK_MASTER" in os.environ:
         builder = builder.master(os.environ["SPARK_MASTER"])
     elif "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit, which brings a master
         if starts_jvm:
             folder = Path(tempfile.mkdtemp(prefix="walferry-spark-"))
+            tell_jvm = die_together(folder)
             builder = builder.config("spark.local.dir", str(folder))
         builder = (
             builder.master("local[*]")
@@ -98,13 +112,23 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.extraJavaOptions", " ".join((*_JVM, *(jvm or jvm_options()))))
         )
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (PySparkRuntimeError, Py4JNetworkError, ConnectionError) as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise SparkGoneError(
+            f"Spark does not start, its JVM has ended ({error}); run it again in a new process, and find out what "
+            "ended it: what the JVM said is above", job="start Spark",
+        ) from error  # fmt: skip
     spark.sparkContext.setLogLevel("ERROR")
     # With each task, to its Python worker. A setting would be in the command line of the JVM, which everybody can read.
     keys = {name: os.environ[name] for name in KEY_VARIABLES if name in os.environ}
     spark.sparkContext.environment.update(keys)
-    if folder is not None:
-        die_together(spark.sparkContext._gateway.proc.pid, folder)  # type: ignore[union-attr]
+    # Its thread meets the end of a JVM that is killed, and would print a traceback: who waits for a job says it.
+    spark.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+    if tell_jvm is not None:
+        tell_jvm(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     return spark
 
 
@@ -161,16 +185,23 @@ def require_one_pyspark() -> None:
         )  # fmt: skip
 
 
-def die_together(java: int, folder: Path) -> None:
+def die_together(folder: Path) -> Callable[[int], None]:
     """Make a JVM of this process end with it, even after a kill -9, and remove its folder.
 
-    On its own, a JVM ends seconds after its Python process, and its tasks print stack traces until then.
+    On its own, a JVM ends seconds after its Python process, and its tasks print stack traces until then. Call this
+    before the JVM starts, and the result with its pid.
     """
     watcher = subprocess.Popen(
-        ["/bin/sh", "-c", _WATCHER, "sh", str(java), str(folder)],
+        ["/bin/sh", "-c", _WATCHER, "sh", str(folder), str(START_GRACE_S)],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C must reach only us
     )  # fmt: skip
     assert watcher.stdin is not None
     pipe = watcher.stdin
-    atexit.register(lambda: (pipe.write(b"\n"), pipe.close()))
+
+    def tell(java: int) -> None:
+        pipe.write(b"%d\n" % java)
+        pipe.flush()
+        atexit.register(lambda: (pipe.write(b"\n"), pipe.close()))
+
+    return tell

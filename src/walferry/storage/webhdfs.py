@@ -20,6 +20,9 @@ from walferry.storage.filesystem import FileStatus, PermissionDeniedError, Quota
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 4
+CONNECTIONS = 64
+"""kept open to each of as many servers, if so many threads asked it at once: in the write stop the rows of four tables
+are read by eight threads each, and others follow the log. A smaller pool drops the rest, and warns each time."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -59,6 +62,8 @@ class WebHdfs:
         self.url = url.rstrip("/")
         self.user = user
         session = requests.Session() if meter is None else _MeteredSession(self.url.split(";"), meter)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, requests.adapters.HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS))
         self._client = hdfs.InsecureClient(
             self.url, user=user, timeout=(min(timeout_s, 10), timeout_s), session=session
         )

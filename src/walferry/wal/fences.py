@@ -26,6 +26,10 @@ class Listed(InGroup, Protocol):
 
 File = TypeVar("File", bound=InGroup)
 
+CLOCKS_APART_MS = 60_000
+"""between two region servers, at most: the master admits one whose clock differs from its own by up to 30 s
+(hbase.master.maxclockskew)"""
+
 
 @dataclass(frozen=True)
 class Fences:
@@ -34,12 +38,15 @@ class Fences:
     `start` and `end` map each WAL group to (number of a file, byte in it): the first position that belongs to the run,
     and the first that no longer does. A fence that is not set names no group. A group that the start fence does not
     name began after it: all of its files belong to the run. A group that the end fence does not name ended before it
-    if the run knows files of the group (`known`), and began after it otherwise.
+    if the start fence names it or the run knows files of the group (`known`), and began after it otherwise.
     """
 
     start: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     end: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
+    started_ms: int = 0
+    """the number of the oldest file with which the start fence begins in a group that was alive: the time by the
+    slowest clock of the servers"""
 
     def starts_by(self, file: InGroup) -> bool:
         """Whether the file is at or after the start fence."""
@@ -51,7 +58,13 @@ class Fences:
             return False
         if file.group in self.end:
             return (file.number, 0) >= self.end[file.group]
-        return file.group not in self.known
+        return file.group not in self.known and file.group not in self.start
+
+    def is_late(self, file: InGroup) -> bool:
+        """Whether the whole file was written past the end fence. One of a group that no fence names is as old as its
+        number, which is the time of its creation: somebody may have put back an old log."""
+        known = file.group in self.start or file.group in self.end
+        return self.is_past_end(file) and (known or file.number >= self.started_ms - CLOCKS_APART_MS)
 
     def holds(self, file: InGroup) -> bool:
         """Whether any of the file is between the fences."""

@@ -83,13 +83,7 @@ class LiveTail:
         """A listing that is complete below what was known before it began."""
         for group, position in start.groups.items():
             self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
-        for _ in range(2):
-            live, archived = list_live(self._files, self._root), list_archive(self._files, self._root)
-            listing = certain(live, archived, self._known)
-            for file in (*live, *archived):
-                self._known[file.group] = max(self._known.get(file.group, -1), file.number)
-            if not listing.unsure:
-                break
+        listing = list_certain(self._files, self._root, self._known)
         self._reach.forget_all_but({file.name for files in listing.groups.values() for file in files})
         return listing
 
@@ -113,6 +107,21 @@ class LiveTail:
             if next(closing, None) is None or time.monotonic() > deadline:
                 return listing, seen.at_most
             time.sleep(0.5)
+
+
+def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> Listing:
+    """A listing that is complete below what was known before it began (`wal.tail.certain`).
+
+    `known`: the highest number of each group that was seen before; it learns those that are seen now.
+    """
+    for _ in range(2):
+        live, archived = list_live(files, root), list_archive(files, root)
+        listing = certain(live, archived, known)
+        for file in (*live, *archived):
+            known[file.group] = max(known.get(file.group, -1), file.number)
+        if not listing.unsure:
+            break
+    return listing
 
 
 class FileReach:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from walferry.replay.cut import as_listed, as_seen
 from walferry.run.backlog import unapplied
 from walferry.run.exposure import exposure_of
 from walferry.run.fences import fences_of
-from walferry.run.lag import lag_of, max_lag
+from walferry.run.lag import LagSplit, lag_by_group, lag_of, lag_split, max_lag
 from walferry.run.requests import requests_of
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
@@ -159,6 +159,8 @@ class RunFacts:
 
     run_id: str
     lag_seconds: float | None
+    lag_split: LagSplit | None
+    lag_by_server: Sequence[LagSplit]
     backlog_bytes: int
     edits_per_second: float
     requests_per_second: Mapping[str, float]
@@ -180,7 +182,9 @@ def runs_on(ledger: Ledger, cluster: Cluster) -> list[RunRecord]:
     return [
         run
         for run in ledger.runs()
-        if run.state == "running" and run.kind != "watch" and _same_cluster(run.spec.get("source"), cluster)
+        if run.state == "running"
+        and run.kind not in ("watch", "pair")
+        and _same_cluster(run.spec.get("source"), cluster)
     ]
 
 
@@ -217,9 +221,13 @@ def run_facts(
     loss = max(0.0, min(deadlines) - now) if deadlines and not kept else None
     if exposure is not None and not exposure.pinned:
         loss = exposure.seconds_to_loss(int(now * 1000))
+    lag = lag_of(ledger.of(run.run_id), oldest)
+    groups = lag_by_group(ledger.of(run.run_id), lag)
     return RunFacts(
         run_id=run.run_id,
-        lag_seconds=lag_of(ledger.of(run.run_id), oldest).seconds,
+        lag_seconds=lag.seconds,
+        lag_split=lag_split(lag, groups),
+        lag_by_server=groups,
         backlog_bytes=sum(file.length for file in backlog),
         edits_per_second=sum(r.cells for r in rounds) / max(1.0, now - since / 1000) if rounds else 0.0,
         requests_per_second={

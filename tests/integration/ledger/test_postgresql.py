@@ -16,6 +16,7 @@ from unit.ledger.test_ledger import *  # noqa: F403
 from unit.ledger.test_log import *  # noqa: F403
 from unit.ledger.test_objects import *  # noqa: F403
 from unit.ledger.test_packing import *  # noqa: F403
+from unit.ledger.test_passes import *  # noqa: F403
 from unit.ledger.test_phases import *  # noqa: F403
 from unit.ledger.test_quarantine import *  # noqa: F403
 from unit.ledger.test_rounds import *  # noqa: F403

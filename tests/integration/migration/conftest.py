@@ -39,7 +39,7 @@ def make_table(at_source: HBaseClient) -> Callable[..., str]:
     return make
 
 
-def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str]) -> dict[str, object]:
+def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str], **keys: object) -> dict[str, object]:
     """A spec with the clusters written out."""
     clusters = {
         side: {
@@ -50,7 +50,7 @@ def spec_of(name: str, source: Cluster, target: Cluster, tables: list[str]) -> d
         for side, cluster in (("source", source), ("target", target))
     }
     pairs = [{"source": table, "target": table} for table in tables]
-    return {"name": name, "tables": pairs, **clusters}
+    return {"name": name, "tables": pairs, **clusters, **keys}
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def start_run(source: Cluster, target: Cluster, spark: SparkSession, tmp_path: P
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test")
     started: list[Run] = []
 
-    def start(*tables: str) -> Run:
-        spec = spec_of(f"t{uuid4().hex[:8]}", source, target, list(tables))
+    def start(*tables: str, **keys: object) -> Run:
+        spec = spec_of(f"t{uuid4().hex[:8]}", source, target, list(tables), **keys)
         record = ledger.open_run(str(spec["name"]), "test", spec, "test")
         run = Run(ledger, record.run_id)
         started.append(run)

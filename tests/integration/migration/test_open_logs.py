@@ -18,12 +18,13 @@ from walferry.apply import by_group
 from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
+from walferry.load import Service, counted
 from walferry.replay import ahead, cut
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import applying
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain, run_round
-from walferry.run.lag import ahead_of
+from walferry.run.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -65,16 +66,23 @@ def test_edits_are_at_the_target_before_their_log_is_rolled_and_again_nothing_ch
     run = start_run(table)
     edit(at_source, table, 1)
     with followed(run, spark) as (open_logs, one_round):
-        rounds = run.ledger.rounds.totals().rounds
+        rounds, servers = run.ledger.rounds.totals().rounds, at_source.servers()
         for step in range(2, 6):
             edit(at_source, table, step)
-            began_ms = int(time.time() * 1000)
+            began_ms, asked = int(time.time() * 1000), counted()
             assert open_logs.go_on()
+            if step > 2:  # the first pass looks up each log
+                listed, opened = 1 + len(servers), 2 * len(servers)
+                key = run.source_address().cluster, Service.NAMENODE
+                assert counted()[key] - asked[key] == listed + opened, "as docs/platform.md says"
             here, there = sides(run)
             assert there == here
             covered = ahead_of(run.ledger)
             assert covered is not None
             assert began_ms <= covered.covered_ms <= time.time() * 1000
+            assert {one.server for one in covered.groups.values()} == {server.name for server in servers}
+            slowest = lag_by_group(run.ledger, lag_of(run.ledger))[0]
+            assert 0 < slowest.read + slowest.apply <= slowest.seconds < 30
         assert run.ledger.rounds.totals().rounds == rounds, "no log was rolled"
         one_round()
         assert open_logs.go_on()

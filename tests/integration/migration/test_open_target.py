@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,19 +18,21 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.migration import compare_ahead, late_edits
-from walferry.migration import open_target as open_target_module
+from walferry.migration import compare_ahead, known_differences, late_edits
 from walferry.migration.compare import compare, last_comparison
+from walferry.migration.cutover import reopen
 from walferry.migration.open_target import open_target
 from walferry.pipeline import WORK, Means
-from walferry.replay import cut
+from walferry.replay import cut, follower
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
+from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
 StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 EARLIER = [b"r%04d" % number for number in range(300)]
 
 
@@ -66,28 +68,35 @@ def stopped(at_source: HBaseClient, table: str, start_run: StartRun, spark: Spar
     return run
 
 
-def test_only_what_was_written_since_the_comparison_is_read_before_the_target_opens(
+def test_only_what_was_touched_since_the_comparison_is_read_before_the_target_opens(
     stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    with HBaseClient(target.address) as client:  # not seen before the whole comparison: nothing was written there since
-        client.put(table, [value(b"r0100", b"changed behind its back")])
     opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is not None
     assert 5 < opened.rows[table] < 60
-    found = compare(stopped, lambda: None, table)  # type: ignore[arg-type, return-value]
-    assert [difference.row for difference in found.differences] == [b"r0100"]
-    assert found.shuts_the_gate
+    assert not compare(stopped, lambda: spark, table).differing_rows
 
 
-@pytest.mark.parametrize("row", [b"r0007", b"r0008"])
-def test_a_row_that_was_written_last_and_differs_keeps_the_target_closed(
-    row: bytes, stopped: Run, table: str, spark: SparkSession, target: Cluster
+@pytest.mark.parametrize("row", [b"r0007", b"r0008", b"r0100"], ids=["put", "deleted", "not written"])
+def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_unless_it_is_repaired(
+    row: bytes,
+    stopped: Run,
+    table: str,
+    spark: SparkSession,
+    at_target: HBaseClient,
+    sides: Sides,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with HBaseClient(target.address) as client:
-        client.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
-    opened = open_target(stopped, lambda: spark, after_drain)
+    at_target.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
+    with monkeypatch.context() as patch:
+        patch.setattr(known_differences, "why_not", lambda *_: "nobody asked for it")
+        opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
-    assert opened.why == (f"1 rows of {table} that were written last differ, such as {row!r}",)
+    assert opened.why == (f"1 rows of {table} that were touched last differ, such as {row!r}: nobody asked for it",)
+    stopped.ledger.phases.reopen("open_target")
+    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    here, there = sides(stopped)
+    assert there == here
 
 
 def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
@@ -128,12 +137,12 @@ def test_cells_of_a_future_time_are_compared_although_clients_write_to_the_targe
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before the stop", "in the last seconds"])
-def test_rows_that_differ_for_a_known_reason_keep_no_target_closed(
+def test_rows_whose_history_made_them_differ_are_repaired_and_keep_no_target_closed(
     before: bool,
     at_source: HBaseClient,
     start_run: StartRun,
     spark: SparkSession,
-    target: Cluster,
+    sides: Sides,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = unique()
@@ -147,22 +156,35 @@ def test_rows_that_differ_for_a_known_reason_keep_no_target_closed(
     at_source.flush_table(table)  # which drops the earlier versions
     at_source.mutate(table, [delete_version(row, b"f", b"q", 7) for row in both])
     if before:
-        replay(run, spark, until=lambda: True)
-        assert compare_ahead._compare_written(run, lambda: spark, table, Event(), looks=True)
-        monkeypatch.setattr(open_target_module, "MOST_LOG_BYTES", 0)
+        standstill = Standstill()
+        rounds = iter([False, True])
+
+        def look() -> bool:
+            if last := next(rounds):
+                looked = threading.Thread(
+                    target=compare_ahead.look,
+                    args=(run, lambda: spark, table, standstill, threading.Event()), kwargs={"looks": True},
+                )  # fmt: skip
+                looked.start()
+                while looked.is_alive():
+                    standstill.rest()
+                    looked.join(0.05)
+            return last
+
+        monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.1, 0.1))
+        replay(run, spark, until=look, standstill=standstill)
+        assert {row.row: row.kind for row in run.ledger.repairs.all(table)} == dict.fromkeys(both, "history-dependent")
+        here, there = sides(run)
+        assert there == here
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    with HBaseClient(target.address) as client:
-        client.put(table, [Cell(b"r0002", b"f", b"q", b"changed", 8)])
-        assert open_target(run, lambda: spark, after_drain).why == (
-            f"1 rows of {table} that were written last differ, such as b'r0002'",
-        )
-        run.ledger.phases.reopen("open_target")
-        client.mutate(table, [delete_version(b"r0002", b"f", b"q", 8)])
     opened = open_target(run, lambda: spark, after_drain)
     assert opened.at_ms is not None
-    assert opened.explained == {table: 2}
+    assert opened.explained == {}
+    assert {row.row for row in run.ledger.repairs.all(table)} == set(both)
+    here, there = sides(run)
+    assert there == here
 
 
 def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
@@ -182,6 +204,27 @@ def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
 
 
+def test_writers_may_go_on_after_a_write_stop_and_the_next_one_has_all_of_their_edits(
+    stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, sides: Sides
+) -> None:
+    at_source.put(table, [value(b"r0009", b"too late for the first stop")])
+    assert open_target(stopped, lambda: spark, after_drain).at_ms is None
+    assert late_edits.undecided(stopped.ledger)
+    reopen(stopped, "the application must go on", "test")
+    at_source.put(table, [value(b"r0010", b"between the stops", b"q2")])
+    at_source.move_region(at_source.locate(table, b"r0010"))
+    replay(stopped, spark, until=lambda: True)
+    at_source.put(table, [value(b"r0011", b"before the second stop")])
+    skip(stopped, "replay", "approve", "write_stop")
+    cut.end_fence(stopped)
+    drain(stopped, spark)
+    late_edits.require_silence(stopped)
+    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    here, there = sides(stopped)
+    assert there == here
+    assert not stopped.ledger.repairs.all()
+
+
 def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession
 ) -> None:
@@ -192,7 +235,7 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     drain(run, spark)
     opened = open_target(run, lambda: spark, after_drain)
     assert opened.at_ms is None
-    assert opened.why == (f"no comparison of {table} without unexplained differences was made before",)
+    assert opened.why == (f"no whole comparison of {table} was made before",)
 
 
 def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm(

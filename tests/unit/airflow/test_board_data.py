@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from unit.airflow.board_ledger import EVIL, NAMES, aborted, clock, done, fill, group, large, running, seen, spec
+from unit.migration.pair_ledger import REGION, differs, one_pass
 from walferry.airflow.board.data import (
     MOST_POINTS,
     Pages,
@@ -298,6 +299,24 @@ def test_the_audit_trail_comes_in_pages_newest_first(book: Ledger) -> None:
 def test_a_page_behind_the_last_is_empty(book: Ledger) -> None:
     run = book.run(done(book))
     assert run_page(book, run, Pages(comparison=9, audit=900, lanes=5))["comparison"]["rows"] == []
+
+
+def test_a_pair_shows_its_passes_newest_first_and_what_differs_since_and_other_runs_show_none(book: Ledger) -> None:
+    run = book.of(book.open_run("shop", "pair", spec("shop"), "tester", "pair").run_id)
+    facts = run_page(book, run.record)["passes"]
+    assert (facts["total"], facts["rows"], facts["tables"], facts["trend"]["at_ms"]) == (0, [], [], [])
+    one_pass(run)
+    one_pass(run, replace(differs(b"<row>"), detail=EVIL))
+    third = run.passes.begin(3)
+    run.passes.record(third, [REGION], [])
+    facts = run_page(book, run.record)["passes"]
+    assert [(made["number"], made["seconds"] is None) for made in facts["rows"]] == [(3, True), (2, False), (1, False)]
+    assert facts["trend"]["differing_rows"] == [0, 1]  # the third is not over
+    assert facts["trend"]["rows_read"] == [5, 5]
+    assert facts["rows"][1]["reasons"] == {"never read before": 1}
+    assert run_page(book, run.record, Pages(passes=1))["passes"]["rows"] == []
+    assert run_page(book, book.run(begun(book)))["passes"] is None
+    assert overview(book)["runs"]["rows"][1]["state"] == "differing"
 
 
 def test_a_whole_chain_is_told_from_a_broken_one(book: Ledger) -> None:

@@ -10,7 +10,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from pydantic_core import to_jsonable_python
 
-from walferry.airflow.dags import drain, migrate, replay
+from walferry.airflow.dags import drain, migrate, replay, verify
 from walferry.errors import UsageError
 from walferry.run.spec import Spec, TimeWindow, parse_spec
 
@@ -26,12 +26,31 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
     ("form", "without"),
     [
         (migrate.PARAMS, {"window"}),
-        (drain.PARAMS, {"window", "protect", "write_stop", "max_comparison_age", "compare_ahead"}),
-        (replay.PARAMS, {"window", "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead"}),
+        (
+            drain.PARAMS,
+            {"window", "protect", "write_stop", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes"},
+        ),
+        (
+            replay.PARAMS,
+            {
+                "window",
+                "protect",
+                "write_stop",
+                "max_lag",
+                "max_comparison_age",
+                "compare_ahead",
+                "repair",
+                "unlogged_writes",
+            },
+        ),
+        (
+            verify.PARAMS,
+            Spec.model_fields.keys() - {"name", "source", "target", "tables", "max_lag", "source_requests"},
+        ),
     ],
 )
 def test_each_key_of_the_spec_has_its_field_with_the_models_words(form: dict[str, Param], without: set[str]) -> None:
-    assert form.keys() - {"from", "to"} == Spec.model_fields.keys() - without
+    assert form.keys() - {"from", "to", "whole_every"} == Spec.model_fields.keys() - without
     for key in Spec.model_fields.keys() - without:
         model = Spec.model_fields[key]
         assert form[key].schema["title"] == model.title

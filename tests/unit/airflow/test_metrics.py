@@ -15,6 +15,7 @@ from airflow.sdk.observability.metrics import stats_utils
 from walferry.airflow.metrics import emit
 from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
+from walferry.run.lag import LagSplit
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
 from walferry.watch import watch as watching
@@ -24,6 +25,12 @@ from walferry.watch.watch import RunFacts, look_into_open, record, run_facts, ru
 FACTS = RunFacts(
     run_id="move-1",
     lag_seconds=4.5,
+    lag_split=LagSplit("rs1,1,1", "g1", 4.5, 3.0, 0.5, 1.0, 0.2),
+    lag_by_server=(
+        LagSplit("rs1,1,1", "g1", 4.5, 3.0, 0.5, 1.0, 0.2),
+        LagSplit("rs1,1,1", "g2", 2.5, 1.0, 0.5, 1.0, None),
+        LagSplit("rs2,1,1", "g3", 0.5, 0.0, 0.5, 0.0, None),
+    ),
     backlog_bytes=1234,
     edits_per_second=250.0,
     requests_per_second={"namenode": 1.5, "zookeeper": 0.25},
@@ -65,7 +72,12 @@ def received(server: socket.socket, count: int) -> dict[str, str]:
 def test_every_number_of_a_run_arrives_with_its_run_and_source(statsd: socket.socket) -> None:
     emit(FACTS, "hbase_source")
     tags = "run=move-1,source=hbase_source"
-    assert received(statsd, 9) == {
+    assert received(statsd, 14) == {
+        f"airflow.walferry.lag_part_seconds,{tags},part=discovery": "3.0|g",
+        f"airflow.walferry.lag_part_seconds,{tags},part=read": "0.5|g",
+        f"airflow.walferry.lag_part_seconds,{tags},part=apply": "1.0|g",
+        f"airflow.walferry.server_lag_seconds,{tags},server=rs1_1": "4.5|g",
+        f"airflow.walferry.server_lag_seconds,{tags},server=rs2_1": "0.5|g",
         f"airflow.walferry.lag_seconds,{tags}": "4.5|g",
         f"airflow.walferry.backlog_bytes,{tags}": "1234|g",
         f"airflow.walferry.edits_per_second,{tags}": "250.0|g",
@@ -79,7 +91,8 @@ def test_every_number_of_a_run_arrives_with_its_run_and_source(statsd: socket.so
 
 
 def test_what_a_run_does_not_have_is_not_sent(statsd: socket.socket) -> None:
-    emit(replace(FACTS, lag_seconds=None, time_to_loss_seconds=None, log_kept_bytes=None), "hbase_source")
+    unknown = {"lag_seconds": None, "lag_split": None, "time_to_loss_seconds": None, "log_kept_bytes": None}
+    emit(replace(FACTS, **unknown, lag_by_server=()), "hbase_source")  # type: ignore[arg-type]
     names = {name.split(",")[0].removeprefix("airflow.walferry.") for name in received(statsd, 6)}
     assert names == {"backlog_bytes", "edits_per_second", "gaps", "quarantine", "requests_per_second"}
 

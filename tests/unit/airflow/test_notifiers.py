@@ -149,7 +149,7 @@ def test_without_a_webhook_the_message_is_in_the_log(
 
 
 def test_the_watch_tells_each_thing_once_and_again_when_the_webhook_was_away(webhook: Webhook, tmp_path: Path) -> None:
-    facts = RunFacts("move-1", 400.0, 0, 0.0, {}, 1, 1, None, None, max_lag=30, lost=("file.3",), held=(7,))
+    facts = RunFacts("move-1", 400.0, None, (), 0, 0.0, {}, 1, 1, None, None, max_lag=30, lost=("file.3",), held=(7,))
     cluster = Cluster(zookeeper="zk:2181", webhdfs="http://nn:9870", rootdir="hdfs://nn:8020/hbase")
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
         watch = watch_run(ledger, "hbase_source", cluster)

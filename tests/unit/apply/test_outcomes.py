@@ -1,11 +1,11 @@
-"""What is counted of regions that moved, so that their rows can be cut into pieces."""
+"""What is counted of a file: its entries and edits, and of regions that moved, for the pieces of their rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.outcomes import SAMPLE_BYTES, Moved, MovedEdits
+from walferry.apply.outcomes import SAMPLE_BYTES, Moved, MovedEdits, TableTally, Tally
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
 
@@ -50,3 +50,20 @@ def test_the_rows_of_a_large_entry_are_sampled_as_those_of_many_small_ones() -> 
 
 def test_nothing_moved_is_nothing() -> None:
     assert Moved("log").edits() == ()
+
+
+def test_the_last_edit_of_a_table_is_no_marker_and_none_of_another_table() -> None:
+    """Hole: regions that moved in the write stop, and other tables, made it shorter: their entries counted as edits."""
+    edit = encode_cell(b"r", b"f", b"q", 1, 4)
+    marker = encode_cell(b"r", b"METAFAMILY", b"HBASE::REGION_EVENT::REGION_OPEN", 1, 4)
+    entries = [
+        entry([marker], 1, table_name=b"t1", write_time=1_000),
+        entry([edit], 2, table_name=b"t1", write_time=2_000),
+        entry([marker], 3, table_name=b"t1", write_time=3_000),
+        entry([edit], 4, table_name=b"other", write_time=4_000),
+        entry([marker], 5, table_name=b"t2", write_time=5_000),
+    ]
+    tally = Tally(["t1", "t2"])
+    for batch in WalReader([header() + b"".join(entries) + TRAILER], "log"):
+        tally.add(batch)
+    assert tally.rows() == (TableTally("t1", 3, 1, 1_000, 2_000), TableTally("t2", 1, 0, 5_000, 0))

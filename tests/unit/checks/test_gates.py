@@ -453,7 +453,7 @@ def test_the_last_gate_wants_a_comparison_that_began_after_the_rows_were_sent(
 def test_rows_that_are_not_in_the_log_wait_for_a_decision(drained_run: Run, tmp_path: Path) -> None:
     """Hole: up to 200 rows of a lost log passed as a warning."""
     compare_again(drained_run, LOST)
-    with pytest.raises(SidesDifferError, match="by rows that are not in the log") as shut:
+    with pytest.raises(SidesDifferError, match="by rows that nobody has decided about") as shut:
         check_drain(drained_run, tmp_path)
     assert r"k\x00 of shop:orders" in str(shut.value)
     assert "walferry accept move --table shop:orders --all --reason" in str(shut.value)
@@ -508,7 +508,7 @@ def test_a_decision_covers_no_later_difference(drained_run: Run, tmp_path: Path,
     assert not accept.waiting(drained_run.ledger, TABLE)
     compare_again(drained_run, LOST, later)
     assert accept.waiting(drained_run.ledger, TABLE) == [later]
-    with pytest.raises(SidesDifferError, match="by rows that are not in the log"):
+    with pytest.raises(SidesDifferError, match="by rows that nobody has decided about"):
         check_drain(drained_run, tmp_path)
 
 

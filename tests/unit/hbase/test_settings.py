@@ -15,7 +15,7 @@ import pytest
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.calls import Calls
 from walferry.hbase.errors import ConnectionFailedError
-from walferry.hbase.settings import settings
+from walferry.hbase.settings import settings, unlogged_writes
 from walferry.hbase.zookeeper import Server
 
 SERVER = Server("127.0.0.1", 16020, 1)
@@ -34,12 +34,12 @@ CONF = {
 
 
 @contextmanager
-def web_server(status: int, body: str) -> Iterator[int]:
-    """The port of a server that gives this answer to /conf?format=json."""
+def web_server(status: int, body: str, page: str = "/conf?format=json") -> Iterator[int]:
+    """The port of a server that gives this answer for a page."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status if self.path == "/conf?format=json" else 404)
+            self.send_response(status if self.path == page else 404)
             self.end_headers()
             self.wfile.write(body.encode())
 
@@ -54,8 +54,8 @@ def web_server(status: int, body: str) -> Iterator[int]:
         thread.join()
 
 
-def ask(webui_port: int | Exception) -> dict[str, str] | None:
-    """The settings of a server that says its web pages are at this port."""
+def client_of(webui_port: int | Exception) -> Calls:
+    """A client of a cluster whose server says that its web pages are at this port."""
 
     def call(*_: Any, **__: Any) -> tuple[Any, bytes]:
         if isinstance(webui_port, Exception):
@@ -64,7 +64,12 @@ def ask(webui_port: int | Exception) -> dict[str, str] | None:
         info = pb.ServerInfo(server_name=name, webui_port=webui_port)
         return pb.GetServerInfoResponse(server_info=info), b""
 
-    return settings(cast(Calls, SimpleNamespace(pool=SimpleNamespace(call=call))), SERVER)
+    return cast(Calls, SimpleNamespace(pool=SimpleNamespace(call=call)))
+
+
+def ask(webui_port: int | Exception) -> dict[str, str] | None:
+    """The settings of such a server."""
+    return settings(client_of(webui_port), SERVER)
 
 
 def test_settings_are_those_of_the_conf_page() -> None:
@@ -86,3 +91,21 @@ def test_pages_that_do_not_tell_leave_the_settings_unknown(status: int, body: st
 @pytest.mark.parametrize("port", [0, (1 << 32) - 1, 1, ConnectionFailedError("no such server")])
 def test_a_server_without_pages_or_out_of_reach_leaves_the_settings_unknown(port: int | Exception) -> None:
     assert ask(port) is None
+
+
+JMX = "/jmx?qry=Hadoop%3Aservice%3DHBase%2Cname%3DRegionServer%2Csub%3DServer"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "count"),
+    [
+        (200, '{"beans": [{"modelerType": "RegionServer,sub=Server", "mutationsWithoutWALCount": 3}]}', 3),
+        (200, '{"beans": []}', None),
+        (200, '{"beans": [{"regionCount": 1}]}', None),
+        (200, "<html>", None),
+        (403, '{"beans": [{"mutationsWithoutWALCount": 3}]}', None),
+    ],
+)
+def test_writes_that_skip_the_log_are_counted_by_the_servers_metrics(status: int, body: str, count: int | None) -> None:
+    with web_server(status, body, JMX) as port:
+        assert unlogged_writes(client_of(port), SERVER) == count

@@ -190,7 +190,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
-            record=SimpleNamespace(state="running"),
+            record=SimpleNamespace(kind="comparison", state="running"),
             phases=SimpleNamespace(find=lambda phase: None, facts=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None),
@@ -231,7 +231,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         target=SimpleNamespace(zk=MemoryZooKeeper().session()),
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
-            record=SimpleNamespace(state="running"),
+            record=SimpleNamespace(kind="comparison", state="running"),
             phases=SimpleNamespace(facts=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None),

@@ -18,7 +18,7 @@ from unit.spark_stand_in import SPARK
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import WalferryError
 from walferry.ledger import Ledger, Round
-from walferry.replay import applying, follower
+from walferry.replay import applying, follower, standstill
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 
@@ -110,7 +110,7 @@ def fails_with(error: Exception) -> Callable[[Run], None]:
 def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follower, "applying", lambda *_: nullcontext())
+    monkeypatch.setattr(standstill, "applying", lambda *_: nullcontext())
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
     monkeypatch.setattr(follower, "run_round", lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0))
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ import pytest
 from walferry.ledger import Ledger, RunLedger
 from walferry.load import Meter, RequestRates, Service
 from walferry.run import heartbeat
-from walferry.run.heartbeat import NOTE, beating, gone, this_process
+from walferry.run.heartbeat import NOTE, RunBusyError, alive, beating, gone, this_process
 from walferry.run.requests import requests_of
 
 SPEC = {
@@ -101,3 +101,17 @@ def test_what_a_process_sends_shows_while_it_works_and_no_longer(
             time.sleep(0.05)
         assert rate
     assert requests_of(run)["source"]["namenode"]["per_second"] == 0.0
+
+
+def test_of_two_processes_that_want_a_run_alone_one_gets_it(run: RunLedger, ended: int) -> None:
+    run.notes.keep(NOTE, this_process() | {"pid": ended, "by": "killed"}, "replay")
+    with beating(run, "", "kim", alone=True):
+        with (
+            pytest.raises(RunBusyError, match=r"kim .* has been working on move-1") as busy,
+            beating(run, "", "lee", alone=True),
+        ):
+            raise AssertionError("both work on it")
+        assert busy.value.facts["by"] == "kim"
+        assert alive(run) == {""}
+    with beating(run, "", "lee", alone=True):
+        assert alive(run) == {""}

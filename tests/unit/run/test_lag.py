@@ -10,7 +10,8 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry import clock
 from walferry.ledger import Ledger, Round, RunLedger
-from walferry.run.lag import Ahead, Visible, ahead_of, covered_ms, keep_ahead, lag_of
+from walferry.run.lag import Ahead, Followed, Visible, ahead_of, covered_ms, keep_ahead, lag_by_group, lag_of, lag_split
+from walferry.run.status import SLOWEST, status
 
 
 @pytest.fixture
@@ -40,3 +41,40 @@ def test_what_was_read_of_open_logs_is_kept_for_the_next_process(ledger: RunLedg
     kept = Ahead().having({"f": Visible(end=7, crc=1 << 31, tables=("t",))})
     keep_ahead(ledger, kept)
     assert ahead_of(ledger) == kept
+
+
+def test_the_parts_of_a_lag_add_up_to_it_and_the_slowest_server_is_named(ledger: RunLedger) -> None:
+    ledger.rounds.record(Round(1, 60_000, 70_000, 1, 1, 1, 1, lag_ms=20_000, backlog_bytes=0))
+    assert (lag_by_group(ledger, lag_of(ledger)), status(ledger)["lag_split"]) == ([], None), (
+        "rounds alone tell nothing"
+    )
+    groups = {
+        "g1": Followed(server="rs1", covered_ms=99_000, read_ms=100, apply_ms=300, shown_after_ms=250),
+        "g2": Followed(server="rs2", covered_ms=96_000, read_ms=50, apply_ms=100, sending_since_ms=97_000),
+        "g3": Followed(server="rs3"),
+    }
+    keep_ahead(ledger, Ahead().covering(95_000, 95_500).having({}, groups))
+    lag = lag_of(ledger)
+    slowest, other = lag_by_group(ledger, lag)
+    assert (slowest.server, slowest.seconds, slowest.read, slowest.apply) == ("rs2", 4.0, 0.05, 3.1)
+    assert slowest.discovery == pytest.approx(0.85)
+    assert (other.server, other.seconds, other.discovery, other.shown_after) == ("rs1", 1.0, 0.6, 0.25)
+    split = lag_split(lag, [slowest, other])
+    assert split is not None
+    assert split.seconds == 5.0
+    assert split.discovery + split.read + split.apply == pytest.approx(5.0)
+    facts = status(ledger)
+    assert facts["lag_split"]["text"] == (
+        "lag: 1.9 s until it is looked at, 0.1 s reading, 3.1 s applying; the slowest log is that of rs2"
+    )
+    assert [one["server"] for one in facts["lag_by_server"]] == ["rs2", "rs1"]
+    ledger.end("aborted", "test", "enough")
+    assert (status(ledger)["lag_split"], status(ledger)["lag_by_server"]) == (None, [])
+
+
+def test_of_many_servers_the_slowest_are_told(ledger: RunLedger) -> None:
+    ledger.rounds.record(Round(1, 60_000, 70_000, 1, 1, 1, 1, lag_ms=20_000, backlog_bytes=0))
+    groups = {f"g{number}": Followed(server=f"rs{number}", covered_ms=99_000 - number) for number in range(50)}
+    keep_ahead(ledger, Ahead().covering(95_000, 95_500).having({}, groups))
+    told = status(ledger)["lag_by_server"]
+    assert (len(told), told[0]["server"]) == (SLOWEST, "rs49")

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from unit.migration.filled_ledger import CLUSTER, FILE, GROUP, SPEC, compared
+from unit.migration.pair_ledger import differs, one_pass
 from walferry import clock
 from walferry.ledger import (
     Difference,
@@ -142,6 +143,9 @@ def brought_to(run: RunLedger, name: StateName) -> State:
         case "interrupted":
             finish(run, "plan")
             run.phases.start("protect")  # and nobody works on it
+        case "differing":
+            finish(run, "pass")
+            one_pass(run, differs(b"a"))
         case "done" | "aborted":
             run.end(name, "kim", "because")
     return state_of(run)
@@ -151,11 +155,11 @@ def test_rows_that_wait_for_accept_wait_for_a_person_by_the_command_that_decides
     state = brought_to(run, "waiting for a decision")
     assert (state.colour, state.waits_for, state.whom) == ("amber", "decision", "an operator, in the shell")
     assert "`walferry accept move --table shop:orders --all --reason …`" in state.next_step
-    assert "1 row of shop:orders is not in the log and waits for a decision" in state.cause
+    assert "1 row of shop:orders differs and waits for a decision" in state.cause
     facts = status(run)
     assert (facts["waits_for"], facts["whom"]) == ("decision", "an operator, in the shell")
     run.comparisons.record(compared(TABLE), [RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "aa", {})], [])
-    assert "1 row of shop:orders is not in the log and waits for a decision" in state_of(run).cause, (
+    assert "1 row of shop:orders differs and waits for a decision" in state_of(run).cause, (
         "a verify by hand changes nothing for the gate"
     )
     run.comparisons.accept([NOT_IN_LOG], "a cache", "kim")
@@ -183,7 +187,7 @@ STANDBY: set[StateName] = {"following"}
 @pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("name", get_args(StateName))
 def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, name: StateName) -> None:
-    kind: RunKind = "standby" if name in STANDBY else "migration"
+    kind: RunKind = "pair" if name == "differing" else "standby" if name in STANDBY else "migration"
     run = book.of(book.open_run("move", "cli kim", SPEC, "kim", kind).run_id)
     state = brought_to(run, name)
     assert (state.name, state.colour) == (name, STATES[name].colour)
@@ -195,6 +199,23 @@ def test_each_state_is_told_with_its_colour_cause_and_next_step(book: Ledger, na
         name, state.colour, state.cause, state.next_step,
     )  # fmt: skip
     assert f"State: {name}; " in status_line(facts)
+
+
+def test_a_pair_follows_while_its_sides_are_equal_and_says_how_to_repeat_a_pass_that_failed(book: Ledger) -> None:
+    run = book.of(book.open_run("shop", "pair", SPEC, "kim", "pair").run_id)
+    finish(run, "pass")
+    one_pass(run)
+    state = state_of(run)
+    assert (state.name, state.cause, state.next_step) == ("following", "pass 1: both sides are equal", "none")
+    one_pass(run, differs(b"a"), differs(b"w", state="under way"))
+    cause = "pass 2: 1 row differs; 1 more were under way each time that they were read"
+    assert (state_of(run).name, state_of(run).cause) == ("differing", cause)
+    fail(run, "pass", "TransientError: the NameNode does not answer")
+    state = state_of(run)
+    assert state.name == "failed"
+    assert "`walferry verify --pair SPEC`" in state.next_step
+    work_on(run, "pass")
+    assert state_of(run).name == "working"
 
 
 def test_every_state_has_its_kind() -> None:

@@ -22,11 +22,14 @@ from walferry.wal.keys import KEY_HEX, KEY_STORE
 STARTER = """
 import subprocess, sys, time
 from pathlib import Path
-from walferry.spark.session import die_together
+from walferry.spark import session
+session.START_GRACE_S = 1
+tell = session.die_together(Path(sys.argv[1]))
 java = subprocess.Popen(["sleep", "60"], start_new_session=True)
-die_together(java.pid, Path(sys.argv[1]))
+if sys.argv[2] != "killed early":
+    tell(java.pid)
 print(java.pid, flush=True)
-if sys.argv[2] == "killed":
+if sys.argv[2] != "ended":
     time.sleep(60)
 """
 
@@ -49,10 +52,43 @@ def test_a_jvm_does_not_outlive_a_kill_of_its_python_and_ends_by_itself_after_an
             time.sleep(0.3)
             assert java.is_running()  # it has its own way to end, in order
             java.kill()
+    assert is_removed(folder)
+
+
+def is_removed(folder: Path) -> bool:
     deadline = time.monotonic() + 10
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not folder.exists()
+    return not folder.exists()
+
+
+def test_the_folder_of_a_jvm_goes_even_if_its_python_was_killed_while_the_jvm_started(tmp_path: Path) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    command = [sys.executable, "-c", STARTER, str(folder), "killed early"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as python:
+        assert python.stdout is not None
+        java = psutil.Process(int(python.stdout.readline()))
+        python.send_signal(signal.SIGKILL)
+    assert is_removed(folder)
+    java.kill()
+
+
+def test_a_jvm_that_ends_while_it_starts_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = """
+import os
+os.environ["JAVA_HOME"] = "/nowhere"  # what it starts ends at once
+from walferry.spark.fan_out import SparkGoneError
+from walferry.spark.session import open_session
+try:
+    open_session("test", jvm=["-version"])
+except SparkGoneError as error:
+    print(error)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.startswith("Spark does not start, its JVM has ended (")
+    assert all(is_removed(folder) for folder in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", [KEY_HEX, KEY_STORE])

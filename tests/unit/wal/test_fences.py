@@ -53,3 +53,34 @@ def test_a_fence_that_is_not_set_shuts_nothing_out() -> None:
     files = [File("rs1", 1), File("rs2", 5)]
     assert Fences().within(files) == files
     assert Fences(start={"rs1": (3, 0)}).within(files) == files[1:]
+
+
+HOUR = 3_600_000
+NOW = 1_790_000_000_000
+MOVE = Fences(
+    start={"rs1": (NOW, 0), "dead": (NOW - HOUR + 1, 0)},
+    end={"rs1": (NOW + HOUR, 0)},
+    known=frozenset({"rs1", "short"}),
+    started_ms=NOW,
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "late"),
+    [
+        (File("rs1", NOW + HOUR), True),
+        (File("rs1", NOW + HOUR - 1), False),
+        # Its server started after the end fence.
+        (File("new", NOW + 2 * HOUR), True),
+        # And may have a clock that is slow.
+        (File("new", NOW - 60_000), True),
+        # Its server died before the run began, and the snapshot has all of it.
+        (File("dead", NOW - HOUR), False),
+        # So does this one's, whose log was put back after the end fence.
+        (File("older", NOW - HOUR), False),
+        # Its server came and went between the fences.
+        (File("short", NOW + 1_000), False),
+    ],
+)
+def test_logs_of_servers_that_died_before_the_run_are_not_late(file: File, late: bool) -> None:
+    assert MOVE.is_late(file) == late

@@ -111,9 +111,10 @@ def _add_data(app: FastAPI, source: Source) -> None:
         differences: Page = 0,
         quarantine: Page = 0,
         audit: Page = 0,
+        passes: Page = 0,
     ) -> Response:
         """Everything about one run; the numbers select the pages of its long lists, from 0."""
-        pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit)
+        pages = Pages(tables, lanes, gaps, comparison, differences, quarantine, audit, passes)
         return _json(source.kept((run_id, pages), lambda ledger: run_page(ledger, ledger.find(run_id), pages)))
 
     @app.get("/api/audit-check")

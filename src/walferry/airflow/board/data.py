@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
+from walferry.airflow.board.passes import passes
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.rowkey import shown_row
@@ -66,6 +67,7 @@ class Pages:
     differences: int = 0
     quarantine: int = 0
     audit: int = 0
+    passes: int = 0
 
 
 # ------------------------------------------------------------------ the overview
@@ -136,6 +138,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
             head, lost, [i for i in items if i.state == "held"], facts, faults(ledger.of(run.run_id), head["cause"])
         ),
         "readiness": _readiness(ledger, run),
+        "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE),
         "phases": phase_rows(run, phases, signs),
         "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),

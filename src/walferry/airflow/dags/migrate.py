@@ -11,19 +11,19 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, get_current_context, task
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
-from walferry.airflow.writes_stopped import AskWritesStoppedOperator, HearWritesStoppedOperator
+from walferry.airflow.questions import AskOperator, HearAnswersOperator
+from walferry.airflow.triggers import use_answer
 from walferry.process import reports_folder
 from walferry.run.phases import Phase, phases_of
 
 _BY_TABLE = "{{ task.table }}"
-# A rejection fails the task, and the retry asks again; so does a failure of Airflow itself after the answer.
+# A rejection fails the task, and the retry asks again. If Airflow loses a try after a yes, the retry takes that.
 _ASKED: dict[str, Any] = {"fail_on_reject": True, "retries": 5, "trigger_rule": "none_failed"}
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ def wait_until_ready(run: str) -> bool:
 def how_to_stop_writes(run: str, answer: dict[str, Any]) -> str:
     """Record the approval; continue with the confirmation, or directly with setting the source tables READONLY."""
     with step(run) as opened:
+        use_answer(opened.ledger, "approve")
         do_phase(opened, "approve", by=f"airflow {approved_by(answer)}")
         return "stop_writes" if opened.spec.write_stop == "readonly" else "confirm_writes_stopped"
 
@@ -171,8 +172,10 @@ def _phase(run: Any, phase: Phase, tables: Any) -> Any:
 def _approval(run: Any) -> tuple[Any, Any]:
     """Ask a person to approve the cutover once it is possible. Returns the first task and the last."""
     ready: Any = wait_until_ready(run)
-    approved: Any = ApprovalOperator(
+    approved: Any = AskOperator(
         task_id="approve_cutover",
+        run=run,
+        phase="approve",
         subject="Cut over {{ params.name }}?",
         body="The target follows the source. Approve: writes stop next, then the rest of the log is applied and both "
         "sides are compared. Reject: replay goes on, and you will be asked again.",
@@ -184,9 +187,10 @@ def _approval(run: Any) -> tuple[Any, Any]:
 
 def _write_stop(run: Any) -> tuple[Any, Any]:
     """Ask a person whether writes have stopped, or stop them. Returns the tasks that may come first, and the last."""
-    confirmed: Any = AskWritesStoppedOperator(
+    confirmed: Any = AskOperator(
         task_id="confirm_writes_stopped",
         run=run,
+        phase="write_stop",
         subject="Have all writers to {{ params.name }} stopped?",
         body="Approve once no client writes to the source tables. A later edit shuts the gate again.",
         **_ASKED,
@@ -196,9 +200,10 @@ def _write_stop(run: Any) -> tuple[Any, Any]:
 
 
 def _hear(run: Any) -> Any:
-    return HearWritesStoppedOperator(
-        task_id="hear_writes_stopped",
+    return HearAnswersOperator(
+        task_id="hear_answers",
         run=run,
-        doc_md="Tells the app of `replay` at once that writes have stopped; nothing waits for this task.",
+        doc_md="Leaves a person's answers in the ledger: the app of `replay` hears at once that writes have stopped, "
+        "and a task whose try is lost need not ask again. Nothing waits for this task.",
         retries=100,
     )

@@ -29,7 +29,10 @@ VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
 PARAMS = (
     spec_params(
-        without={"protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "window"},
+        without={
+            "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes",
+            "window",
+        },
         else_variable=VARIABLE,
         defaults=DEFAULTS,
     )

@@ -5,7 +5,7 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 const SETTINGS = { displayModeBar: false, responsive: true };
 const drawn = {};
 
-function chart(id, lines, range, extra, said) {
+export function chart(id, lines, range, extra, said) {
   const element = byId(id);
   element.setAttribute("aria-label", said);
   const now = JSON.stringify([lines, range, extra, color("--text")]);
@@ -27,7 +27,7 @@ function chart(id, lines, range, extra, said) {
   window.Plotly.react(element, lines, layout, SETTINGS);
 }
 
-function line(at, values, name) {
+export function line(at, values, name) {
   const dates = at.map((ms) => new Date(ms).toISOString());
   const mode = at.length < 40 ? "lines+markers" : "lines";
   return { x: dates, y: values, name, mode, type: "scatter", line: { color: color("--accent"), width: 2 }, marker: { size: 5 }, hovertemplate: "%{x|%H:%M:%S}<br>%{y:.1f}<extra></extra>" };

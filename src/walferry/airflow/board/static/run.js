@@ -1,10 +1,11 @@
 // The page of a run.
 import { charts } from "./charts.js";
 import { lanes } from "./lanes.js";
+import { passes } from "./passes.js";
 import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, time } from "./live.js";
 
 const run = document.querySelector("h1").dataset.run;
-const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit"];
+const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
 
 function path() {
   const query = new URLSearchParams(LISTS.filter((name) => pages[name]).map((name) => [name, pages[name]]));
@@ -27,7 +28,7 @@ function tiles(facts) {
     ["Phase", r.phase, "", `${r.state} since ${time(r.since_ms).slice(11)}`],
     ["Done", `${r.percent.toFixed(0)} %`],
     ["Edits applied", count(r.edits_applied)],
-    ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_unknown],
+    ["Lag", r.lag_seconds === null ? "N/A" : duration(r.lag_seconds), "", r.lag_split === null ? r.lag_unknown : r.lag_split.text],
     ["Backlog", bytes(r.backlog_bytes), "", r.open_logs ? `and what ${r.open_logs} open ${r.open_logs > 1 ? "logs hold" : "log holds"}` : ""],
     ["Gaps", lost ? `${lost} ${lost > 1 ? "files" : "file"} ▲` : "none", lost ? "bad" : ""],
     ["Quarantine", held ? `${held} held ▲` : "empty", held ? "warn" : ""],
@@ -247,6 +248,7 @@ live(path, (facts) => {
   alarms(facts.alarms);
   tiles(facts);
   cutover(facts.readiness);
+  passes(facts.passes);
   phases(facts);
   tables(facts);
   lanes(facts.lanes);

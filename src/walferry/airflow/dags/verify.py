@@ -1,0 +1,124 @@
+"""Verify a pair of tables that something else keeps equal: HBase's own replication, or another tool.
+
+Each run is a pass: it reads regions whole at first, then only what was written on either side since the last pass, by
+the logs of both clusters. It changes nothing on them. Scheduled every five minutes ($WALFERRY_VERIFY_CRON changes
+it). The Airflow Variable `walferry_verify` says which tables: JSON with the keys of the form, for example
+`{"tables": ["shop:orders"]}`; values from the form override it. A run fails while rows differ. An alert (`difference`)
+is sent for new rows only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.hook import airflow_connection
+from walferry.airflow.notifiers import send
+from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.errors import SidesDifferError
+
+log = logging.getLogger(__name__)
+
+CRON = os.environ.get("WALFERRY_VERIFY_CRON", "*/5 * * * *")
+"""more often than the cleaner deletes a closed log, by HBase's default after ten minutes"""
+VARIABLE = "walferry_verify"
+DEFAULTS = {"name": "verify"}
+WHOLE_EVERY = "whole_every"
+PARAMS = spec_params(
+    without={
+        "apply", "history", "protect", "stage", "write_stop", "compare", "max_comparison_age", "compare_ahead",
+        "repair", "unlogged_writes", "throttle", "window",
+    },
+    else_variable=VARIABLE,
+    defaults=DEFAULTS,
+) | {
+    WHOLE_EVERY: Param(
+        None, type=["null", "number"], exclusiveMinimum=0, title="Days until a region is read whole again",
+        description=f"What the log does not show is found then. If empty: the Variable {VARIABLE}, else 7.",
+    )
+}  # fmt: skip
+SHOWN = 5
+
+
+def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any], float | None]:
+    """The spec of the pair, and its `whole_every`: params override the Variable's values, which override defaults."""
+    keys = spec_keys(params, variable, VARIABLE, DEFAULTS)
+    if not keys.get("tables"):
+        raise AirflowFailException(
+            f'hbase_verify has no tables: set the Variable {VARIABLE}, for example to {{"tables": ["ns:t"]}}'
+        )
+    days = keys.pop(WHOLE_EVERY, None)
+    return keys, None if days is None else float(days)
+
+
+@task
+def open_pair() -> str:
+    """Find the run of the pair, or open it. Returns its id."""
+    from walferry.ledger import Ledger
+    from walferry.migration import pair_pass
+    from walferry.run.spec import parse_spec, refuse_window, resolve
+
+    context = get_current_context()
+    variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
+    with final_errors():
+        keys, days = pair_spec(dict(context["params"]), variable)
+        given = parse_spec(keys, origin="params")
+        refuse_window(given, "params")
+        spec = resolve(given, airflow_connection)
+        with Ledger.open() as ledger:
+            actor = f"airflow {context['run_id']}"
+            return pair_pass.open_pair(ledger, spec, actor, pair_pass.WHOLE_EVERY_DAYS if days is None else days).run_id
+
+
+@task(on_failure_callback=[])  # the alert is for what is new, not for each pass
+def judge(run: str) -> None:
+    """Fail while rows differ; alert for those of which nobody was told."""
+    from walferry.migration.pair_findings import differing_rows, findings, new_differences, pass_line, told
+
+    context = get_current_context()
+    with step(run) as opened:
+        facts = opened.done("pass")
+        log.info("%s: %s", run, pass_line(facts))
+        found = findings(opened.ledger, SHOWN)
+        news = new_differences(opened.ledger)
+        rows = "; ".join(f"{row['row']} of {row['table']}: {row['detail']}" for row in found["differences"])
+        message = f"pair {opened.record.name}: {differing_rows(facts['differing_rows'])}: {rows}"
+        if news:
+            instance = context["ti"]
+            sent = send(
+                {
+                    "event": "difference", "dag": instance.dag_id, "dag_run": context["run_id"],
+                    "task": instance.task_id, "run": run, "message": message,
+                }
+            )  # fmt: skip
+            if not sent:
+                log.warning("the alert was not accepted: the next run sends it again")
+        if not news or sent:
+            told(opened.ledger)
+        if facts["differing_rows"]:
+            raise SidesDifferError(message, run=run)
+
+
+def hbase_verify() -> DAG:
+    """The DAG that verifies a pair, one pass per run."""
+    with DAG(
+        "hbase_verify",
+        schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=True,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        run: Any = open_pair()
+        compared = WalferrySparkOperator(task_id="compare", run=run, phase="pass")
+        run >> compared >> judge(run)
+    return made

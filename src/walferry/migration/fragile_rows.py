@@ -1,0 +1,247 @@
+"""Rows whose clean reading does not last although nobody writes to them: a bounded set of them.
+
+A row that holds a delete marker, on either side, may show something else once a flush or a compaction of its region has
+dropped the marker or what it masked. One that holds a cell with a TTL of its own may show an older cell after that. No
+other row changes by itself: of a row without markers, a server drops only what is hidden by what it keeps.
+
+Few rows are kept by their keys; of many, neighbours share a range.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from walferry.formats.cells import CellIndex, binary_column
+from walferry.formats.resolve import expiring_after, marker_numbers
+
+MOST_SPANS = 5_000
+"""of a table, before neighbours share one"""
+MOST_BYTES = 512 << 10
+"""of their keys"""
+
+Item = TypeVar("Item")
+Range = tuple[bytes, bytes]
+"""from a row to before another; b"" as the end: to the end of the table"""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A row, or a range of rows that has some."""
+
+    start: bytes
+    stop: bytes
+    """the row after the last one; b"": to the end of the table"""
+    marked: bool = False
+    """whether a delete marker is in it: a flush or compaction may show"""
+    due_ms: int | None = None
+    """when a cell in it has certainly expired by its own TTL, the first one"""
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is a single row."""
+        return self.stop == self.start + b"\0"
+
+    def meets(self, other: Range) -> bool:
+        """Whether a range has rows of it."""
+        start, stop = other
+        return (not stop or self.start < stop) and (not self.stop or start < self.stop)
+
+    def within(self, other: Range) -> bool:
+        """Whether all of it is in a range."""
+        start, stop = other
+        return start <= self.start and (not stop or (bool(self.stop) and self.stop <= stop))
+
+    def __add__(self, other: Span) -> Span:
+        """One span over both; `other` does not begin before it."""
+        stop = b"" if not self.stop or not other.stop else max(self.stop, other.stop)
+        due = [at for at in (self.due_ms, other.due_ms) if at is not None]
+        return Span(self.start, stop, self.marked or other.marked, min(due, default=None))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans in order, none of which overlap. Sums are bounded."""
+
+    all: tuple[Span, ...] = ()
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Spans:
+        """Of any spans; those that overlap become one, and of too many neighbours do."""
+        found: list[Span] = []
+        for span in sorted(spans, key=lambda one: one.start):
+            if found and (not found[-1].stop or span.start < found[-1].stop):
+                found[-1] += span
+            else:
+                found.append(span)
+        return cls(tuple(_bounded(found)))
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[bytes]) -> Spans:
+        """Rows that have only to be read again."""
+        return cls.of(Span(row, row + b"\0") for row in rows)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.all)
+
+    def __add__(self, other: Spans) -> Spans:
+        return Spans.of((*self.all, *other.all)) if self.all and other.all else self if self.all else other
+
+    def without(self, others: Iterable[Span]) -> Spans:
+        """Those that are none of the others."""
+        left = set(others)
+        return Spans(tuple(span for span in self.all if span not in left))
+
+    def due(self, changed: Sequence[Range], moment_ms: int) -> Spans:
+        """Those to be read again: marked ones in ranges whose store files have changed, and what has expired."""
+        ranges = Spans.of(Span(start, stop) for start, stop in changed)
+        return Spans(
+            tuple(
+                span
+                for span in self.all
+                if (span.due_ms is not None and span.due_ms <= moment_ms)
+                or (span.marked and ranges.meet((span.start, span.stop)))
+            )
+        )
+
+    def meet(self, other: Range) -> bool:
+        """Whether one of them has rows of a range."""
+        at = max(0, bisect_right(self.all, other[0], key=lambda span: span.start) - 1)
+        return any(span.meets(other) for span in self.all[at : at + 2])
+
+    @property
+    def marked(self) -> Spans:
+        """Those with delete markers."""
+        return Spans(tuple(span for span in self.all if span.marked))
+
+    def after(self, rows: Sequence[bytes], ranges: Sequence[Range], found: Spans) -> Spans:
+        """What they are once these rows (in order) and ranges were read, in which `found` were."""
+
+        whole = Spans.of(Span(start, stop) for start, stop in ranges)
+
+        def read(span: Span) -> bool:
+            if whole.hold((span.start, span.stop)):
+                return True
+            at = bisect_left(rows, span.start)
+            return span.is_row and at < len(rows) and rows[at] == span.start
+
+        return Spans(tuple(span for span in self.all if not read(span))) + found
+
+    def hold(self, other: Range) -> bool:
+        """Whether one of them has all rows of a range."""
+        at = max(0, bisect_right(self.all, other[0], key=lambda span: span.start) - 1)
+        return any(Span(*other).within((span.start, span.stop)) for span in self.all[at : at + 1])
+
+    @property
+    def rows(self) -> list[bytes]:
+        """The single rows."""
+        return [span.start for span in self.all if span.is_row]
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The others."""
+        return [(span.start, span.stop) for span in self.all if not span.is_row]
+
+    def pack(self) -> str:
+        """As text, for the ledger."""
+        data = b"".join(map(_packed, self.all))
+        return base64.b85encode(zlib.compress(data, 6)).decode()
+
+    @classmethod
+    def unpack(cls, text: str) -> Spans:
+        """What `pack` returned."""
+        return cls(tuple(_unpacked(zlib.decompress(base64.b85decode(text)))))
+
+
+def fragile_in(cells: CellIndex, moment_ms: int, late_ms: int) -> Spans:
+    """The fragile rows among whole rows as a raw scan shows them, read after `moment_ms`.
+
+    `late_ms`: how much later than here a cell may have expired for a server, by its clock.
+    """
+    spans: list[Span] = []
+    if len(marked := marker_numbers(cells)):
+        spans += [Span(*_around(rows), marked=True) for rows in _parts(_rows(cells, marked).dictionary.to_pylist())]
+    numbers, ends = expiring_after(cells, moment_ms - late_ms)
+    if len(numbers):
+        found = _rows(cells, numbers)
+        dues = np.full(len(found.dictionary), np.iinfo(np.int64).max)
+        np.minimum.at(dues, found.indices.to_numpy(), ends)
+        parts = zip(_parts(found.dictionary.to_pylist()), _parts(dues.tolist()), strict=True)
+        spans += [Span(*_around(rows), due_ms=min(of_rows) + late_ms) for rows, of_rows in parts]
+    return Spans.of(spans) if spans else NONE
+
+
+NONE = Spans()
+
+
+def _bounded(spans: list[Span]) -> list[Span]:
+    """As few that they may be kept: neighbours share one."""
+    while len(spans) > MOST_SPANS or (len(spans) > 1 and _size(spans) > MOST_BYTES):
+        each = max(2, -(-len(spans) // (MOST_SPANS // 2)))
+        spans = [_joined(spans[first : first + each]) for first in range(0, len(spans), each)]
+    return spans
+
+
+def _rows(cells: CellIndex, numbers: npt.NDArray[np.intp]) -> pa.DictionaryArray:
+    """The rows of some cells, each once in the dictionary, in order."""
+    return binary_column(cells.buffer, cells.row_start[numbers], cells.row_length[numbers]).dictionary_encode()
+
+
+def _parts(items: list[Item]) -> list[list[Item]]:
+    """As many neighbours together that the parts may be kept."""
+    each = -(-len(items) // MOST_SPANS)
+    return [items[first : first + each] for first in range(0, len(items), each)]
+
+
+def _around(rows: Sequence[bytes]) -> Range:
+    return rows[0], rows[-1] + b"\0"
+
+
+def _joined(spans: Sequence[Span]) -> Span:
+    whole = spans[0]
+    for span in islice(spans, 1, None):
+        whole += span
+    return whole
+
+
+def _size(spans: Sequence[Span]) -> int:
+    return sum(len(span.start) + (0 if span.is_row else len(span.stop)) for span in spans)
+
+
+_ROW, _MARKED, _DUE = 1, 2, 4
+
+
+def _packed(span: Span) -> bytes:
+    flags = _ROW * span.is_row | _MARKED * span.marked | _DUE * (span.due_ms is not None)
+    head = struct.pack(">BH", flags, len(span.start)) + span.start
+    stop = b"" if span.is_row else struct.pack(">H", len(span.stop)) + span.stop
+    return head + stop + (b"" if span.due_ms is None else struct.pack(">q", span.due_ms))
+
+
+def _unpacked(data: bytes) -> Iterator[Span]:
+    at = 0
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        return data[at - size : at]
+
+    while at < len(data):
+        flags = take(1)[0]
+        start = take(int.from_bytes(take(2), "big"))
+        stop = start + b"\0" if flags & _ROW else take(int.from_bytes(take(2), "big"))
+        due = int.from_bytes(take(8), "big", signed=True) if flags & _DUE else None
+        yield Span(start, stop, bool(flags & _MARKED), due)

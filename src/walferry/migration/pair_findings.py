@@ -1,0 +1,92 @@
+"""What the passes over a pair found, for people; and of which rows that differ nobody has been told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import groupby
+from typing import Any
+
+from walferry.hbase.rowkey import shown_row
+from walferry.ledger import PassRecord, RunLedger
+
+_NOTE = "told difference"
+
+
+def pass_facts(made: PassRecord) -> dict[str, Any]:
+    """A pass as plain values."""
+    seconds = None if made.ended_ms is None else round((made.ended_ms - made.started_ms) / 1000, 1)
+    return asdict(made) | {"seconds": seconds}
+
+
+def pass_line(facts: Mapping[str, Any]) -> str:
+    """A pass that has ended as a line."""
+    late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
+    result = differing_rows(facts["differing_rows"]) or "equal"
+    return (
+        f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {facts['regions']} regions read whole, "
+        f"{facts['rows_read']} rows and {facts['bytes_read'] / 1e6:.1f} MB of cells, {facts['log_bytes'] / 1e6:.1f} MB "
+        f"of log with {facts['written_rows']} rows, in {facts['seconds']:.0f} s"
+    )
+
+
+def differing_rows(count: int) -> str:
+    """How many rows differ; "" if none does."""
+    return "" if not count else "1 row differs" if count == 1 else f"{count} rows differ"
+
+
+def findings(ledger: RunLedger, most: int) -> dict[str, Any]:
+    """What is known of each table since the last pass: rows that differ, regions read whole, the oldest claims.
+
+    `most`: rows and regions that are named.
+    """
+    regions = ledger.passes.regions()
+    differences = ledger.passes.differences()
+    unclean = {(item.table, item.region) for item in differences} | {
+        (region.table, region.region) for region in regions if region.unnamed
+    }
+    tables = []
+    for table, group in groupby(regions, key=lambda region: region.table):
+        of = list(group)
+        clean = [region.clean_ms for region in of if region.clean_ms is not None]
+        tables.append(
+            {
+                "table": table,
+                "regions": len(of),
+                "clean": sum((region.table, region.region) not in unclean for region in of),
+                "oldest_clean_ms": min(clean) if len(clean) == len(of) else None,
+                "oldest_whole_ms": min(region.whole_ms for region in of),
+            }
+        )
+    shown = [
+        {"table": d.table, "row": shown_row(d.row), "state": d.state, "detail": d.detail, "found_ms": d.found_ms}
+        for d in differences[:most]
+    ]
+    whole = [
+        {"table": region.table, "region": region.region, "from": shown_row(region.start), "why": region.why}
+        for region in regions
+        if region.whole
+    ]
+    return {"tables": tables, "differences": shown, "whole": whole[:most]}
+
+
+# ------------------------------------------------------------------ what is news
+
+
+def new_differences(ledger: RunLedger) -> bool:
+    """Whether rows differ that did not when somebody was last told, or more than then that have no name."""
+    before = ledger.notes.get(_NOTE) or {"rows": [], "unnamed": 0}
+    now = _differing(ledger)
+    return bool(set(now["rows"]) - set(before["rows"])) or now["unnamed"] > before["unnamed"]
+
+
+def told(ledger: RunLedger) -> None:
+    """Record that somebody knows which rows differ now; a row that is equal again is news when it differs once more."""
+    now = _differing(ledger)
+    if now != ledger.notes.get(_NOTE):
+        ledger.notes.keep(_NOTE, now)
+
+
+def _differing(ledger: RunLedger) -> dict[str, Any]:
+    rows = [f"{d.table} {d.row.hex()}" for d in ledger.passes.differences() if d.state == "differs"]
+    return {"rows": sorted(rows), "unnamed": sum(region.unnamed for region in ledger.passes.regions())}

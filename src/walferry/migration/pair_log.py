@@ -1,0 +1,268 @@
+"""What was written to a cluster since a place in its log: rows, and what happened to regions.
+
+No peer keeps the log for a pair. So what may be missing since a place is told by server: a region that stayed on
+another one has nothing in that server's files. Nothing is changed on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from walferry.errors import DamagedInputError, GapError, WalKeyError
+from walferry.formats.cells import CellIndex, CellType, binary_column, gather, index_cells
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.hbase.address import ClusterAddress
+from walferry.spark.clients import shared_files
+from walferry.storage import FileSystem
+from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
+from walferry.wal.live_tail import list_certain
+from walferry.wal.open import Until, open_wal
+from walferry.wal.tail import Listing
+
+ROWS_PER_REGION = 50_000
+"""written in one region and named; of more, the whole region is read"""
+MARGIN_MS = 60_000
+"""how far the clocks of NameNode, master and this process may be apart"""
+COMPACTED = "compacted since it was last read, with markers of single versions or cells with tags"
+LOADED = "a bulk load, or a marker of an unknown kind, whose rows the log does not name"
+MANY = f"more than {ROWS_PER_REGION} of its rows were written since it was last read"
+
+
+@dataclass(frozen=True)
+class GroupPlace:
+    """How far one WAL group was read: files up to the newest but the open ones to their ends."""
+
+    newest: int
+    open: Mapping[int, int]
+    """number of each file that was not sealed, and the offset up to which it was read"""
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """A moment in the log of a cluster: everything before it is in what was read."""
+
+    at_ms: int
+    """before the files were listed"""
+    groups: Mapping[str, GroupPlace] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The groups as plain values."""
+        return {
+            name: {"newest": group.newest, "open": {str(number): end for number, end in group.open.items()}}
+            for name, group in self.groups.items()
+        }
+
+    @classmethod
+    def from_json(cls, at_ms: int, value: Mapping[str, Any]) -> LogPlace:
+        """The inverse of `as_json`."""
+        groups = {
+            name: GroupPlace(found["newest"], {int(number): end for number, end in found["open"].items()})
+            for name, found in value.items()
+        }
+        return cls(at_ms, groups)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A file to be read from an offset on, for its rows or only to find its end."""
+
+    file: WalFile
+    start: int
+    for_rows: bool
+
+    @property
+    def bytes(self) -> int:
+        """What there is to read at least: the NameNode lists an open file with length 0."""
+        return max(0, self.file.length - self.start) if self.for_rows else 0
+
+
+def gaps_since(place: LogPlace, listing: Listing, now_ms: int, ttl_ms: float) -> dict[str, str]:
+    """Servers of whose log a part since `place` is missing, or may be: why. `ttl_ms`: of the cleaner's.
+
+    A file that was begun later was closed after the one that was open then. So unless that one could be deleted by
+    now, no other could.
+    """
+    found: dict[str, str] = {}
+    for name, group in place.groups.items():
+        parsed = parse_wal_name(f"{name}.{group.newest}")
+        files = {file.number: file for file in listing.groups.get(name, ())}
+        if parsed is None or (name not in listing.groups and not group.open):
+            continue  # it had ended, and all of it was read
+        for number, end in group.open.items():
+            if number not in files:
+                found[parsed.server] = f"WAL file {name}.{number} no longer exists, and was read up to byte {end} only"
+        rolled = bool(files) and max(files) > group.newest
+        closed = [files[number].modified_ms for number in group.open if number in files]
+        if parsed.server not in found and rolled and min(closed, default=place.at_ms) < now_ms - ttl_ms + MARGIN_MS:
+            since = datetime.fromtimestamp(min(closed, default=place.at_ms) / 1000, UTC)
+            found[parsed.server] = (
+                f"WAL files of {parsed.server} that were closed since {since:%Y-%m-%d %H:%M:%S} UTC may have been "
+                f"deleted: the cleaner keeps them for {ttl_ms / 1000:.0f} s"
+            )
+    return found
+
+
+def spans_since(
+    listing: Listing,
+    places: Sequence[LogPlace],
+    without: Iterable[str],
+    is_sealed: Callable[[WalFile], bool],
+) -> list[Span]:
+    """What to read of each file since the earliest of the places; of servers `without` rows, only where it ends now."""
+    left_out, spans = set(without), []
+    for name, files in listing.groups.items():
+        newest = files[-1].number
+        for file in files:
+            starts = [start for place in places if (start := _start(place.groups.get(name), file)) is not None]
+            if places and file.server not in left_out:
+                if starts:
+                    spans.append(Span(file, min(starts), True))
+            elif file.place is not Place.ARCHIVED and (file.number == newest or not is_sealed(file)):
+                spans.append(Span(file, min(starts, default=0), False))
+    return spans
+
+
+def _start(group: GroupPlace | None, file: WalFile) -> int | None:
+    """From where a file is to be read; None if all of it was."""
+    if group is None or file.number > group.newest:
+        return 0
+    return group.open.get(file.number)
+
+
+def listing_since(files: FileSystem, root: str, places: Sequence[LogPlace]) -> Listing:
+    """The log's files as they are now."""
+    known: dict[str, int] = {}
+    for place in places:
+        for name, group in place.groups.items():
+            known[name] = max(known.get(name, -1), group.newest)
+    return list_certain(files, root, known)
+
+
+def sealed_by(files: FileSystem, root: str) -> Callable[[WalFile], bool]:
+    """Whether nobody writes to a file any more, by its own trailer."""
+    return lambda file: if_sealed(files, root, file) is not None
+
+
+# ------------------------------------------------------------------ reading, in the executors
+
+
+@dataclass(frozen=True)
+class LogTask:
+    """A span of a cluster's log, and the tables whose rows are wanted."""
+
+    address: ClusterAddress
+    span: Span
+    tables: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class FileNews:
+    """What a span holds."""
+
+    file: WalFile
+    end: int
+    sealed: bool
+    size: int
+    """bytes that were read"""
+    rows: Mapping[str, list[bytes]]
+    """of each table"""
+    marks: Mapping[tuple[str, str], str]
+    """table and region: why its rows are not all that may have changed"""
+    compacted: frozenset[tuple[str, str]]
+    fragile: frozenset[tuple[str, str]]
+    """regions in which cells were written that make them so (`is_fragile`)"""
+    error: str = ""
+    """why it could not be read"""
+
+
+def is_fragile(cells: CellIndex) -> bool:
+    """Whether what a compaction drops of their rows may be missed later.
+
+    It drops versions beyond VERSIONS. If a marker in another file deletes exactly a newer one, or a newer one has a TTL
+    of its own (a tag), the older one would have come to light.
+    """
+    exact = np.isin(cells.type, (CellType.DELETE, CellType.DELETE_FAMILY_VERSION))
+    return bool(exact.any() or (cells.tags_length > 0).any())
+
+
+@dataclass
+class _Found:
+    """What was read of a span so far, by table and region."""
+
+    rows: dict[tuple[str, str], pa.Array] = field(default_factory=dict)
+    marks: dict[tuple[str, str], str] = field(default_factory=dict)
+    compacted: set[tuple[str, str]] = field(default_factory=set)
+    fragile: set[tuple[str, str]] = field(default_factory=set)
+
+
+def read_span(task: LogTask) -> Iterator[FileNews]:
+    """In an executor: the rows of a span, and what its markers say. Raises TransientError."""
+    span, found = task.span, _Found()
+    end, error = span.start, ""
+    wal = open_wal(shared_files(task.address), task.address.wal_path, span.file, Until.NOW, start=span.start)
+    try:
+        for batch in wal:
+            end = int(batch.offset_end[-1])
+            if span.for_rows:
+                _take(batch, task.tables, found)
+    except (DamagedInputError, GapError, WalKeyError) as failed:
+        error = str(failed)
+    sealed = not error and (span.file.place is Place.ARCHIVED or wal.unfinished is None)
+    rows: dict[str, list[bytes]] = {}
+    for (table, _), keys in found.rows.items():
+        rows.setdefault(table, []).extend(keys.to_pylist())
+    yield FileNews(
+        span.file, end, sealed, end - span.start, rows, found.marks, frozenset(found.compacted),
+        frozenset(found.fragile), error,
+    )  # fmt: skip
+
+
+def _take(batch: EntryBatch, tables: Sequence[bytes], found: _Found) -> None:
+    """Add what a batch holds."""
+    mine = np.array([name in tables for name in batch.tables] or [False])[batch.table]
+    for entry in np.flatnonzero(mine & (batch.marker == Marker.COMPACTION)).tolist():
+        found.compacted.add(_name(batch, entry))
+    for entry in np.flatnonzero(mine & batch.holds_data & (batch.marker != Marker.NONE)).tolist():
+        _leave_to_whole(found, _name(batch, entry), LOADED)
+    edits = mine & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+    for region in np.unique(batch.region[edits]).tolist():
+        entries = np.flatnonzero(edits & (batch.region == region))
+        if (name := _name(batch, int(entries[0]))) in found.marks:
+            continue
+        part = batch.take(entries)
+        cells = index_cells(gather(part.buffer, part.cells_start, part.end))
+        if is_fragile(cells):
+            found.fragile.add(name)
+        rows = pc.unique(binary_column(cells.buffer, cells.row_start, cells.row_length))
+        known = found.rows.get(name)
+        found.rows[name] = rows if known is None else pc.unique(pa.concat_arrays([known, rows]))
+        if len(found.rows[name]) > ROWS_PER_REGION:
+            _leave_to_whole(found, name, MANY)
+
+
+def _name(batch: EntryBatch, entry: int) -> tuple[str, str]:
+    return batch.tables[batch.table[entry]].decode(), batch.regions[batch.region[entry]].decode()
+
+
+def _leave_to_whole(found: _Found, name: tuple[str, str], why: str) -> None:
+    """A region must be read whole: its rows need no name."""
+    found.marks.setdefault(name, why)
+    found.rows.pop(name, None)
+
+
+def place_after(at_ms: int, listing: Listing, read: Iterable[FileNews]) -> LogPlace:
+    """The place in the log after what was read of it."""
+    open_files: dict[str, dict[int, int]] = {}
+    for news in read:
+        if not news.sealed:
+            open_files.setdefault(news.file.group, {})[news.file.number] = news.end
+    groups = {name: GroupPlace(files[-1].number, open_files.get(name, {})) for name, files in listing.groups.items()}
+    return LogPlace(at_ms, groups)

@@ -1,0 +1,325 @@
+"""Repair: make rows of the target show what the source shows, whatever made them differ.
+
+Rows are read and written while the replay stands still (`replay.standstill`), so that no older reading replaces a newer
+edit; what the source wrote since is applied afterwards. A marker that only the target has is purged by a flush and a
+major compaction of its region, which drops every marker and what those hide. So all markers that the source still has
+there are sent again, before the row itself. A kill in between leaves rows that the next look finds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from walferry.apply.recopy import send_cells
+from walferry.apply.route import Route
+from walferry.apply.writer_protocol import RefusedError
+from walferry.apply.writers import writer_to
+from walferry.clock import now_ms, steady_s
+from walferry.errors import TransientError
+from walferry.formats.cells import CellIndex, CellType, as_run, index_cells
+from walferry.formats.resolve import FamilyRules
+from walferry.ledger import RepairedRow
+from walferry.migration.digest import CLOCKS_APART_MS
+from walferry.migration.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
+from walferry.migration.stored_sides import rules_of
+from walferry.replay.standstill import Standstill
+from walferry.run.facts import opened_ms
+from walferry.run.lag import covered_ms
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+ROWS_AT_ONCE = 500
+"""read and sent while the replay stands still"""
+READERS = 8
+COMPACTIONS = 3
+"""of a region, at most, until the markers are gone"""
+NO_COMPACTION = 0
+ANY_REGION_BYTES = 1 << 62
+_HIDDEN = (
+    "markers that hide it at the target were not purged: an open scan or KEEP_DELETED_CELLS keeps them, or the repair "
+    "ended first"
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What would be done about a row; `fault` says why nothing can be."""
+
+    row: bytes
+    plan: RowRepair | None
+    """None: both sides show the same by now, or there is a fault"""
+    fault: str = ""
+
+    def describe(self) -> str:
+        """As a clause."""
+        return self.fault or (self.plan.describe() if self.plan else "nothing: both sides show the same by now")
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Raw cells of a row on both sides."""
+
+    row: bytes
+    source: Sequence[RawCell]
+    target: Sequence[RawCell]
+    fault: str = ""
+    """why they are not there"""
+
+
+@dataclass
+class _Table:
+    """A table under repair, and how far each row is."""
+
+    run: Run
+    standstill: Standstill
+    source: str
+    target: str
+    rules: Mapping[bytes, FamilyRules]
+    over: Callable[[], bool]
+    opened_ms: int | None
+    done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
+    """by row: what was done, the cells that were sent, the fault"""
+    hidden: dict[bytes, RowRepair] = field(default_factory=dict)
+    """rows that wait until markers are purged"""
+    deleted: dict[bytes, RowRepair] = field(default_factory=dict)
+    """rows of which deletes of our own are still to be purged"""
+
+    def add(self, row: bytes, action: str, cells: int = 0, fault: str = "") -> None:
+        """Record what became of a row, after what became of it earlier."""
+        before, sent, _ = self.done.get(row, ("", 0, ""))
+        self.done[row] = "; ".join(filter(None, (before, action))), sent + cells, fault
+
+
+def repair(
+    run: Run,
+    standstill: Standstill,
+    table: str,
+    kinds: Mapping[bytes, str],
+    *,
+    region_bytes: int = ANY_REGION_BYTES,
+    over: Callable[[], bool] = lambda: False,
+) -> list[RepairedRow]:
+    """Repair rows of a source table's copy, each with the class of its difference. Returns what became of each, as
+    recorded; rows that show the same by now are left out.
+
+    `region_bytes`: regions of the target that have more are not compacted, so that rows which need that keep their
+    difference, as a fault. When `over` becomes true, what is left is given up. Raises the errors of reading both sides,
+    and LeaseHeldError while another process replays.
+    """
+    began = steady_s()
+    work = _table(run, standstill, table, over)
+    position = covered_ms(run.ledger)
+    rows = sorted(kinds)
+    try:
+        _send_rows(work, rows)
+        for _ in range(COMPACTIONS):
+            if not (work.hidden or work.deleted) or work.over():
+                break
+            _purge(work, region_bytes)
+    finally:
+        at_ms = now_ms()
+        made = [RepairedRow(table, row, kinds[row], *work.done[row], at_ms) for row in rows if row in work.done]
+        run.ledger.repairs.record(made, f"applied up to {position} ms" if position else "no position is known")
+    faults = [row for row in made if row.fault]
+    if made:
+        log.info(
+            "%s: %d rows repaired in %.1f s%s", table, len(made) - len(faults), steady_s() - began,
+            f", {len(faults)} could not be, the first: {faults[0].row!r}: {faults[0].fault}" if faults else "",
+        )  # fmt: skip
+    return made
+
+
+def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
+    """What `repair` would do about rows now. Changes nothing."""
+    work = _table(run, Standstill(), table, lambda: False)
+    planned = [_planned(work, sides) for some in _some(sorted(rows)) for sides in _read(work, some)]
+    return [one for one in planned if one.plan or one.fault]
+
+
+def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]) -> _Table:
+    rules = rules_of(run.source.describe(table))
+    opened = opened_ms(run.ledger) if run.ledger.record.state == "running" else run.ledger.record.ended_ms
+    return _Table(run, standstill, table, run.pair(table).target, rules, over, opened)
+
+
+# ------------------------------------------------------------------ rows
+
+
+def _send_rows(work: _Table, rows: Sequence[bytes]) -> None:
+    """Send what rows lack; those in whose way a marker is wait in `hidden`."""
+    for some in _some(rows):
+        if work.over():
+            return
+        with work.standstill.held(work.run, work.over) as route:
+            found = [(sides, _planned(work, sides)) for sides in _read(work, some)]
+            for sides, planned in found:
+                was_hidden = work.hidden.pop(sides.row, None)
+                if planned.plan and planned.plan.purge:
+                    work.hidden[sides.row] = planned.plan
+                    work.add(sides.row, "" if was_hidden else planned.plan.describe(), fault=_HIDDEN)
+                elif planned.fault or was_hidden:
+                    work.add(sides.row, "", fault=planned.fault)
+            sent = [(sides, one.plan) for sides, one in found if one.plan and not one.plan.purge]
+            _send_and_look(work, route, sent)
+
+
+def _send_and_look(work: _Table, route: Route, sent: Sequence[tuple[_Sides, RowRepair]]) -> None:
+    if not sent:
+        return
+    payload = {sides.row: plan.cells(sides.row) for sides, plan in sent}
+    refused = _refusals(work, route, {row: data for row, (_, data) in payload.items()})
+    now = dict(_read_target(work, [sides.row for sides, _ in sent]))
+    for sides, plan in sent:
+        left = plan_row(sides.row, sides.source, now[sides.row], work.rules, _moment())
+        fault = refused.get(sides.row) or (f"still to be done after that: {left.describe()}" if left else "")
+        work.add(sides.row, plan.describe(), payload[sides.row][0], fault)
+        if plan.deleted:
+            work.deleted[sides.row] = plan
+
+
+def _refusals(work: _Table, route: Route, cells: Mapping[bytes, bytes]) -> dict[bytes, str]:
+    """Send the cells of rows; returns why the target refuses some."""
+    try:
+        send_cells(writer_to(route), route, work.source, b"".join(cells.values()))
+    except RefusedError as error:
+        if len(cells) == 1:
+            return dict.fromkeys(cells, f"the target refuses its cells: {error}")
+        return {row: why for one in cells for row, why in _refusals(work, route, {one: cells[one]}).items()}
+    return {}
+
+
+def _planned(work: _Table, sides: _Sides) -> Planned:
+    if sides.fault:
+        return Planned(sides.row, None, sides.fault)
+    plan = plan_row(sides.row, sides.source, sides.target, work.rules, _moment())
+    if plan and work.opened_ms is not None:
+        here = {cell.key for cell in sides.source}
+        if any(cell.timestamp >= work.opened_ms and cell.key not in here for cell in sides.target):
+            return Planned(sides.row, None, "clients have written to the row at the target since it was opened")
+        if plan.compacts:
+            return Planned(sides.row, None, "the target is open: a compaction would drop deletes of its clients too")
+    return Planned(sides.row, plan)
+
+
+def _moment() -> int:
+    """What expires within the allowed clock skew counts as expired, as in a comparison."""
+    return now_ms() + CLOCKS_APART_MS
+
+
+def _read(work: _Table, rows: Sequence[bytes]) -> list[_Sides]:
+    """Both sides of rows, raw."""
+
+    def read(row: bytes) -> _Sides:
+        try:
+            there = _raw(work.run.target.scan_raw(work.target, row, row + b"\0"))
+            here = _raw(work.run.source.scan_raw(work.source, row, row + b"\0"))
+        except TooLargeError as error:
+            return _Sides(row, (), (), str(error))
+        return _Sides(row, here, there)
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="repair") as readers:
+        return list(readers.map(read, rows))
+
+
+def _read_target(work: _Table, rows: Sequence[bytes]) -> list[tuple[bytes, list[RawCell]]]:
+    def read(row: bytes) -> tuple[bytes, list[RawCell]]:
+        return row, _raw(work.run.target.scan_raw(work.target, row, row + b"\0"))
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="repair") as readers:
+        return list(readers.map(read, rows))
+
+
+def _some(rows: Iterable[bytes], most: int = ROWS_AT_ONCE) -> Iterator[tuple[bytes, ...]]:
+    left = iter(rows)
+    while some := tuple(islice(left, most)):
+        yield some
+
+
+def _raw(blocks: Iterator[bytes]) -> list[RawCell]:
+    return raw_cells(b"".join(bytes(block) for block in blocks))
+
+
+# ------------------------------------------------------------------ markers
+
+
+def _purge(work: _Table, region_bytes: int) -> None:
+    """Compact the regions of rows in whose way markers are, one after the other, and repair those rows."""
+    waiting = {**work.deleted, **work.hidden}
+    while waiting and not work.over():
+        first = min(waiting)
+        region = work.run.target.locate(work.target, first)
+        mine = {
+            row: plan for row, plan in waiting.items() if row >= region.start and (not region.end or row < region.end)
+        }
+        waiting = {row: plan for row, plan in waiting.items() if row not in mine}
+        size = work.run.target.region_bytes(region) if region_bytes < ANY_REGION_BYTES else 0
+        if size is None or size > region_bytes:
+            _leave(work, mine, f"its region has {(size or 0) / 1e6:.0f} MB: it is not compacted now")
+            continue
+        families = {cell.family for plan in mine.values() for cell in (*plan.purge, *plan.deleted)}
+        began = steady_s()
+        try:
+            before, region = region, work.run.target.compact_region(work.target, first, families)
+        except TransientError as error:
+            _leave(work, mine, f"its region could not be compacted: {error}")
+            continue
+        # A split meanwhile leaves two regions to look after.
+        start, end = min(before.start, region.start), max(before.end, region.end) if before.end and region.end else b""
+        again = _send_markers(work, start, end, families)
+        log.info(
+            "region %s of target table %s was compacted for %d rows in %.1f s; %d markers were sent again",
+            region.encoded, work.target, len(mine), steady_s() - began, again,
+        )  # fmt: skip
+        _send_rows(work, [row for row in sorted(mine) if row in work.hidden])
+        _prove(work, [row for row in sorted(mine) if row in work.deleted])
+
+
+def _leave(work: _Table, rows: Iterable[bytes], why: str) -> None:
+    for row in rows:
+        if work.hidden.pop(row, None):
+            work.add(row, "", fault=why)
+        work.deleted.pop(row, None)  # readers see the same; the delete goes with a later compaction
+
+
+def _prove(work: _Table, rows: Sequence[bytes]) -> None:
+    """Rows whose own deletes are gone from the target are done."""
+    for row, cells in _read_target(work, rows):
+        keys = {(put.family, put.qualifier, put.timestamp) for put in work.deleted[row].deleted}
+        left = [c for c in cells if c.type == CellType.DELETE and (c.family, c.qualifier, c.timestamp) in keys]
+        if not left:
+            del work.deleted[row]
+
+
+def _send_markers(work: _Table, start: bytes, end: bytes, families: set[bytes]) -> int:
+    """Send all markers that the source has in a row range: the compaction dropped them. Returns how many.
+
+    What it dropped had been at the source before, so that a scan which begins now finds it, if the source still has it.
+    """
+    count = 0
+    names = [family.decode() for family in sorted(families)]
+    for some in _some(_marked_rows(work, start, end, names)):
+        with work.standstill.held(work.run, work.over) as route:
+            for block in work.run.source.scan_raw(work.source, some[0], some[-1] + b"\0", families=names, rows=some):
+                index = index_cells(np.frombuffer(block, np.uint8))
+                run, starts = as_run(index.pick(np.flatnonzero(index.type != CellType.PUT)))
+                if len(starts):
+                    count += send_cells(writer_to(route), route, work.source, run.tobytes())
+    return count
+
+
+def _marked_rows(work: _Table, start: bytes, end: bytes, families: Sequence[str]) -> Iterator[bytes]:
+    """The rows in a range of which the source has markers, in order."""
+    for block in work.run.source.scan_raw(work.source, start, end, families=families):
+        index: CellIndex = index_cells(np.frombuffer(block, np.uint8))
+        last = None
+        for number in np.flatnonzero(index.type != CellType.PUT).tolist():
+            if (row := index.row(number)) != last:
+                yield row
+                last = row

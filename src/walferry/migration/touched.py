@@ -1,0 +1,389 @@
+"""What may no longer be equal although the source's log did not write it, since a table was found equal as a whole.
+
+- Fragile rows (`fragile_rows`), once the store files of their region are others, on either side, or a TTL has ended.
+- Rows that others than walferry have written at the target, by the target's log.
+- Regions of a server, on either side, that counts new mutations which skip the log.
+
+They are read again with what the log wrote (`written_rows`). What cannot be named ends the claim: the table is compared
+as a whole again. All of it is in notes of the ledger, so that another process goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+
+from walferry.clock import now_ms
+from walferry.errors import GapError, WalferryError, is_transient
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
+from walferry.ledger import ComparedTable, RunLedger
+from walferry.ledger.rows import ClusterSide
+from walferry.migration.fragile_rows import NONE, Range, Span, Spans
+from walferry.replay.retention import retention_of
+from walferry.run.last_comparison import whole_comparison
+from walferry.run.run import Run
+from walferry.wal.others import Others, log_end, written_by_others
+from walferry.wal.tail import Offset
+
+log = logging.getLogger(__name__)
+
+_SEEN, _CLAIM = "touched", "claim"
+_ASKED_AT_ONCE = 8
+SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
+Counts = Mapping[str, int]
+"""mutations that skipped the log, by server"""
+
+
+# ------------------------------------------------------------------ what the run has seen: one note for all tables
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen up to now that concerns all tables. An older one is still true: it only has more to be read."""
+
+    offset: Offset | None = None
+    """of the target's log; None: nobody has begun to read it"""
+    read_ms: int = 0
+    unread: str = ""
+    """why the target's log cannot be read"""
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """by side"""
+    uncounted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """servers that do not tell, by side"""
+    skipped: bool = False
+    """whether servers of the source that have regions of the run's tables have counted new ones"""
+    pending: Mapping[str, Spans] = field(default_factory=dict)
+    """what is to be read again, by table"""
+    void: Mapping[str, str] = field(default_factory=dict)
+    """why a table is to be compared as a whole again"""
+
+    @classmethod
+    def of(cls, ledger: RunLedger) -> Seen:
+        """What the ledger has."""
+        kept = ledger.notes.get(_SEEN)
+        if kept is None:
+            return cls()
+        offset = kept.pop("offset")
+        pending = {table: Spans.unpack(text) for table, text in kept.pop("pending").items()}
+        return cls(None if offset is None else Offset.from_json(offset), pending=pending, **kept)
+
+    def keep(self, ledger: RunLedger) -> None:
+        """Keep it in the ledger."""
+        facts = asdict(replace(self, offset=None, pending={}))
+        facts["offset"] = None if self.offset is None else self.offset.as_json()
+        facts["pending"] = {table: spans.pack() for table, spans in self.pending.items() if len(spans)}
+        ledger.notes.keep(_SEEN, facts)
+
+    def touching(self, table: str, spans: Spans) -> Seen:
+        """With more of a table to be read again."""
+        return replace(self, pending={**self.pending, table: self.pending.get(table, NONE) + spans}) if spans else self
+
+    def without(self, table: str, spans: Spans, void: str = "") -> Seen:
+        """Once that was read and found equal; what has come since is left."""
+        left = {name: why for name, why in self.void.items() if name != table or why != void}
+        return replace(self, pending={**self.pending, table: self.pending.get(table, NONE).without(spans)}, void=left)
+
+
+def risen(before: Counts | None, now: Counts) -> set[str] | None:
+    """The servers of whose regions some may have taken mutations that skipped the log; None: any may have.
+
+    A count is that of the regions that a server has now: where one fell, a region that left may have taken more before.
+    """
+    if before is None:
+        return set()
+    if any(now.get(server, 0) < count for server, count in before.items()):
+        return None
+    return {server for server, count in now.items() if count > before.get(server, 0)}
+
+
+_looking = threading.Lock()
+
+
+def look(run: Run) -> None:
+    """See what others wrote at the target, and which servers count mutations that skip the log, since the last time.
+
+    Raises transient errors; what cannot be read for another reason is noted, for people.
+    """
+    with _looking:
+        seen = _counted(run, _read_target_log(run, Seen.of(run.ledger)))
+        seen.keep(run.ledger)
+
+
+def _read_target_log(run: Run, seen: Seen) -> Seen:
+    files, root, began = run.target_files, run.target_wal_root, now_ms()
+    targets = {pair.target: pair.source for pair in run.tables}
+    try:
+        if seen.offset is None:
+            return replace(seen, offset=log_end(files, root), read_ms=began, unread="")
+        if why := _unseen_for_long(run, seen, began):
+            return _from_here(run, seen, why, began)
+        found = written_by_others(files, root, seen.offset, targets, run.source.cluster_uuid())
+    except GapError as gap:
+        return _from_here(run, seen, f"log {gap.facts['file']} of the target was deleted before it was read", began)
+    except (WalferryError, OSError) as error:
+        if is_transient(error):
+            raise
+        if not seen.unread:
+            log.warning("what others write at the target is not seen: its log cannot be read: %s", error)
+        return replace(seen, unread=str(error))
+    return replace(after_others(seen, found, targets), read_ms=began, unread="")
+
+
+def after_others(seen: Seen, found: Others, sources: Mapping[str, str]) -> Seen:
+    """With what others wrote at the target. `sources`: target table to source table."""
+    for table, rows in found.rows.items():
+        if rows:
+            log.warning("others wrote %d rows of %s at the target: they are compared again", len(rows), table)
+            seen = seen.touching(sources[table], Spans.of_rows(rows))
+    void = {sources[table]: why for table, why in found.unnamed.items()}
+    return replace(seen, offset=found.end, void={**seen.void, **void})
+
+
+def _unseen_for_long(run: Run, seen: Seen, moment_ms: int) -> str:
+    seconds = (moment_ms - seen.read_ms) / 1000
+    if seconds < _SURELY_KEPT_S or seconds < retention_of(run.target).ttl_seconds:
+        return ""
+    return f"the target's log was not read for {seconds:.0f} s, longer than the target keeps it"
+
+
+_SURELY_KEPT_S = 60.0
+"""a target that keeps its logs no longer is not asked for how long it does"""
+
+
+def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
+    log.warning("%s: the tables are compared as a whole again", why)
+    void = {pair.source: why for pair in run.tables}
+    offset = log_end(run.target_files, run.target_wal_root)
+    return replace(seen, offset=offset, read_ms=moment_ms, unread="", void={**seen.void, **void})
+
+
+def _counted(run: Run, seen: Seen) -> Seen:
+    if run.spec.unlogged_writes == "ignore":
+        return replace(seen, skipped=False)
+    for side in SIDES:
+        client = _client(run, side)
+        servers = client.servers()
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="counts") as at_once:
+            told = dict(zip((s.name for s in servers), at_once.map(client.unlogged_writes, servers), strict=True))
+        before = seen.counts.get(side)
+        silent = sorted(name for name, count in told.items() if count is None)
+        now = {name: count for name, count in told.items() if count is not None}
+        now |= {name: before[name] for name in silent if before is not None and name in before}
+        seen = _after_counts(run, seen, side, risen(before, now))
+        seen = replace(seen, counts={**seen.counts, side: now}, uncounted={**seen.uncounted, side: silent})
+    return seen
+
+
+def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None) -> Seen:
+    if servers is not None and not servers:
+        return seen
+    for pair in run.tables:
+        regions = _client(run, side).regions(_name(run, side, pair.source))
+        spans = Spans.of(
+            Span(region.start, region.end)
+            for region in regions
+            if servers is None or region.server is None or region.server.name in servers
+        )
+        if spans:
+            whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
+            log.warning(
+                "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %d regions are compared again",
+                pair.source, whose, side, len(spans),
+            )  # fmt: skip
+            seen = replace(seen.touching(pair.source, spans), skipped=seen.skipped or side == "source")
+    return seen
+
+
+def skips_log(run: Run) -> bool:
+    """Whether servers of the source have counted new mutations that skip the log while this run looked."""
+    return bool(Seen.of(run.ledger).skipped)
+
+
+def end_claim(run: Run, table: str, why: str) -> None:
+    """Have a table compared as a whole again."""
+    with _looking:
+        seen = Seen.of(run.ledger)
+        replace(seen, void={**seen.void, table: why}).keep(run.ledger)
+
+
+# ------------------------------------------------------------------ what is claimed of one table
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A table was equal as a whole, and so was since what was touched: what may change by itself from here on."""
+
+    table: str
+    of: int
+    """the number of the whole comparison"""
+    fragile: Spans
+    files: frozenset[str]
+    """digests of the store files of the regions, on both sides, that have fragile rows with markers"""
+    rules: str
+    """a digest of what the families of both sides keep"""
+
+    @classmethod
+    def find(cls, ledger: RunLedger, of: ComparedTable) -> Claim | None:
+        """The one that is based on a comparison, if it is in the ledger."""
+        kept = ledger.notes.get(_CLAIM, of.table)
+        if kept is None or kept["of"] != of.attempt:
+            return None
+        return cls(of.table, kept["of"], Spans.unpack(kept["fragile"]), frozenset(kept["files"]), kept["rules"])
+
+    def keep(self, ledger: RunLedger) -> None:
+        """Keep it in the ledger, unless it is there."""
+        facts = {
+            "of": self.of, "fragile": self.fragile.pack(), "files": sorted(self.files), "rules": self.rules,
+            "rows": len(self.fragile.rows), "ranges": len(self.fragile.ranges),
+        }  # fmt: skip
+        if ledger.notes.get(_CLAIM, self.table) != facts:
+            ledger.notes.keep(_CLAIM, facts, self.table)
+
+
+Files = Sequence[tuple[Range, str]]
+"""a digest of the store files of each region; "" if they are not known now"""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is known before a table is read as a whole."""
+
+    pending: Spans
+    void: str
+    files: Files
+    """of all regions of both sides"""
+    rules: str
+
+
+def begin(run: Run, table: str) -> Begun:
+    """Call it before a table is read as a whole."""
+    look(run)
+    seen = Seen.of(run.ledger)
+    files = [file for side in SIDES for file in _files(run, side, table, None)]
+    return Begun(seen.pending.get(table, NONE), seen.void.get(table, ""), files, _rules(run, table))
+
+
+def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> None:
+    """Call it once the comparison that was begun has named all rows that differ, with its fragile rows."""
+    claim = Claim(compared.table, compared.attempt, fragile, _of_fragile(begun.files, fragile), begun.rules)
+    with _looking:
+        claim.keep(run.ledger)
+        Seen.of(run.ledger).without(compared.table, begun.pending, begun.void).keep(run.ledger)
+
+
+def standing_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
+    """The newest whole comparison of a table, if it names all rows that differed and its claim still counts."""
+    newest = whole_comparison(ledger, table)
+    return None if newest is None or why_void(ledger, newest) else newest
+
+
+def why_void(ledger: RunLedger, of: ComparedTable) -> str:
+    """Why a clean comparison no longer counts; "" if it does."""
+    if why := Seen.of(ledger).void.get(of.table, ""):
+        return why
+    return "" if Claim.find(ledger, of) is not None else f"nothing was recorded of what touched {of.table} since"
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What is to be read again of a table, beside the rows that the source's log wrote."""
+
+    claim: Claim
+    pending: Spans
+    fragile: Spans
+    files: Files
+
+    @property
+    def rows(self) -> list[bytes]:
+        """Single rows."""
+        return [*self.pending.rows, *self.fragile.rows]
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Ranges of rows, which do not overlap."""
+        both = Spans.of(Span(*one) for one in (*self.pending.ranges, *self.fragile.ranges))
+        return [(span.start, span.stop) for span in both]
+
+    def has(self, row: bytes) -> bool:
+        """Whether it is one of them."""
+        return any(spans.hold((row, row + b"\0")) for spans in (self.pending, self.fragile))
+
+    def after(self, rows: Sequence[bytes], found: Spans) -> Claim:
+        """What is claimed once its ranges and some rows (in order), all of its own among them, were found equal, with
+        fragile ones among them."""
+        fragile = self.claim.fragile.after(rows, self.ranges, found)
+        return replace(self.claim, fragile=fragile, files=_of_fragile(self.files, fragile))
+
+
+def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
+    """What is to be read again; or why that is not known, so that the table is to be compared as a whole."""
+    claim = Claim.find(run.ledger, since)
+    if (why := why_void(run.ledger, since)) or claim is None:
+        return why
+    if claim.rules != _rules(run, table):
+        return f"the families of {table} keep something else than when it was compared"
+    marked = claim.fragile.marked
+    files = [file for side in SIDES for file in _files(run, side, table, marked)] if len(marked) else []
+    changed = [region for region, digest in files if not digest or digest not in claim.files]
+    pending = Seen.of(run.ledger).pending.get(table, NONE)
+    return Touched(claim, pending, claim.fragile.due(changed, now_ms()), files)
+
+
+def keep(run: Run, checked: Touched, claim: Claim) -> None:
+    """Call it once all of that was read and found equal."""
+    with _looking:
+        kept = run.ledger.notes.get(_CLAIM, claim.table)
+        if kept is not None and kept["of"] == claim.of:  # otherwise the table was compared as a whole meanwhile
+            claim.keep(run.ledger)
+            Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)
+
+
+def _of_fragile(files: Files, fragile: Spans) -> frozenset[str]:
+    marked = fragile.marked
+    return frozenset(digest for region, digest in files if digest and marked.meet(region))
+
+
+def _files(run: Run, side: ClusterSide, table: str, of: Spans | None) -> Files:
+    """A digest of the store files of a table's regions on one side: of those that have some of the spans, or of all."""
+    client, name = _client(run, side), _name(run, side, table)
+    families = [family.encode() for family in client.describe(name).families]
+
+    def digest(region: Region) -> str:
+        try:
+            files = client.store_files(region, *families)
+        except WalferryError:  # it is being moved, say
+            return ""
+        known = "\n".join([region.encoded, *sorted(files)])
+        return hashlib.sha256(known.encode()).hexdigest()[:_DIGITS]
+
+    regions = [region for region in client.regions(name) if of is None or of.meet((region.start, region.end))]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store files") as at_once:
+        return [((r.start, r.end), found) for r, found in zip(regions, at_once.map(digest, regions), strict=True)]
+
+
+_DIGITS = 16
+
+
+def _rules(run: Run, table: str) -> str:
+    """A digest of what the families of both sides keep: what was surplus may show after a change of it."""
+    kept = [
+        (side, family.name, family.max_versions, family.min_versions, family.ttl_ms,
+         family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper())
+        for side in SIDES
+        for family in _client(run, side).describe(_name(run, side, table)).families.values()
+    ]  # fmt: skip
+    return hashlib.sha256(repr(sorted(kept)).encode()).hexdigest()[:_DIGITS]
+
+
+def _client(run: Run, side: ClusterSide) -> HBaseClient:
+    return run.source if side == "source" else run.target
+
+
+def _name(run: Run, side: ClusterSide, table: str) -> str:
+    pair = run.pair(table)
+    return pair.source if side == "source" else pair.target

@@ -1,0 +1,97 @@
+"""How far each table's comparison still counts: an answer for `walferry ready`, the gate and the board, by the ledger.
+
+The process that compares ahead notes what each look found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.migration.touched import Claim, Seen, why_void
+from walferry.run.last_comparison import whole_comparison
+from walferry.run.looks import last_look
+
+SHOWN_TABLES = 5
+
+
+def verified(ledger: RunLedger) -> tuple[str, list[str]]:
+    """What is known of each table since it was found equal as a whole, and what speaks against a cutover."""
+    if not ledger.record.spec.get("compare_ahead", True):
+        return "what is touched after a comparison is not followed (`compare_ahead: false`)", []
+    seen, texts, reasons = Seen.of(ledger), [], []
+    repaired = ledger.repairs.counts()
+    for table in source_tables(ledger.record.spec):
+        whole = whole_comparison(ledger, table)
+        if whole is None:
+            texts.append(f"{table} has no whole comparison yet that names all rows which differ")
+            continue
+        if why := why_void(ledger, whole):
+            texts.append(f"{table} is to be compared as a whole again: {why}")
+            if seen.void.get(table):
+                seconds = (whole.ended_ms - whole.began_ms) / 1000
+                reasons.append(f"{texts[-1]}; wait for it, {seconds:.0f} s by the last time")
+            continue
+        text, reason = _of_table(ledger, seen, whole, repaired.get(table, Counter()).total())
+        texts.append(text)
+        reasons += [reason] if reason else []
+    shown = texts[:SHOWN_TABLES] + ([f"and {len(texts) - SHOWN_TABLES} more tables"] if texts[SHOWN_TABLES:] else [])
+    if seen.skipped:
+        shown.append(
+            f"writes skipped the log (SKIP_WAL) at the source: the write stop takes {COUNTED_LATE_MS // 1000} s, after "
+            "which all of them are counted"
+        )
+    return "; ".join([*shown, *_blind(ledger, seen)]), reasons
+
+
+def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, str]:
+    """About a table whose comparison counts: a text, and a reason against the cutover or ""."""
+    table, parts = whole.table, [f"{whole.table} was compared as a whole at {_time(whole.ended_ms)}"]
+    reason = ""
+    if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
+        parts.append(
+            f"what was touched since was last read at {_time(look.at_ms)}: {look.rows} rows, "
+            f"{look.read_bytes / 1e3:.0f} kB of both sides"
+        )
+        if look.under_way:
+            parts.append(f"{look.under_way} of them are under way")
+        if fault := look.fault():
+            reason = f"{table}: {fault}; `walferry repair {ledger.record.name} --dry-run` shows what can be done"
+            parts.append(fault)
+    if repaired:
+        parts.append(f"{repaired} rows were repaired so far")
+    waiting = seen.pending.get(table, ())
+    if len(waiting):
+        spans = sum(not span.is_row for span in waiting)
+        parts.append(f"{len(waiting) - spans} rows and {spans} ranges are still to be read again")
+    if claim := Claim.find(ledger, whole):
+        rows, ranges = len(claim.fragile.rows), len(claim.fragile.ranges)
+        if rows or ranges:
+            parts.append(f"a flush, a compaction or the end of a TTL would touch {rows} rows and {ranges} ranges")
+    return ", ".join(parts), reason
+
+
+def _blind(ledger: RunLedger, seen: Seen) -> list[str]:
+    """What cannot be seen, so that only whole comparisons find it."""
+    found = []
+    if seen.unread:
+        found.append(f"what others write at the target is not seen: {seen.unread}")
+    if ledger.record.spec.get("unlogged_writes") == "ignore":
+        found.append("writes that skip the log (SKIP_WAL) are not looked for (`unlogged_writes: ignore`)")
+    for side, servers in seen.uncounted.items():
+        if servers:
+            found.append(f"{len(servers)} servers of the {side} do not tell of writes that skip the log (SKIP_WAL)")
+    if found:
+        age = ledger.record.spec.get("max_comparison_age")
+        found.append(
+            f"tables are compared as a whole again before {age} s are over"
+            if age
+            else "`max_comparison_age` has tables compared as a whole again"
+        )
+    return found
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")

@@ -1,0 +1,99 @@
+"""Rows are written to the target beside the log only while the replay stands still.
+
+What is read of the source then is at least as new as all that was applied, and whatever is newer is applied afterwards:
+of two puts with equal timestamps the later one still wins. If the replay went on, an older reading could replace a
+newer edit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from walferry.apply.route import Route
+from walferry.errors import TransientError
+from walferry.replay.applying import applying
+from walferry.run.run import Run
+
+LOOK_SECONDS = 0.2
+
+
+class NoStandstillError(TransientError):
+    """Whoever waited for the replay to stand still is no longer to write."""
+
+
+class Standstill:
+    """The replay of one process, and who waits for it to stand still. Usable from several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._alone = threading.Lock()
+        self._replays = False
+        self._route: Route | None = None
+        self._waiting = False
+        self._still = False
+
+    @property
+    def replays(self) -> bool:
+        """Whether a replay goes on in this process, or waits for its leases."""
+        return self._replays
+
+    @contextmanager
+    def replaying(self, run: Run) -> Iterator[Route]:
+        """Take the leases and replay until the block ends; the replay stands still at each `rest`."""
+        with self._changed:
+            self._replays = True
+        try:
+            with applying(run) as route:
+                self._route = route
+                try:
+                    yield route
+                finally:
+                    with self._changed:  # whoever writes now does so under these leases
+                        self._changed.wait_for(lambda: not self._still)
+        finally:
+            with self._changed:
+                self._replays, self._route = False, None
+                self._changed.notify_all()
+
+    def rest(self) -> None:
+        """Called by the replay where no request of its own is under way: returns once nobody else wants to write."""
+        with self._changed:
+            while self._waiting or self._still:
+                self._still = True
+                self._changed.notify_all()
+                self._changed.wait()
+
+    @contextmanager
+    def held(self, run: Run, over: Callable[[], bool] = lambda: False) -> Iterator[Route]:
+        """The right to write while nothing is replayed. Waits for the replay of this process to rest; where there is
+        none, takes the leases itself.
+
+        Raises NoStandstillError once `over` is true before that, LeaseHeldError when another process replays.
+        """
+        with self._alone:
+            if (route := self._await_rest(over)) is None:
+                with applying(run) as own:
+                    yield own
+                return
+            try:
+                yield route
+            finally:
+                with self._changed:
+                    self._still = False
+                    self._changed.notify_all()
+
+    def _await_rest(self, over: Callable[[], bool]) -> Route | None:
+        with self._changed:
+            self._waiting = True
+            try:
+                while self._replays and not self._still and not over():
+                    self._changed.wait(LOOK_SECONDS)
+                if over():
+                    self._still = False
+                    raise NoStandstillError("rows are no longer to be written beside the log: the replay goes on")
+                return self._route if self._still else None
+            finally:
+                self._waiting = False
+                self._changed.notify_all()

@@ -1,0 +1,68 @@
+"""What the last look at each table found: which rows differed that were touched since its whole comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from walferry.hbase.rowkey import shown_row
+from walferry.ledger import RunLedger
+
+_NOTE = "last look"
+_SHOWN = 3
+
+
+class Look(BaseModel):
+    """One look at a table."""
+
+    model_config = ConfigDict(frozen=True)
+
+    at_ms: int
+    rows: int
+    """that were read"""
+    read_bytes: int
+    """of both sides"""
+    under_way: int
+    """of them, that differ and will be read again"""
+    left: int
+    """of them, that differ and are neither under way, accepted nor repaired"""
+    first: tuple[str, ...] = ()
+    """some of those, as shown to people, each with the reason why it is not repaired if that is known"""
+
+    def fault(self) -> str:
+        """What is wrong with the table, as a clause; "" if nothing is."""
+        if not self.left:
+            return ""
+        rows = "1 row differs" if self.left == 1 else f"{self.left} rows differ"
+        return f"{rows}, such as {'; '.join(self.first)}"
+
+
+def note_look(
+    ledger: RunLedger,
+    table: str,
+    at_ms: int,
+    rows: int = 0,
+    read_bytes: int = 0,
+    differing: Mapping[bytes, str] | None = None,
+) -> None:
+    """Keep what a look found that began at `at_ms`.
+
+    `differing`: the rows that still differ, each with the reason why it is not repaired, "" if it will be read again.
+    """
+    left = {row: fault for row, fault in (differing or {}).items() if fault}
+    first = tuple(f"row {shown_row(row)}: {fault}" for row, fault in list(left.items())[:_SHOWN])
+    under_way = len(differing or {}) - len(left)
+    look = Look(at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, left=len(left), first=first)
+    ledger.notes.keep(_NOTE, look.model_dump(), table)
+
+
+def last_look(ledger: RunLedger, table: str) -> Look | None:
+    """The last look at a table; None before the first."""
+    kept = ledger.notes.get(_NOTE, table)
+    return None if kept is None else Look.model_validate(kept)
+
+
+def forget_looks(ledger: RunLedger, table: str) -> None:
+    """A new whole comparison has begun: what was found before no longer counts."""
+    ledger.notes.drop(_NOTE, table)

@@ -1,0 +1,17 @@
+"""What the last pass over a pair says, as far as a run's state needs it."""
+
+from __future__ import annotations
+
+from walferry.ledger import PassRecord, RunLedger
+
+
+def last_pass(ledger: RunLedger) -> PassRecord | None:
+    """The newest pass that has ended."""
+    return next((made for made in ledger.passes.latest(2)[::-1] if made.ended_ms is not None), None)
+
+
+def verdict(made: PassRecord) -> str:
+    """What a pass that has ended found."""
+    late = f"; {made.under_way_rows} more were under way each time that they were read" if made.under_way_rows else ""
+    rows = "1 row differs" if made.differing_rows == 1 else f"{made.differing_rows} rows differ"
+    return f"pass {made.number}: {rows if made.differing_rows else 'both sides are equal'}{late}"

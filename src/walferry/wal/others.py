@@ -1,0 +1,107 @@
+"""Which rows of a cluster's tables were written by others than one cluster whose edits it receives: by its own clients,
+say. Its log tells, since each edit names the clusters that it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from walferry.formats.cells import cells_to_arrow, index_cells
+from walferry.formats.entries import rows_of
+from walferry.formats.markers import Marker
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.formats.wal import EntryBatch
+from walferry.storage import FileSystem
+from walferry.wal.files import Place, WalFile, parse_wal_name
+from walferry.wal.live_tail import LiveTail
+from walferry.wal.open import Until, Wal, open_wal
+from walferry.wal.tail import Offset, Span
+
+MOST_ROWS = 300_000
+"""of a table, that are named"""
+
+
+@dataclass
+class Others:
+    """What others wrote between two positions of a log."""
+
+    end: Offset
+    """where to read on"""
+    rows: dict[str, set[bytes]] = field(default_factory=dict)
+    """by table"""
+    unnamed: dict[str, str] = field(default_factory=dict)
+    """tables of which not all rows are known, and why"""
+    read_bytes: int = 0
+
+
+def log_end(files: FileSystem, root: str) -> Offset:
+    """The position at which a log ends now."""
+    return LiveTail(files, root).at_end()
+
+
+def written_by_others(files: FileSystem, root: str, start: Offset, tables: Collection[str], known: UUID) -> Others:
+    """What others than the cluster `known` wrote to tables since a position of the log below `root`, as far as sealed
+    and open files show it now.
+
+    Raises GapError for a log that was deleted before it was read, and the errors of reading logs.
+    """
+    end = LiveTail(files, root).next(start)
+    found = Others(Offset(end.batch, end.groups))
+    asked = {table.encode() for table in tables}
+    for span in end.spans if end is not start else ():
+        for batch in _entries(files, root, span):
+            _add(found, batch, asked, known, span.file)
+        found.read_bytes += span.stop - span.start
+    return found
+
+
+def _entries(files: FileSystem, root: str, span: Span) -> Wal:
+    name = parse_wal_name(span.file)
+    assert name is not None  # it was listed
+    file = WalFile(span.file, *name, path=span.file, place=Place.LIVE, length=0)
+    stop = None if span.sealed else span.stop
+    return open_wal(files, root, file, Until.NOW, start=span.start, stop=stop)
+
+
+def _add(found: Others, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
+    theirs = ~np.array([names(raw, known) for raw in batch.cluster_lists] or [False])
+    for code, name in enumerate(batch.tables):
+        if name not in asked:
+            continue
+        table, mine = name.decode(), batch.table == code
+        edits = np.flatnonzero(mine & theirs[batch.clusters] & (batch.marker == Marker.NONE))
+        rows = found.rows.setdefault(table, set())
+        rows.update(rows_of(batch, edits).to_pylist())
+        if len(rows) > MOST_ROWS:
+            rows.clear()
+            found.unnamed[table] = f"others wrote more than {MOST_ROWS} of its rows at the target"
+        loads = mine & batch.holds_data & (batch.marker != Marker.NONE)
+        if any(not _is_load_of(batch, entry, known) for entry in np.flatnonzero(loads).tolist()):
+            found.unnamed[table] = f"others loaded files into it at the target, says log {file}"
+
+
+def names(clusters: bytes, known: UUID) -> bool:
+    """Whether the raw `cluster_ids` fields of an entry name a cluster."""
+    bits = known.int
+    field_ = pb.UUID(least_sig_bits=bits & (1 << 64) - 1, most_sig_bits=bits >> 64).SerializeToString()
+    return bytes([_CLUSTER_IDS, len(field_)]) + field_ in clusters
+
+
+def _is_load_of(batch: EntryBatch, entry: int, known: UUID) -> bool:
+    """Whether the entry is the marker of a bulk load that names the cluster. Before HBASE-22380 none is named."""
+    if batch.marker[entry] != Marker.BULK_LOAD:
+        return False
+    cell = cells_to_arrow(index_cells(batch.buffer[batch.cells_start[entry] : batch.end[entry]]))
+    try:
+        return str(known) in pb.BulkLoadDescriptor.FromString(cell["value"][0].as_py()).cluster_ids
+    except DecodeError:
+        return False
+
+
+_CLUSTER_IDS = 8 << 3 | 2
+"""WALKey.cluster_ids: number 8, with a length"""

@@ -1,0 +1,228 @@
+"""What a run came to, found by other readers than walferry's: happybase, plain SQLite, ZooKeeper, WebHDFS.
+
+Each check gives sentences about what is wrong; none, and the run has passed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import happybase
+import requests
+from kazoo.client import KazooClient
+
+from chaos import journal
+from chaos.moments import reader
+from chaos.writer import OLD
+from walferry.embedded.cluster import Cluster
+from walferry.hbase.client import HBaseClient
+
+SHOWN = 5
+VERSIONS = 1000
+ONCE = b"j:once"
+"""is written once, so a scan shows all of it"""
+
+Cells = list[tuple[bytes, int]]
+Content = dict[tuple[bytes, bytes], Cells]
+"""(row, column) -> (value, timestamp) of each version, the newest first"""
+
+
+@dataclass
+class Verdict:
+    """`wrong`: why the run has failed. The numbers say how much was looked at."""
+
+    wrong: list[str] = field(default_factory=list)
+    cells: int = 0
+    decided: int = 0
+    unsure: int = 0
+    repaired: int = 0
+    """rows that differed on the way, and that walferry repaired"""
+
+
+def judge(
+    source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Path, mark: str = ""
+) -> Verdict:
+    """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters, of
+    which only what has `mark` in its name may be of this run."""
+    verdict = Verdict()
+    with closing(reader(ledger)) as book:
+        verdict.wrong += ledger_faults(book)
+        repaired = _repaired(book)
+    verdict.repaired = len(repaired)
+    # A repair must not hide what replay lost: once writes have stopped, nothing is under way that may look so. Rows of
+    # old timestamps differ for reasons of their own.
+    verdict.wrong += some(
+        [f"row {row!r} of {table} had to be repaired: {kind or 'no class'}"
+         for table, row, kind, stopped in repaired
+         if stopped and not row.endswith(OLD) and kind != "history-dependent"]
+    )  # fmt: skip
+    for here, there in tables.items():
+        left, right = content(source, here), content(target, there)
+        verdict.cells += sum(map(len, left.values()))
+        differing = {key[0] for key in left.keys() | right.keys() if left.get(key) != right.get(key)}
+        verdict.wrong += some(
+            [f"{here}: row {row!r} differs: {_row(left, row)} at the source, {_row(right, row)} at the target"
+             for row in sorted(differing)]
+        )  # fmt: skip
+        verdict.wrong += some(against_journal(right, here, folder, verdict))
+    verdict.wrong += [
+        f"{what} is left at the {side}"
+        for side, cluster in (("source", source), ("target", target))
+        for what in left_behind(side, cluster)
+        if mark in what
+    ]
+    return verdict
+
+
+def content(cluster: Cluster, table: str) -> Content:
+    """All that HBase's Thrift server shows of a table."""
+    host, _, port = str(cluster.address.thrift).rpartition(":")
+    with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
+        rows = connection.table(table)
+        found: Content = {}
+        for row, columns in rows.scan(include_timestamp=True, batch_size=500):
+            found.update({(row, column): [cell] for column, cell in columns.items()})
+        for row, column in found:
+            if column != ONCE:
+                found[row, column] = rows.cells(row, column, versions=VERSIONS, include_timestamp=True)
+    return found
+
+
+def against_journal(seen: Content, table: str, folder: Path, verdict: Verdict) -> list[str]:
+    """What the target shows otherwise than the writer's acknowledged edits allow."""
+    wrong = []
+    for column, may in journal.allowed(folder).items():
+        if column.table != table:
+            continue
+        cells = seen.get((column.row, column.name), [])
+        value = cells[0][0] if cells else None
+        verdict.decided += len(may) == 1
+        verdict.unsure += len(may) > 1
+        if value not in may:
+            said = " or ".join(sorted(map(repr, may)))
+            wrong.append(f"{table}: {column.row!r} {column.name!r} is {value!r} at the target, by the journal {said}")
+    for column, (least, most) in journal.counters(folder).items():
+        if column.table != table:
+            continue
+        cells = seen.get((column.row, column.name), [])
+        count = int.from_bytes(cells[0][0], "big") if cells else 0
+        verdict.decided += 1
+        if not least <= count <= most:
+            wrong.append(f"{table}: the counter {column.row!r} is {count}, by the journal {least} to {most}")
+    return wrong
+
+
+def ledger_faults(book: sqlite3.Connection) -> list[str]:
+    """What the ledger says that it must not say at the end of a run."""
+    wrong = []
+    runs = book.execute("SELECT run_id, state, outcome FROM runs").fetchall()
+    if [state for _, state, _ in runs] != ["done"]:
+        wrong.append(f"the ledger has the runs {runs}, instead of one that is done")
+    gaps = book.execute("SELECT * FROM gaps").fetchall()
+    wrong += some([f"gap in the ledger: {gap}" for gap in gaps])
+    held = book.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0]
+    if held:
+        wrong.append(f"{held} edits went into quarantine, although the target can take all of them")
+    late = book.execute("SELECT COUNT(*) FROM late_edits").fetchone()[0]
+    if late:
+        wrong.append(f"{late} late edits were found, although writes had stopped")
+    applied = book.execute("SELECT COUNT(*) FROM wal_files WHERE applied").fetchone()[0]
+    if not applied:
+        wrong.append("no file of the log counts as applied")
+    unfinished = book.execute("SELECT phase, subject, state FROM phases WHERE state <> 'done'").fetchall()
+    wrong += some([f"phase {phase} {subject} is {state} at the end" for phase, subject, state in unfinished])
+    left = book.execute(
+        "SELECT cluster, kind, name FROM objects WHERE state <> 'removed' AND kind NOT IN ('table', 'durability')"
+    ).fetchall()
+    wrong += some([f"in the ledger, {kind} {name} at the {cluster} is not removed" for cluster, kind, name in left])
+    wrong += audit_faults(book)
+    wrong += some(
+        [f"walferry's own comparison: {table} row {row} is {kind}"
+         for table, row, kind in _differences(book) if kind != "in-flight"]
+    )  # fmt: skip
+    return wrong
+
+
+def audit_faults(book: sqlite3.Connection) -> list[str]:
+    """Where the audit trail's chain is broken; the chain is computed here, as its description says."""
+    cursor = book.execute("SELECT * FROM audit ORDER BY sequence")
+    names = [column[0] for column in cursor.description]
+    before, count = "0" * 64, 0
+    for values in cursor:
+        line: dict[str, Any] = dict(zip(names, values, strict=True))
+        count += 1
+        stored = line.pop("hash")
+        body = json.dumps(line, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        before = hashlib.sha256(f"{before}\n{body}".encode()).hexdigest()
+        if line["sequence"] != count or stored != before:
+            return [f"the audit trail is broken at line {count}"]
+    return [] if count else ["the audit trail is empty"]
+
+
+def left_behind(side: str, cluster: Cluster) -> list[str]:
+    """What walferry has left on a cluster: peers, snapshots, leases, marks, staged files."""
+    found: list[str] = []
+    with HBaseClient(cluster.address) as client:
+        found += [f"peer {name}" for name in client.peers()]
+        found += [f"snapshot {snapshot.name}" for snapshot in client.snapshots()]
+    zookeeper = KazooClient(hosts=cluster.address.zookeeper)
+    zookeeper.start(timeout=30)
+    try:
+        # A table's count of leases stays at the target: later runs go on from it, and then remove what its last holder
+        # noted below `superseded`.
+        found += [f"ZooKeeper's node {path}" for path in _tree(zookeeper, "/walferry") if not _stays(path, side)]
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    url = f"{cluster.address.webhdfs}/webhdfs/v1/hbase/staging/walferry"
+    answer = requests.get(url, params={"op": "LISTSTATUS", "user.name": "hbase"}, timeout=30)
+    if answer.status_code == 200:
+        names = [entry["pathSuffix"] for entry in answer.json()["FileStatuses"]["FileStatus"]]
+        found += [f"staging folder {name}" for name in names]
+    return found
+
+
+def _stays(path: str, side: str) -> bool:
+    parts = path.strip("/").split("/")
+    return side == "target" and (len(parts) < 3 or (parts[1] == "leases" and parts[3:4] in ([], ["superseded"])))
+
+
+def _tree(zookeeper: KazooClient, path: str) -> Iterator[str]:
+    if zookeeper.exists(path):
+        yield path
+        for name in zookeeper.get_children(path):
+            yield from _tree(zookeeper, f"{path}/{name}")
+
+
+def _differences(book: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """(table, row in hex, class) of the last comparison of each table."""
+    return list(
+        book.execute(
+            "SELECT d.table_name, d.row_key, d.kind FROM differences d WHERE d.attempt = (SELECT MAX(c.attempt)"
+            " FROM compared_tables c WHERE c.run_id = d.run_id AND c.table_name = d.table_name)"
+        )
+    )
+
+
+def _repaired(book: sqlite3.Connection) -> list[tuple[str, bytes, str, bool]]:
+    """(table, row, class, whether writes had stopped) of each row that was repaired, or could not be."""
+    (stop,) = book.execute("SELECT finished_ms FROM phases WHERE phase = 'write_stop'").fetchone()
+    rows = book.execute("SELECT table_name, row_key, kind, at_ms FROM repaired_rows")
+    return [(table, bytes.fromhex(row), kind, at_ms >= stop) for table, row, kind, at_ms in rows]
+
+
+def _row(cells: Content, row: bytes) -> str:
+    return str({column.decode(): found for (one, column), found in cells.items() if one == row} or "nothing")
+
+
+def some(sentences: Sequence[str]) -> list[str]:
+    """The first few, and how many more there are."""
+    more = len(sentences) - SHOWN
+    return [*sentences[:SHOWN], *([f"and {more} more like this"] if more > 0 else [])]

@@ -1,0 +1,272 @@
+"""Both clusters of a series, and the keeper, which starts again what has died, as an operator's supervisor would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from booting import QUICK, QUICK_SITE
+from chaos.schedule import SIDES, VICTIMS, Side
+from walferry.embedded import processes
+from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.errors import WalferryError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.errors import TableNotFoundError
+
+SESSION_MS = 8_000
+"""after so long without a sign of life a region server counts as dead"""
+SITE = {
+    **QUICK_SITE,
+    "zookeeper.session.timeout": str(SESSION_MS),
+    "hbase.master.logcleaner.ttl": str(24 * 3600 * 1000),
+    # A data node that is down for seconds must not cost a region server more than it has to.
+    "hbase.regionserver.logroll.errors.tolerated": "10",
+}
+REPAIR_S = 45.0
+"""so long a cluster may lack a server or a master although all processes live: then they are killed and started"""
+BOOT_S = 20.0
+MAIN = "hbase"
+
+
+def names_of(victim: str, cluster: Cluster) -> list[str]:
+    """The servers of a cluster that a victim of the schedule means, in the order in which they start."""
+    what = victim.partition(" ")[2]
+    if what == "server":
+        return ["regionserver-1"]
+    return [what] if what != "all" else sorted(cluster.servers, key=_order)
+
+
+def victims_of(source: Cluster, target: Cluster) -> list[str]:
+    """The victims of a schedule that these clusters have."""
+    sides = {"source": source, "target": target}
+    return [
+        victim
+        for victim in VICTIMS
+        if not victim.endswith(" server") or len(sides[victim.split()[0]].ports.region_servers) > 1
+    ]
+
+
+@dataclass
+class World:
+    """Source and target; `down` are the servers that a fault keeps down or suspended, by side and name.
+
+    `shared`: others use the clusters too, so that not everything on them is of the present run, whose `tables` are to
+    be served.
+    """
+
+    source: Cluster
+    target: Cluster
+    shared: bool = False
+    tables: list[str] = field(default_factory=list)
+    down: set[tuple[Side, str]] = field(default_factory=set)
+    restarts: list[str] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def cluster(self, side: Side) -> Cluster:
+        return self.source if side == "source" else self.target
+
+    def kill(self, side: Side, names: Sequence[str]) -> None:
+        """kill -9 servers; the keeper leaves them down until they are taken out of `down`."""
+        with self.lock:
+            self.down |= {(side, name) for name in names}
+            for name in names:
+                if name in self.cluster(side).servers:
+                    self.cluster(side).kill(name)
+
+    def suspend(self, side: Side, names: Sequence[str]) -> None:
+        """SIGSTOP servers."""
+        with self.lock:
+            self.down |= {(side, name) for name in names}
+            self._signal(side, names, signal.SIGSTOP)
+
+    def go_on(self, side: Side, names: Sequence[str]) -> None:
+        """The end of a kill or a suspension."""
+        with self.lock:
+            self._signal(side, names, signal.SIGCONT)
+            self.down -= {(side, name) for name in names}
+
+    def _signal(self, side: Side, names: Sequence[str], number: int) -> None:
+        for name in names:
+            server = self.cluster(side).servers.get(name)
+            if server is not None and server.is_alive():
+                with suppress(ProcessLookupError):
+                    os.killpg(server.pid, number)
+
+    def healthy(self, side: Side) -> bool:
+        """Whether no fault is under way there and all servers serve."""
+        if any(one == side for one, _ in self.down):
+            return False
+        cluster = self.cluster(side)
+        if any(name not in cluster.servers or not cluster.servers[name].is_alive() for name in expected(cluster)):
+            return False
+        return not (self.lacking(side) or self.silent(side))
+
+    def await_healthy(self, side: Side, deadline: float) -> None:
+        """Wait until the side is healthy; WalferryError at `deadline` (time.monotonic())."""
+        while not self.healthy(side):
+            if time.monotonic() > deadline:
+                why = self.lacking(side) or self.silent(side) or "a process is down"
+                raise WalferryError(f"the {side} does not recover: {why}")
+            time.sleep(0.5)
+
+    def lacking(self, side: Side) -> str:
+        """What a side lacks: a region server or the master; "" if nothing."""
+        cluster = self.cluster(side)
+        try:
+            with HBaseClient(cluster.address, timeout_s=5) as client:
+                ports = {server.port for server in client.servers()}
+                absent = sorted(set(cluster.ports.region_servers) - ports)
+                if absent:
+                    return f"region servers on ports {absent}"
+                _ = client.master
+        except (WalferryError, OSError) as error:
+            return str(error)
+        return ""
+
+    def silent(self, side: Side) -> str:
+        """Why a region of the run's tables does not answer; "" if all do."""
+        try:
+            with HBaseClient(self.cluster(side).address, timeout_s=5) as client:
+                for table in self.tables:
+                    with suppress(TableNotFoundError):
+                        for _ in client.scan(table):
+                            pass
+        except (WalferryError, OSError) as error:
+            return str(error)
+        return ""
+
+
+def expected(cluster: Cluster) -> list[str]:
+    """The servers that a cluster should have, in the order in which they start."""
+    others = [f"regionserver-{index}" for index in range(1, len(cluster.ports.region_servers))]
+    return ["hdfs", MAIN, *others, *(["thrift"] if cluster.with_thrift else [])]
+
+
+class Keeper:
+    """A thread that starts what is dead and not meant to be, and kills what lives without serving."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ended = threading.Event()
+        self._began: dict[tuple[Side, str], float] = {}
+        self._sound: dict[Side, float] = {}
+        self._looked = time.monotonic()
+        self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(0.5):
+            for side in SIDES:
+                with self._world.lock:
+                    self._start_dead(side)
+            if time.monotonic() - self._looked > 5:
+                for side in SIDES:
+                    self._repair(side)
+                self._looked = time.monotonic()
+
+    def _start_dead(self, side: Side) -> None:
+        cluster = self._world.cluster(side)
+        for name in expected(cluster):
+            server = cluster.servers.get(name)
+            alive = server is not None and server.is_alive()
+            if name == "hdfs" and (not alive or "Started MiniDFSCluster" not in server.output()):  # type: ignore[union-attr]
+                if not alive:
+                    self._start(side, name)
+                return  # the others need it
+            if not alive:
+                self._start(side, name)
+
+    def _start(self, side: Side, name: str) -> None:
+        key = side, name
+        if key in self._world.down or time.monotonic() - self._began.get(key, -60) < 3:
+            return
+        self._began[key] = time.monotonic()
+        self._world.restarts.append(f"{side} {name}")
+        start_server(self._world.cluster(side), name)
+
+    def _repair(self, side: Side) -> None:
+        now = time.monotonic()
+        if any(one == side for one, _ in self._world.down) or not self._world.lacking(side):
+            self._sound[side] = now
+            return
+        began = max([self._sound.setdefault(side, now), *(t for key, t in self._began.items() if key[0] == side)])
+        if now - began > REPAIR_S:
+            with self._world.lock:
+                cluster = self._world.cluster(side)
+                for name in [name for name in expected(cluster) if name in cluster.servers and name != "hdfs"]:
+                    cluster.kill(name)
+            self._sound[side] = now
+
+
+def start_server(cluster: Cluster, name: str) -> None:
+    """Start one server of a cluster; does not wait for it."""
+    if name == "hdfs":
+        cluster.start_hdfs()
+    elif name == MAIN:
+        cluster.start_master()
+    elif name == "thrift":
+        cluster.start_thrift()
+    else:
+        cluster.start_region_server(int(name.rpartition("-")[2]))
+
+
+@contextmanager
+def booted(folder: Path) -> Iterator[World]:
+    """Two clusters of two region servers each, one of which has a process of its own; stopped at the end."""
+    os.environ.update(QUICK)
+    clusters = [Cluster(folder / side, Ports.free(2), hbase_site=SITE) for side in SIDES]
+    boot(*clusters)
+    try:
+        with kept(*clusters, shared=False) as world:
+            yield world
+    finally:
+        shut_down(*clusters)
+
+
+@contextmanager
+def kept(source: Cluster, target: Cluster, *, shared: bool) -> Iterator[World]:
+    """Clusters that are running, with a keeper; nothing of them is suspended at the end."""
+    world = World(source, target, shared)
+    keeper = Keeper(world)
+    try:
+        yield world
+    finally:
+        for side, name in list(world.down):
+            world.go_on(side, [name])
+        keeper.close()
+
+
+def _order(name: str) -> int:
+    return ["hdfs", MAIN].index(name) if name in ("hdfs", MAIN) else 2
+
+
+def end_marked(marker: str) -> list[str]:
+    """kill -9 every process that has `marker` in its environment; what they were."""
+    found = marked(marker)
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(found, timeout=processes.STOP_GRACE_S)
+    return [f"{process.pid}" for process in found]
+
+
+def marked(marker: str) -> list[psutil.Process]:
+    """The living processes that have `marker` in the value of WALFERRY_CHAOS."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get("WALFERRY_CHAOS") == marker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

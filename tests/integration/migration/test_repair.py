@@ -1,0 +1,176 @@
+"""Rows that differ are made equal: readers of both sides see the same afterwards, by a reader that is not ours."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.moves import raw, skip, unique
+from walferry.checks.gates import after_drain
+from walferry.embedded.cluster import Cluster
+from walferry.formats.cells import CellType
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.migration.compare import compare, last_comparison
+from walferry.migration.open_target import open_target
+from walferry.migration.repair import NO_COMPACTION, plan_repair, repair
+from walferry.replay import cut
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
+from walferry.replay.standstill import Standstill
+from walferry.run.run import Run
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Run]
+Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
+DIFFERING = {
+    b"masked": "history-dependent", b"shown": "history-dependent", b"unlogged": "not-in-log", b"stray": "unexplained",
+}  # fmt: skip
+
+
+def value(row: bytes, text: bytes, timestamp: int = 5) -> Cell:
+    return Cell(row, b"f", b"q", text, timestamp)
+
+
+def compacted(client: HBaseClient, table: str, row: bytes) -> None:
+    """The row's region has no markers any more."""
+    client.compact_region(table, row, {b"f"})
+    assert all(kind == CellType.PUT for _, _, kind, _ in raw(client, table, row))
+
+
+@pytest.fixture
+def differing(
+    at_source: HBaseClient, at_target: HBaseClient, start_run: StartRun, spark: SparkSession
+) -> tuple[Run, str]:
+    """A table of which four rows differ, each for another reason; beside them are rows with markers on both sides."""
+    table = unique()
+    at_source.create_table(table, {"f": {"VERSIONS": "1"}}, [b"m"])
+    run = start_run(table)
+    at_source.put(table, [value(row, b"first") for row in (b"equal", b"masked", b"stray", b"marked")])
+    at_source.mutate(table, [delete_column(b"masked", b"f", b"q", 9)])
+    replay(run, spark, until=lambda: True)
+    compacted(at_source, table, b"masked")  # which drops the marker; the target keeps it
+    at_source.put(table, [value(b"masked", b"after the marker", 7), value(b"shown", b"first")])
+    at_source.put(table, [value(b"shown", b"newer", 7)])
+    at_source.mutate(table, [delete_column(b"marked", b"f", b"q", 4), delete_column(b"gone", b"f", b"q", 9)])
+    at_source.flush_table(table)  # which drops the earlier version of "shown"
+    unlogged = put(b"unlogged", [Cell(b"unlogged", b"f", b"q", b"never logged", None)])
+    unlogged.durability = pb.MutationProto.SKIP_WAL
+    at_source.mutate(table, [delete_version(b"shown", b"f", b"q", 7), unlogged])
+    replay(run, spark, until=lambda: True)
+    at_target.put(table, [value(b"stray", b"spoilt", 8)])
+    return run, table
+
+
+def test_rows_that_differ_for_any_reason_are_repaired_and_no_other_row_changes(
+    differing: tuple[Run, str], at_source: HBaseClient, at_target: HBaseClient, spark: SparkSession, sides: Sides
+) -> None:
+    run, table = differing
+    found = compare(run, lambda: spark, table)
+    assert {item.row: item.kind for item in found.differences} == DIFFERING
+    planned = {one.row: one.describe() for one in plan_repair(run, table, list(DIFFERING))}
+    assert "1 marker that the source does not have" in planned[b"masked"]
+    assert "delete exactly 1 version" in planned[b"shown"]
+    assert "delete exactly 1 version" in planned[b"stray"]
+    assert planned[b"unlogged"] == "send 1 cell of the source that the target lacks"
+    before, after = sides(run)
+    assert before != after
+    assert sides(run) == (before, after), "a plan changes nothing"
+
+    made = repair(run, Standstill(), table, DIFFERING)
+    assert {row.row: (row.kind, row.fault) for row in made} == {row: (kind, "") for row, kind in DIFFERING.items()}
+    here, there = sides(run)
+    assert here == before
+    assert there == here
+    assert not compare(run, lambda: spark, table).differing_rows
+    kinds = [{(at, kind) for _, at, kind, _ in raw(client, table, b"gone")} for client in (at_source, at_target)]
+    assert kinds == [{(9, CellType.DELETE_COLUMN)}] * 2, "what the compaction dropped was sent again"
+    for row in DIFFERING:
+        at_the_source, at_the_target = (
+            {(at, kind) for _, at, kind, _ in raw(client, table, row) if kind != CellType.PUT}
+            for client in (at_source, at_target)
+        )
+        assert at_the_target == at_the_source, "our own deletes were purged"
+    assert {row.row for row in run.ledger.repairs.all(table)} == set(DIFFERING)
+    run.ledger.whole.verify_audit()
+
+
+def test_without_a_compaction_only_rows_that_need_none_are_repaired(
+    differing: tuple[Run, str], spark: SparkSession
+) -> None:
+    run, table = differing
+    made = {row.row: row.fault for row in repair(run, Standstill(), table, DIFFERING, region_bytes=NO_COMPACTION)}
+    assert "it is not compacted now" in made.pop(b"masked")
+    assert made == {row: "" for row in DIFFERING if row != b"masked"}
+    assert [item.row for item in compare(run, lambda: spark, table).differences] == [b"masked"]
+
+
+def test_in_the_write_stop_the_target_opens_once_rows_that_differ_are_repaired(
+    differing: tuple[Run, str], spark: SparkSession, sides: Sides
+) -> None:
+    run, table = differing
+    compare(run, lambda: spark, table)
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    opened = open_target(run, lambda: spark, after_drain)
+    assert opened.why == ()
+    assert opened.at_ms is not None
+    here, there = sides(run)
+    assert there == here
+
+
+def test_a_target_that_is_open_is_neither_compacted_nor_written_over_its_clients(
+    differing: tuple[Run, str], at_target: HBaseClient, spark: SparkSession
+) -> None:
+    run, table = differing
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    run.ledger.phases.start("open_target")
+    run.ledger.phases.finish("open_target", {"at_ms": time.time_ns() // 1_000_000})
+    at_target.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", None)])
+    made = {row.row: row.fault for row in repair(run, Standstill(), table, DIFFERING)}
+    assert "a compaction would drop deletes of its clients" in made[b"masked"]
+    assert "clients have written to the row" in made[b"unlogged"]
+    last_comparison(run, lambda: spark, table)
+    assert not [row for row in run.ledger.repairs.all(table) if not row.fault]
+
+
+def test_a_row_that_is_written_while_it_is_repaired_ends_as_the_source_has_it(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession, target: Cluster,
+    sides: Sides,
+) -> None:  # fmt: skip
+    table = make_table(())
+    run, standstill, over = start_run(table), Standstill(), threading.Event()
+    rows = [b"r%d" % number for number in range(8)]
+    follower = threading.Thread(
+        target=replay, args=(run, spark), kwargs={"until": over.is_set, "standstill": standstill}, daemon=True
+    )
+
+    def write() -> None:
+        number = 0
+        while not over.is_set():  # of puts with one timestamp the last one wins
+            number += 1
+            at_source.put(table, [value(row, b"%d" % number) for row in rows])
+
+    writer = threading.Thread(target=write, daemon=True)
+    follower.start()
+    writer.start()
+    deadline = time.monotonic() + 8
+    repaired = 0
+    while time.monotonic() < deadline:
+        repaired += len(repair(run, standstill, table, dict.fromkeys(rows, "")))
+    over.set()
+    writer.join()
+    follower.join(60)
+    replay(run, spark, until=lambda: True)
+    assert repaired > 10
+    here, there = sides(run)
+    assert there == here

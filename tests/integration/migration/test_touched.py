@@ -1,0 +1,153 @@
+"""What touches a table after its comparison, though the source's log does not write it, is found before the cutover."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.migration.moves import fill, raw, skip
+from walferry.checks.gates import after_drain, before_cutover
+from walferry.errors import GateShutError
+from walferry.formats.cells import CellType
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.ledger import ComparedTable
+from walferry.migration import compare_ahead, touched
+from walferry.migration.compare import compare
+from walferry.migration.open_target import open_target
+from walferry.migration.verified import verified
+from walferry.migration.written_rows import compare_written
+from walferry.replay import cut
+from walferry.replay.follower import replay
+from walferry.replay.rounds import drain
+from walferry.replay.standstill import Standstill
+from walferry.run.run import Run
+
+pytestmark = pytest.mark.cluster
+
+StartRun = Callable[..., Run]
+HIDDEN = b"r07"
+
+
+def whole(run: Run, spark: SparkSession, table: str) -> ComparedTable:
+    """A comparison of the table, which finds it equal."""
+    found = compare(run, lambda: spark, table)
+    assert not found.differing_rows
+    return found.compared
+
+
+def look(run: Run, spark: SparkSession, table: str) -> tuple[str, list[str]]:
+    """One look at what was touched, as the process that compares ahead has it."""
+    compare_ahead.look(run, lambda: spark, table, Standstill(), Event(), looks=True)
+    return verified(run.ledger)
+
+
+def until(true: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def is_marked(client: HBaseClient, table: str) -> bool:
+    return CellType.DELETE_COLUMN in {kind for _, _, kind, _ in raw(client, table, HIDDEN)}
+
+
+def test_an_old_put_that_a_compaction_shows_again_on_one_side_is_found_before_the_target_opens(
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    spark: SparkSession,
+) -> None:
+    first, second, calm = tables = [make_table() for _ in range(3)]
+    run = start_run(*tables)
+    for table in tables:
+        fill(at_source, table)
+        at_source.mutate(table, [delete_column(HIDDEN, b"f", b"q", 10)])
+    replay(run, spark, until=lambda: True)
+    for table in tables:
+        for client in (at_source, at_target):
+            client.flush_table(table)
+        at_source.put(table, [Cell(HIDDEN, b"f", b"q", b"of old", 5)])
+    replay(run, spark, until=lambda: True)
+    since = {table: whole(run, spark, table) for table in tables}
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    at_source.compact_table(first, major=True)
+    at_target.compact_table(second, major=True)
+    until(lambda: not is_marked(at_source, first) and not is_marked(at_target, second))
+    for table in (first, second):
+        assert list(compare_written(run, table, since[table]).differing) == [HIDDEN]
+    assert open_target(run, lambda: spark, after_drain).at_ms is not None
+    assert {(row.table, row.row) for row in run.ledger.repairs.all()} == {(first, HIDDEN), (second, HIDDEN)}
+    found = compare_written(run, calm, since[calm])
+    assert (found.rows, found.differing) == (0, {}), "the row of a region that nothing happened to is not read again"
+
+
+def test_rows_that_somebody_spoils_at_the_target_are_found_at_the_next_look_and_shut_the_gate(
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    spark: SparkSession,
+) -> None:
+    table = make_table()
+    run = start_run(table, repair="ask")
+    fill(at_source, table)
+    replay(run, spark, until=lambda: True)
+    since = whole(run, spark, table)
+    touched.look(run)
+    assert compare_written(run, table, since).rows == 0, "what walferry writes is no news"
+    at_target.put(table, [Cell(b"r03", b"f", b"q", b"by hand", 9)])
+    at_target.mutate(table, [delete_column(b"r04", b"f", b"q", 9)])
+    at_target.put(table, [Cell(b"r05", b"f", b"q", b"v5", 1)])
+    touched.look(run)
+    assert compare_written(run, table, since).rows == 3
+    _, reasons = look(run, spark, table)
+    (reason,) = reasons
+    assert reason.startswith(f"{table}: 2 rows differ, such as row r03: nobody has asked to repair it")
+    with pytest.raises(GateShutError, match="differ, such as row r03"):
+        before_cutover(run)
+    assert compare_written(run, table, since).rows == 2, "the row that is equal is not read again"
+    at_target.mutate(table, [delete_version(b"r03", b"f", b"q", 9)])
+    at_source.mutate(table, [delete_column(b"r04", b"f", b"q", 9)])
+    replay(run, spark, until=lambda: True)
+    touched.look(run)
+    assert look(run, spark, table)[1] == []
+    assert look(run, spark, table)[1] == []  # rows with new markers: now with the store files known before
+    assert compare_written(run, table, since).rows == 0, "what was found equal is not read again"
+
+
+def test_a_put_that_skips_the_log_at_the_source_is_found_once_its_server_has_counted_it(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    table = make_table()
+    run = start_run(table, repair="ask")
+    fill(at_source, table)
+    replay(run, spark, until=lambda: True)
+    since = whole(run, spark, table)
+    unlogged = put(b"r99", [Cell(b"r99", b"f", b"q", b"in no log", 1)])
+    unlogged.durability = pb.MutationProto.SKIP_WAL
+    at_source.mutate(table, [unlogged])
+
+    def counted() -> object:
+        touched.look(run)
+        return touched.Seen.of(run.ledger).pending.get(table)
+
+    until(counted)
+    assert touched.skips_log(run)
+    found = compare_written(run, table, since)
+    assert list(found.differing) == [b"r99"]
+    assert found.rows == 21, "the region is read again, and no other"
+    text, reasons = look(run, spark, table)
+    assert "the write stop takes 20 s" in text
+    assert reasons[0].startswith(f"{table}: 1 row differs, such as row r99: nobody has asked to repair it")
+    at_source.disable_table(table)  # so that its server counts none any more
+    at_source.delete_table(table)

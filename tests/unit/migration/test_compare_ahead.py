@@ -1,0 +1,234 @@
+"""Beside the replay: each table as a whole, at once what was written meanwhile, and again what differed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.test_readiness import TABLE, compare, following, noes
+from walferry import clock
+from walferry.errors import TransientError
+from walferry.ledger import Ledger, RunLedger
+from walferry.ledger.rows import DifferenceKind
+from walferry.migration import compare_ahead, touched
+from walferry.migration.compare_ahead import _Pace, look
+from walferry.migration.fragile_rows import NONE
+from walferry.migration.touched import Begun, standing_comparison
+from walferry.migration.written_rows import Written
+from walferry.replay.standstill import Standstill
+from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead
+from walferry.run.run import Run
+
+OTHER = "shop:customers"
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    for name, seconds in (("LOOK_SECONDS", 0.01), ("BETWEEN_SECONDS", 3600.0), ("AGAIN_SECONDS", 0.0)):
+        monkeypatch.setattr(compare_ahead, name, seconds)
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield ledger
+
+
+class Comparisons:
+    """In place of both kinds of comparison: what was compared, in order, and what is to be found."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[str] = []
+        self.finds: list[DifferenceKind] = []
+        self.may_look = threading.Event()
+        self.may_look.set()
+        self.failures: list[Exception] = []
+        monkeypatch.setattr(compare_ahead, "compare", self.whole)
+        monkeypatch.setattr(compare_ahead, "look", self.written)
+        monkeypatch.setattr(touched, "look", lambda _: None)
+        self.counts = True
+
+    def whole(self, run: Run, spark: object, table: str) -> None:
+        self.made.append(f"whole {table}")
+        if table == TABLE:
+            compare(run.ledger, *self.finds)
+        else:
+            compare(run.ledger, table=table)
+        if self.counts:
+            claim(run, table)
+
+    def written(self, run: Run, spark: object, table: str, *_: object, looks: bool) -> float:
+        self.made.append(f"written {table}")
+        assert self.may_look.wait(10)
+        if self.failures:
+            raise self.failures.pop()
+        return 0.0
+
+
+def claim(run: Run, table: str = TABLE) -> None:
+    """What touches the table after its newest comparison is known."""
+    made = [one for one in run.ledger.comparisons.tables() if one.table == table][-1]
+    void = touched.Seen.of(run.ledger).void.get(table, "")
+    touched.keep_whole(run, Begun(NONE, void, [], "rules"), made, NONE)
+
+
+@pytest.fixture
+def comparisons(monkeypatch: pytest.MonkeyPatch) -> Comparisons:
+    return Comparisons(monkeypatch)
+
+
+def run_of(ledger: RunLedger) -> Run:
+    return Run(ledger.whole, ledger.run_id)
+
+
+@contextmanager
+def comparing(ledger: RunLedger) -> Iterator[None]:
+    with compare_ahead.compared_ahead(run_of(ledger), lambda: None, Standstill()):  # type: ignore[arg-type,return-value]
+        yield
+
+
+def wait_until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def end_phase(ledger: RunLedger, name: str) -> None:
+    ledger.phases.start(name)
+    ledger.phases.finish(name, {"by": "kim"})
+
+
+def test_the_cutover_waits_until_what_was_written_during_the_whole_comparison_is_compared(
+    book: Ledger, comparisons: Comparisons
+) -> None:
+    """Hole: it was offered at the end of the whole comparison, and what had been written until then was compared in the
+    write stop: 56 s under load."""
+    ledger = following(book)
+    comparisons.may_look.clear()
+    with comparing(ledger):
+        wait_until(lambda: comparisons.made == [f"whole {TABLE}", f"written {TABLE}"])
+        assert noes(ledger) == {"comparison": f"what was written to {TABLE} meanwhile is being compared: wait for it"}
+        comparisons.may_look.set()
+        wait_until(lambda: not noes(ledger))
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["before the first look", "later"])
+def test_a_process_that_goes_on_shuts_the_gate_only_for_what_was_left(
+    killed: bool, book: Ledger, comparisons: Comparisons
+) -> None:
+    """While a person is asked for the approval, the process that follows may be killed and started again."""
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    if killed:
+        note_comparing_ahead(ledger, [TABLE], [TABLE])
+    comparisons.may_look.clear()
+    with comparing(ledger):
+        wait_until(lambda: comparisons.made == [f"written {TABLE}"])
+        assert bool(noes(ledger)) == killed
+        comparisons.may_look.set()
+        wait_until(lambda: not noes(ledger))
+
+
+def test_every_table_is_looked_at_after_the_last_whole_comparison(book: Ledger, comparisons: Comparisons) -> None:
+    ledger = following(book, tables=[{"source": name, "target": name} for name in (TABLE, OTHER)])
+    with comparing(ledger):
+        wait_until(lambda: not left_to_compare(ledger))
+    assert comparisons.made == [
+        f"whole {TABLE}", f"written {TABLE}", f"whole {OTHER}", f"written {TABLE}", f"written {OTHER}",
+    ]  # fmt: skip
+
+
+def test_a_look_that_fails_is_repeated(book: Ledger, comparisons: Comparisons) -> None:
+    """Hole: nothing was compared ahead any more."""
+    ledger = following(book)
+    comparisons.failures = [TransientError("a server did not answer")]
+    with comparing(ledger):
+        wait_until(lambda: not left_to_compare(ledger))
+    assert comparisons.made == [f"whole {TABLE}", f"written {TABLE}", f"written {TABLE}"]
+
+
+def test_a_resumed_run_that_is_approved_is_compared_until_the_writes_stop(
+    book: Ledger, comparisons: Comparisons
+) -> None:
+    """Hole: it compared nothing ahead, so that the write stop included all that was written since."""
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    end_phase(ledger, "approve")
+    with comparing(ledger):
+        wait_until(lambda: len(comparisons.made) > 3)
+    assert set(comparisons.made) == {f"written {TABLE}"}
+
+
+def test_once_writes_have_stopped_nothing_is_compared_ahead(book: Ledger, comparisons: Comparisons) -> None:
+    ledger = following(book)
+    note_comparing_ahead(ledger, [TABLE])
+    end_phase(ledger, "write_stop")
+    with comparing(ledger):
+        assert not left_to_compare(ledger)
+        time.sleep(0.05)
+    assert not comparisons.made
+
+
+def test_a_table_whose_comparisons_do_not_count_is_compared_again_until_one_does(
+    book: Ledger, comparisons: Comparisons
+) -> None:
+    ledger = following(book)
+    comparisons.counts = False
+    with comparing(ledger):
+        wait_until(lambda: len(comparisons.made) > compare_ahead.ATTEMPTS)
+        assert comparisons.made[: compare_ahead.ATTEMPTS] == [f"whole {TABLE}"] * compare_ahead.ATTEMPTS
+        comparisons.counts = True
+        end_phase(ledger, "approve")  # the next look comes at once
+        wait_until(lambda: standing_comparison(ledger, TABLE) is not None)
+
+
+def test_a_table_is_compared_as_a_whole_again_when_its_claim_has_ended(book: Ledger, comparisons: Comparisons) -> None:
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    touched.end_claim(run_of(ledger), TABLE, "its log is gone")
+    with comparing(ledger):
+        wait_until(lambda: not left_to_compare(ledger))
+    assert comparisons.made == [f"whole {TABLE}", f"written {TABLE}"]
+    assert standing_comparison(ledger, TABLE) is not None
+
+
+def test_the_clusters_rest_between_whole_comparisons(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, pace, now = run_of(following(book)), _Pace(), [100.0]
+    monkeypatch.setattr(compare_ahead, "steady_s", lambda: now[0])
+    pace.took(20)
+    assert not pace.is_due(run, [TABLE])
+    now[0] += 20
+    assert pace.is_due(run, [TABLE])
+    monkeypatch.setattr(compare_ahead, "AGAIN_SECONDS", 60.0)
+    pace.failed(TABLE)
+    assert not pace.is_due(run, [TABLE])
+    now[0] += 60
+    assert pace.is_due(run, [TABLE])
+
+
+@pytest.mark.parametrize(("age_s", "due"), [(200, False), (400, True)])
+def test_a_comparison_is_renewed_before_it_is_too_old_for_the_gate(
+    book: Ledger, age_s: int, due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = following(book, max_comparison_age=600)
+    compare(ledger)
+    claim(run_of(ledger))
+    later = clock.now_ms() + age_s * 1000
+    monkeypatch.setattr(compare_ahead, "now_ms", lambda: later)
+    assert _Pace().of(run_of(ledger), TABLE) is due
+
+
+def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: Written(frozenset(), why="2000 MB of log"))
+    look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
+    assert standing_comparison(ledger, TABLE) is None
+    assert touched.Seen.of(ledger).void == {TABLE: "2000 MB of log"}

@@ -1,0 +1,104 @@
+"""What becomes of rows that differ at a look: repaired, left, or looked at once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from walferry.clock import now_ms
+from walferry.ledger import Difference, Ledger, RepairedRow
+from walferry.ledger.rows import DifferenceKind
+from walferry.migration import known_differences, repairable
+from walferry.migration.known_differences import Means, known_rows, rows_to_repair, settle
+from walferry.replay.standstill import Standstill
+from walferry.run.run import Run
+
+TABLE = "shop:orders"
+ROW = b"r1"
+
+
+class Clusters:
+    """In place of both sides and the log: the class of each row, and which rows were repaired."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kinds: dict[bytes, DifferenceKind] = {}
+        self.repaired: list[bytes] = []
+        monkeypatch.setattr(known_differences, "log_bytes", lambda *_: 0)
+        monkeypatch.setattr(known_differences, "explain", self._explain)
+        monkeypatch.setattr(known_differences, "repair", self._repair)
+
+    def _explain(self, run: Any, spark: Any, session: Any, table: str, rows: list[bytes]) -> list[Difference]:
+        return [Difference(table, row, self.kinds[row], "detail", "cells") for row in rows]
+
+    def _repair(self, run: Any, standstill: Any, table: str, kinds: Mapping[bytes, str], **_: Any) -> list[RepairedRow]:
+        self.repaired += kinds
+        return [RepairedRow(table, row, kind, "sent", 1, "", now_ms()) for row, kind in kinds.items()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
+    return Clusters(monkeypatch)
+
+
+def look(run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True) -> dict[bytes, str]:
+    means = Means(
+        lambda: None, Standstill(), lambda rows: differ, 1 if examined else -1, 0, under_way=lambda _: by_log  # type: ignore[arg-type,return-value]
+    )  # fmt: skip
+    return settle(run, TABLE, differ, means)
+
+
+def test_a_row_with_a_reason_is_repaired_at_once_and_read_again_by_the_next_look(run: Run, clusters: Clusters) -> None:
+    clusters.kinds = {ROW: "history-dependent"}
+    assert look(run, {ROW: "cells"}) == {}
+    assert clusters.repaired == [ROW]
+    assert known_rows(run, TABLE) == [ROW]
+    assert look(run, {}) == {}
+    assert known_rows(run, TABLE) == []
+
+
+def test_a_row_that_the_log_may_change_is_repaired_without_a_reason_only_if_the_same_cells_differ_twice(
+    run: Run, clusters: Clusters
+) -> None:
+    clusters.kinds = {ROW: "unexplained"}
+    assert look(run, {ROW: "cells"}) == {ROW: ""}
+    assert look(run, {ROW: "others"}) == {ROW: ""}
+    assert look(run, {ROW: "others"}, examined=False) == {ROW: ""}, "nobody has read the log"
+    assert not clusters.repaired
+    assert rows_to_repair(run, TABLE) == [ROW]
+    assert look(run, {ROW: "others"}) == {}
+    assert clusters.repaired == [ROW]
+
+
+def test_a_row_that_the_log_did_not_write_is_repaired_at_once(run: Run, clusters: Clusters) -> None:
+    clusters.kinds = {ROW: "unexplained"}
+    assert look(run, {ROW: "cells"}, by_log=False) == {}
+    assert clusters.repaired == [ROW]
+
+
+def test_rows_under_way_are_left_and_those_that_a_person_accepted_stay(run: Run, clusters: Clusters) -> None:
+    clusters.kinds = {b"a": "in-flight", b"b": "not-in-log"}
+    run.ledger.comparisons.accept([Difference(TABLE, b"b", "not-in-log", "detail", "cells")], "a cache", "kim")
+    assert look(run, {b"a": "1", b"b": "2"}) == {b"a": ""}
+    assert not clusters.repaired
+    assert set(known_rows(run, TABLE)) == {b"a", b"b"}
+    assert rows_to_repair(run, TABLE) == [b"a"], "nobody repairs what a person decided about"
+
+
+def test_nothing_is_repaired_unasked_if_too_many_rows_have_no_explanation(
+    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repairable, "MOST_UNEXPLAINED", 1)
+    clusters.kinds = dict.fromkeys((b"a", b"b"), "unexplained")
+    left = look(run, {b"a": "1", b"b": "2"}, by_log=False)
+    assert all("nothing is repaired unasked" in why for why in left.values())
+    assert not clusters.repaired

@@ -1,0 +1,186 @@
+"""What a pass over the open logs measures, and what it asks of the source: by server, and kept in the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unit.formats.wal_builder import entry, header
+from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry import clock
+from walferry.apply.by_group import GroupTask, Part
+from walferry.formats.cells import encode_cell
+from walferry.ledger import Ledger, Round
+from walferry.replay import ahead
+from walferry.replay.ahead import OpenLogs
+from walferry.replay.cut import Cut
+from walferry.run.facts import keep_lines
+from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
+from walferry.run.run import Run
+from walferry.storage import FileStatus, Local
+from walferry.wal.files import list_live
+
+TABLE = "shop:orders"
+SERVERS = ("rs,1,1", "rs,1,2", "rs,1,3")
+NOW = 1_790_000_000_000
+
+
+class Counting(Local):
+    """Counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def list(self, path: str) -> list[FileStatus]:
+        self.asked["list"] += 1
+        return super().list(path)
+
+    def status(self, path: str) -> FileStatus | None:
+        self.asked["status"] += 1
+        return super().status(path)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        self.asked["read"] += 1
+        return super().read(path, offset, length)
+
+
+def group_of(server: str) -> str:
+    return server.replace(",", "%2C")
+
+
+def path_of(run: Run, server: str) -> Path:
+    return Path(f"{run.wal_root}/WALs/{server}/{group_of(server)}.{NOW - 10_000}")
+
+
+def region_of(server: str) -> str:
+    return f"region of {server}"
+
+
+def write(run: Run, server: str, age_ms: int, sequence_number: int = 1) -> None:
+    """Append an edit that is so old by now to a server's open log."""
+    fields = {"encoded_region_name": region_of(server).encode(), "write_time": NOW - age_ms}
+    edit = entry([encode_cell(b"r", b"f", b"q", 1, 4)], sequence_number, table_name=TABLE.encode(), **fields)
+    with path_of(run, server).open("ab") as log:
+        log.write(edit)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The present moment, for everybody."""
+    time = [NOW]
+    for module in (clock, ahead):
+        monkeypatch.setattr(module, "now_ms", lambda: time[0])
+    monkeypatch.setattr(ahead, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(ahead, "SECONDS_PER_GROUP", 0.0)
+    return time
+
+
+@pytest.fixture
+def run(tmp_path: Path, now: list[int]) -> Iterator[Run]:
+    spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
+        run.__dict__.update(source=SimpleNamespace(close=lambda: None), source_files=Counting())
+        for server in SERVERS:
+            path_of(run, server).parent.mkdir(parents=True)
+            path_of(run, server).write_bytes(header())
+        run.ledger.rounds.record(Round(1, NOW - 6_000, NOW - 5_000, 1, 1, 1, 1, lag_ms=1_000, backlog_bytes=0))
+        yield run
+
+
+Follow = Callable[[], OpenLogs]
+
+
+@pytest.fixture
+def follow(run: Run, monkeypatch: pytest.MonkeyPatch) -> Follow:
+    """The open logs after a cut five seconds ago."""
+    lines = {TABLE: {region_of(server): f"{server} 1" for server in SERVERS}}
+    monkeypatch.setattr(ahead, "regions_of", lambda *_: [])
+    monkeypatch.setattr(ahead, "lines_of", lambda *_: lines[TABLE])
+    monkeypatch.setattr(ahead, "send_entries", lambda *_: [])
+
+    def begun() -> OpenLogs:
+        keep_lines(run, "applied", lines)
+        files = list_live(run.source_files, run.wal_root)
+        followed: Any = OpenLogs(run, SimpleNamespace())  # type: ignore[arg-type]
+        followed.begin(Cut(NOW - 5_000, lines, lines, files, {file.group: file.number for file in files}, {}))
+        return followed  # type: ignore[no-any-return]
+
+    return begun
+
+
+def measured(run: Run) -> dict[str, Followed]:
+    kept = ahead_of(run.ledger)
+    assert kept is not None
+    return {one.server: one.model_copy(update={"read_ms": 0}) for one in kept.groups.values()}
+
+
+def test_a_pass_measures_for_each_server_how_old_edits_were_when_seen_and_how_long_they_took(
+    run: Run, follow: Follow, now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_logs = follow()
+    write(run, SERVERS[0], 400, 1)
+    write(run, SERVERS[0], 300, 2)
+    write(run, SERVERS[1], 2_500)
+    under_way: list[dict[str, Followed]] = []
+
+    def send(task: GroupTask, parts: Sequence[Part]) -> list[Any]:
+        now[0] += 300
+        under_way.append(measured(run))
+        now[0] += 400
+        return []
+
+    monkeypatch.setattr(ahead, "send_entries", send)
+    assert open_logs.go_on()
+    (during,) = under_way
+    assert [during[server].sending_since_ms for server in SERVERS] == [NOW, NOW, 0]
+    assert during[SERVERS[0]].covered_ms == NOW - 5_000, "since the cut: it is not applied yet"
+    found = measured(run)
+    assert found == {
+        SERVERS[0]: Followed(server=SERVERS[0], covered_ms=NOW, apply_ms=700, shown_after_ms=400),
+        SERVERS[1]: Followed(server=SERVERS[1], covered_ms=NOW, apply_ms=700, shown_after_ms=2_500),
+        SERVERS[2]: Followed(server=SERVERS[2], covered_ms=NOW),
+    }
+    now[0] += 1_000
+    assert open_logs.go_on()
+    assert measured(run)[SERVERS[1]] == Followed(server=SERVERS[1], covered_ms=now[0], shown_after_ms=2_500)
+
+
+def test_a_server_whose_region_has_moved_lags_behind_the_others(
+    run: Run, follow: Follow, now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_logs = follow()
+    for server in SERVERS[:2]:
+        write(run, server, 0)
+    lines = {region_of(SERVERS[0]): f"{SERVERS[2]} 9", region_of(SERVERS[1]): f"{SERVERS[1]} 1"}
+    monkeypatch.setattr(ahead, "lines_of", lambda *_: lines)
+    now[0] += 2_000
+    assert not open_logs.go_on(), "a round is needed"
+    slowest, *others = lag_by_group(run.ledger, lag_of(run.ledger))
+    assert (slowest.server, slowest.seconds) == (SERVERS[0], 7.0)
+    assert [one.seconds for one in others] == [0.0, 0.0]
+    split = lag_split(lag_of(run.ledger), [slowest, *others])
+    assert split is not None
+    assert (split.server, split.seconds) == (SERVERS[0], 7.0)
+
+
+def test_a_pass_lists_the_folder_of_each_server_once_and_reads_each_open_log_once(run: Run, follow: Follow) -> None:
+    """Its costs: `docs/platform.md` derives the requests per second from it."""
+    open_logs, files = follow(), run.source_files
+    assert isinstance(files, Counting)
+    write(run, SERVERS[0], 400)
+    assert open_logs.go_on()  # the first one looks up each log
+    files.asked.clear()
+    write(run, SERVERS[0], 300, 2)
+    assert open_logs.go_on()
+    assert files.asked == {"list": 1 + len(SERVERS), "read": len(SERVERS)}
+
+
+@pytest.mark.parametrize(("groups", "seconds"), [(1, 0.5), (25, 0.5), (50, 1.0), (500, 10.0)])
+def test_of_many_servers_each_is_asked_less_often(groups: int, seconds: float) -> None:
+    assert ahead.seconds_between(groups) == seconds

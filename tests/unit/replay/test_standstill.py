@@ -1,0 +1,132 @@
+"""Who repairs rows and the replay of the same process never write at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from walferry.apply.route import Route
+from walferry.replay import standstill as module
+from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.run.run import Run
+
+RUN = cast(Run, None)
+PATIENCE = 10.0
+
+
+class Leases:
+    """The leases of the target tables, in place of those in ZooKeeper."""
+
+    def __init__(self) -> None:
+        self.taken = threading.Lock()
+
+    @contextmanager
+    def applying(self, _: Any) -> Iterator[Route]:
+        assert self.taken.acquire(timeout=PATIENCE)
+        try:
+            yield cast(Route, "route")
+        finally:
+            self.taken.release()
+
+
+@pytest.fixture(autouse=True)
+def leases(monkeypatch: pytest.MonkeyPatch) -> Leases:
+    found = Leases()
+    monkeypatch.setattr(module, "applying", found.applying)
+    return found
+
+
+def test_a_replay_and_those_who_repair_write_in_turns() -> None:
+    standstill, over = Standstill(), threading.Event()
+    writing: list[str] = []
+    together: list[list[str]] = []
+    turns = {"replay": 0, "one": 0, "other": 0}
+
+    def write(who: str) -> None:
+        writing.append(who)
+        time.sleep(0.002)
+        if writing != [who]:
+            together.append(list(writing))
+        writing.remove(who)
+        turns[who] += 1
+
+    def replay() -> None:
+        with standstill.replaying(RUN):
+            while not over.is_set():
+                standstill.rest()
+                write("replay")
+
+    def repair(who: str) -> None:
+        while not over.is_set():
+            with standstill.held(RUN):
+                write(who)
+
+    threads = [threading.Thread(target=repair, args=(who,)) for who in ("one", "other")]
+    threads.append(threading.Thread(target=replay))
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    over.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not together
+    assert all(turns.values()), turns
+
+
+def test_where_nothing_is_replayed_the_leases_are_taken_and_given_back(leases: Leases) -> None:
+    with Standstill().held(RUN) as route:
+        assert route is not None
+        assert leases.taken.locked()
+    assert not leases.taken.locked()
+
+
+def test_a_replay_ends_only_after_those_who_write_under_its_leases(leases: Leases) -> None:
+    standstill, writes, may_end = Standstill(), threading.Event(), threading.Event()
+
+    def repair() -> None:
+        with standstill.held(RUN):
+            writes.set()
+            assert may_end.wait(PATIENCE)
+            assert leases.taken.locked(), "the leases are held until it has written"
+
+    def replay() -> None:
+        with standstill.replaying(RUN):
+            begun.set()
+            while not writes.is_set():
+                resting = threading.Thread(target=standstill.rest, daemon=True)
+                resting.start()
+                resting.join(0.02)
+
+    begun = threading.Event()
+    replaying = threading.Thread(target=replay)
+    replaying.start()
+    assert begun.wait(PATIENCE)
+    repairing = threading.Thread(target=repair)
+    repairing.start()
+    assert writes.wait(PATIENCE)
+    replaying.join(0.1)
+    assert replaying.is_alive()
+    may_end.set()
+    for thread in (repairing, replaying):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert not leases.taken.locked()
+
+
+def test_who_waits_for_a_replay_that_does_not_rest_gives_up_when_it_is_over() -> None:
+    standstill = Standstill()
+    deadline = time.monotonic() + 0.3
+    with (
+        standstill.replaying(RUN),
+        pytest.raises(NoStandstillError),
+        standstill.held(RUN, lambda: time.monotonic() > deadline),
+    ):
+        pass
+    with standstill.replaying(RUN):
+        standstill.rest()  # nobody waits any more
