@@ -92,18 +92,16 @@ class Result:
 
 
 class ChaosRun:
-    """One run in a folder of its own, on clusters that are running; `letters`: the tables, of BORDERS."""
+    """One run in a folder of its own, on clusters that are running."""
 
-    def __init__(
-        self, schedule: Schedule, world: World, folder: Path, say: Callable[[str], None], letters: str = "abc"
-    ) -> None:
+    def __init__(self, schedule: Schedule, world: World, folder: Path, say: Callable[[str], None]) -> None:
         self._schedule, self._world, self._folder, self._say = schedule, world, folder, say
         folder.mkdir(parents=True)
         (folder / "schedule.json").write_text(json.dumps(schedule.facts(), indent=1))
         self._marker = str(folder)
         self.name = f"chaos_{schedule.mode}_{schedule.seed}"
         self._ledger = folder / "ledger.db"
-        self.tables = {f"{self.name}_{letter}": f"{self.name}_{letter}{RENAMED.get(letter, '')}" for letter in letters}
+        self.tables = {f"{self.name}_{letter}": f"{self.name}_{letter}{RENAMED.get(letter, '')}" for letter in BORDERS}
         world.tables = sorted({*self.tables.keys(), *self.tables.values()})
         self._command: Command | None = None
         self._starts = 0
@@ -225,8 +223,7 @@ class ChaosRun:
         for side in SIDES:
             self._world.await_healthy(side, time.monotonic() + HEAL_SECONDS)
         wrong = self._processes_left() + self._tracebacks()
-        mark = self.name if self._world.shared else ""
-        verdict = judge(self._world.source, self._world.target, self.tables, self._folder, self._ledger, mark)
+        verdict = judge(self._world.source, self._world.target, self.tables, self._folder, self._ledger)
         verdict.wrong = wrong + verdict.wrong
         if not any(journal.read(self._folder)):
             verdict.wrong.append("the writer wrote nothing")

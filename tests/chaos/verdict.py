@@ -46,11 +46,8 @@ class Verdict:
     """rows that differed on the way, and that walferry repaired"""
 
 
-def judge(
-    source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Path, mark: str = ""
-) -> Verdict:
-    """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters, of
-    which only what has `mark` in its name may be of this run."""
+def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Path) -> Verdict:
+    """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters."""
     verdict = Verdict()
     with closing(reader(ledger)) as book:
         verdict.wrong += ledger_faults(book)
@@ -76,7 +73,6 @@ def judge(
         f"{what} is left at the {side}"
         for side, cluster in (("source", source), ("target", target))
         for what in left_behind(side, cluster)
-        if mark in what
     ]
     return verdict
 

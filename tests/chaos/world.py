@@ -58,13 +58,11 @@ def victims_of(source: Cluster, target: Cluster) -> list[str]:
 class World:
     """Source and target; `down` are the servers that a fault keeps down or suspended, by side and name.
 
-    `shared`: others use the clusters too, so that not everything on them is of the present run, whose `tables` are to
-    be served.
+    `tables`: of the present run, which are to be served.
     """
 
     source: Cluster
     target: Cluster
-    shared: bool = False
     tables: list[str] = field(default_factory=list)
     down: set[tuple[Side, str]] = field(default_factory=set)
     restarts: list[str] = field(default_factory=list)
@@ -229,16 +227,16 @@ def booted(folder: Path) -> Iterator[World]:
     clusters = [Cluster(folder / side, Ports.free(2), hbase_site=SITE) for side in SIDES]
     boot(*clusters)
     try:
-        with kept(*clusters, shared=False) as world:
+        with kept(*clusters) as world:
             yield world
     finally:
         shut_down(*clusters)
 
 
 @contextmanager
-def kept(source: Cluster, target: Cluster, *, shared: bool) -> Iterator[World]:
+def kept(source: Cluster, target: Cluster) -> Iterator[World]:
     """Clusters that are running, with a keeper; nothing of them is suspended at the end."""
-    world = World(source, target, shared)
+    world = World(source, target)
     keeper = Keeper(world)
     try:
         yield world

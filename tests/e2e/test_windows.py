@@ -19,6 +19,8 @@ from walferry.ledger import Ledger
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 
 DAG = "hbase_wal_replay"
+ATTEMPTS = 8
+"""at Airflow's command, whose database others write to"""
 DAG_VARIABLE = "walferry_replay"
 
 
@@ -37,16 +39,20 @@ def backfill(environment: Environment, airflow: httpx.Client, first: datetime, l
         "backfill", "create", "--dag-id", DAG, "--from-date", first.isoformat(), "--to-date", last.isoformat(),
         "--dag-run-conf", json.dumps({"tables": [WINDOWED]}), "--run-backwards",
     ]  # fmt: skip
-    try:
-        environment.airflow.command(*command)
-    except WalferryError as error:
-        # Airflow's scheduler writes to its SQLite at the same time: what was created by then is cancelled.
-        if "database is locked" not in str(error):
-            raise
+    again: list[str] = []
+    for attempt in range(ATTEMPTS):
+        try:
+            environment.airflow.command(*command, *again)
+            break
+        except WalferryError as error:
+            # Airflow's scheduler writes to its SQLite between what this command reads and writes, for which no timeout
+            # helps. What was created by then is cancelled.
+            if "database is locked" not in str(error) or attempt == ATTEMPTS - 1:
+                raise
         for begun in airflow.get("/api/v2/backfills", params={"dag_id": DAG}).json()["backfills"]:
             if begun["completed_at"] is None:
                 airflow.put(f"/api/v2/backfills/{begun['id']}/cancel").raise_for_status()
-        environment.airflow.command(*command, "--reprocess-behavior", "failed")
+        again = ["--reprocess-behavior", "failed"]
     environment.airflow.unpause(DAG)
     deadline = time.monotonic() + 400
     while len(states := backfilled(airflow)) < 2 or not set(states) <= {"success", "failed"}:
