@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+CLOCKS_APART_MS = 30_000
+"""how far a region server's clock may be from ours: HBase refuses a server whose clock differs by more from the
+master's (hbase.master.maxclockskew)"""
 _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

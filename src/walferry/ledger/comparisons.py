@@ -22,7 +22,9 @@ from walferry.ledger.rows import (
 )
 from walferry.ledger.store import Store, fetch
 
-DECIDED_BY_A_PERSON: Collection[DifferenceKind] = ("not-in-log", "history-dependent", "expired-overwrite")
+DECIDED_BY_A_PERSON: Collection[DifferenceKind] = (
+    "not-in-log", "history-dependent", "snapshot-marker", "expired-overwrite"
+)  # fmt: skip
 """kinds of difference that a person may accept; readers see them, so without that they shut the gate"""
 Decision = tuple[str, bytes, str]
 """Table, row and fingerprint of an accepted difference."""

@@ -34,7 +34,14 @@ Resolution = Literal["retry", "rpc", "reread", "accept"]
 Purpose = Literal["phase", "verify"]
 """What a comparison was made for: the run's own phase `compare`, or `walferry verify`."""
 DifferenceKind = Literal[
-    "in-flight", "not-in-log", "history-dependent", "expired-overwrite", "left-out", "written-at-target", "unexplained"
+    "in-flight",
+    "not-in-log",
+    "history-dependent",
+    "snapshot-marker",
+    "expired-overwrite",
+    "left-out",
+    "written-at-target",
+    "unexplained",
 ]
 """Why a row differs (walferry/migration/explain.py)."""
 

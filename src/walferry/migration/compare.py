@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.writer_protocol import Limits
-from walferry.clock import now_ms, steady_s
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
@@ -27,8 +27,8 @@ from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration import touched
+from walferry.migration.clients import edits_of_clients
 from walferry.migration.digest import (
-    CLOCKS_APART_MS,
     SHOWN_ROWS,
     Outcome,
     RangePair,
@@ -47,6 +47,7 @@ from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms
 from walferry.run.last_comparison import attempt_done, end_fence_digest
+from walferry.run.newest import clients_from, note_newest
 from walferry.run.run import Run
 from walferry.run.write_stop import note_comparing
 from walferry.spark.clients import shared_client, workers
@@ -155,6 +156,8 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     began = steady_s()
     pairs, outcomes = _both_sides(run, session, table, purpose)
     note_comparing(run.ledger, table, steady_s() - began)
+    newest = max((outcome.newest for outcome in outcomes), default=-1)
+    note_newest(run.ledger, table, newest, before.began_ms, whole=True)
     settled: list[bytes] = []
     if purpose == "verify" and _is_followed(run):
         outcomes, settled = _read_until_settled(run, session, pairs, outcomes)
@@ -264,11 +267,11 @@ def _pairs(
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     # Clients write to a target that is open. What they wrote is not to be compared.
-    opened, followed = _clients_since(run), _is_followed(run)
+    first, followed = _clients_from(run, table), _is_followed(run)
     return [
         RangePair(
             source, target, pair.source, pair.target, name, start, end, rules, named,
-            opened_ms=opened, names_expiring=followed,
+            clients_from=first, names_expiring=followed,
         )
         for name, start, end in borders
     ]  # fmt: skip
@@ -293,9 +296,10 @@ def _differing(
     return count, sorted(rows)[: SHOWN_ROWS if count > EXPLAINED_ROWS else EXPLAINED_ROWS]
 
 
-def _clients_since(run: Run) -> int | None:
-    """From when on clients write to the target, as far as a comparison leaves that out: until the run has ended."""
-    return opened_ms(run.ledger) if run.ledger.record.state == "running" else None
+def _clients_from(run: Run, table: str) -> int | None:
+    """From which timestamp on cells at the target are its clients', as far as a comparison leaves those out: until the
+    run has ended."""
+    return clients_from(run.ledger, table) if run.ledger.record.state == "running" else None
 
 
 def _is_followed(run: Run) -> bool:
@@ -393,12 +397,13 @@ def explain(
         if found is not None and not (value := found.value()).too_many:
             questions[row] = Packed(value.question)
     logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
-    differences, opened = [], _clients_since(run)
+    clients = edits_of_clients(run, table, list(questions), bounds)  # read last: they show the other's later edits
+    differences = []
     for row, found in sides.items():
         if found is None:  # what differed was under way
             differences.append(Difference(table, row, IN_FLIGHT, "equal when read again"))
             continue
-        explanation = classify(found.value(), logs.of(row), rules, opened)
+        explanation = classify(found.value(), logs.of(row), rules, clients(row))
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
     kinds = Counter(difference.kind for difference in differences)
     log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from walferry.clock import now_ms
+from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.cells import CellIndex, index_cells
 from walferry.formats.resolve import Digest, FamilyRules, Fate, digest, held_by, resolve, row_digests
 from walferry.hbase.address import ClusterAddress
@@ -35,9 +35,6 @@ from walferry.migration.fragile_rows import NONE, Spans, fragile_in
 from walferry.spark.clients import shared_client
 from walferry.spark.fan_out import fan_out
 
-CLOCKS_APART_MS = 30_000
-"""how far a region server's clock may be from ours: HBase refuses a server whose clock differs by more from the
-master's (hbase.master.maxclockskew)"""
 READS = 3
 """of a piece in which cells expire that one side does not hold"""
 SHOWN_ROWS = 200
@@ -68,9 +65,9 @@ class RangePair:
     """how many of the rows that differ are named, at most"""
     rows: tuple[bytes, ...] = ()
     """only these, in order; (): all"""
-    opened_ms: int | None = None
+    clients_from: int | None = None
     """of the target, cells and markers of this timestamp or a later one that the source does not hold are left out:
-    clients write to it; None: nothing is"""
+    only clients can have written them (`run.newest`); None: nothing is"""
     names_expiring: bool = False
     """rows in which cells expire now that only one side holds count as differing, to be read again: they may be under
     way; otherwise such cells are not compared"""
@@ -107,6 +104,8 @@ class Outcome:
     """the first of those that differ"""
     fragile: Spans = NONE
     """rows, of either side, whose reading does not last although nobody writes to them"""
+    newest: int = -1
+    """the newest timestamp of any cell or marker that either side holds; -1: they hold none"""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -120,6 +119,7 @@ class Outcome:
             self.differing + other.differing,
             self.rows + other.rows,
             self.fragile + other.fragile,
+            max(self.newest, other.newest),
         )
 
 
@@ -154,8 +154,8 @@ def compare_pair(
     start = pair.start
     for here, there in _pieces(pair, source, target, clock, taken):
         stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
-        if pair.opened_ms is not None:
-            there = _without_clients(here, there, pair.opened_ms)
+        if pair.clients_from is not None:
+            there = _without_clients(here, there, pair.clients_from)
         outcome = _compare(here, there, pair.rules, pair.names_expiring)
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
@@ -260,12 +260,12 @@ def _pieces(
 # ------------------------------------------------------------------ comparing them
 
 
-def _without_clients(here: _Piece, there: _Piece, opened_ms: int) -> _Piece:
+def _without_clients(here: _Piece, there: _Piece, clients_from: int) -> _Piece:
     """The target's cells without those that only clients can have written."""
-    cells, later = there.cells, there.cells.timestamp >= opened_ms
+    cells, later = there.cells, there.cells.timestamp >= clients_from
     if not later.any():
         return there
-    copied = held_by(cells, later, here.cells, here.cells.timestamp >= opened_ms)
+    copied = held_by(cells, later, here.cells, here.cells.timestamp >= clients_from)
     return replace(there, cells=cells.pick(np.flatnonzero(~later | copied)))
 
 
@@ -307,6 +307,7 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
         len(rows),
         tuple(rows),
         fragile_in(sides[0], first_ms, CLOCKS_APART_MS) + fragile_in(sides[1], first_ms, CLOCKS_APART_MS),
+        int(max(piece.cells.timestamp.max() for piece in read)),
     )
 
 

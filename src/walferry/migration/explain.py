@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from walferry.clock import CLOCKS_APART_MS
 from walferry.formats.cells import CellType, decode_tags
 from walferry.formats.resolve import FamilyRules
 from walferry.ledger.rows import DifferenceKind
@@ -28,12 +29,15 @@ EXPIRED_OVERWRITE: Final = "expired-overwrite"
 has dropped it"""
 LEFT_OUT: Final = "left-out"
 """its entry was released from quarantine by `accept`, or rejected as a late edit"""
+SNAPSHOT_MARKER: Final = "snapshot-marker"
+"""a marker older than the start fence hides it at the target, which neither the log nor the source has: it came with
+the snapshot, and the source has purged it since"""
 WRITTEN_SINCE: Final = "written-at-target"
-"""its column was written to at the target after clients might use it, which may have been before the comparison"""
+"""a client wrote it, hid it or overwrote it at the open target, which may have been before the comparison"""
 UNEXPLAINED: Final = "unexplained"
 
 WORST_FIRST: tuple[DifferenceKind, ...] = (
-    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, HISTORY, EXPIRED_OVERWRITE, WRITTEN_SINCE
+    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, SNAPSHOT_MARKER, HISTORY, EXPIRED_OVERWRITE, WRITTEN_SINCE
 )  # fmt: skip
 
 SHOWN_CELLS = 3
@@ -69,6 +73,35 @@ class RowLog:
 
 
 @dataclass(frozen=True)
+class Clients:
+    """What is known of the edits of clients to one row of the open target."""
+
+    since_ms: int
+    """when the target was opened"""
+    first: int
+    """a cell of this timestamp or a later one was not there before (`run.newest`)"""
+    wrote: Set[Cell] = frozenset()
+    """what clients have written to the row since then, by the target's log"""
+    unread: str = ""
+    """why the target's log does not tell"""
+
+    def near(self, column: tuple[bytes, bytes], sides: RowSides, log: RowLog) -> frozenset[Cell]:
+        """Their cells in a column, and their markers of its family.
+
+        What only the target holds is theirs if its log says so, or if its timestamp can be of no cell that was there
+        before. The clock of a server may be late: but for what was there before, 30 s are allowed.
+        """
+        known = log.applied.keys() | log.pending | log.left_out | sides.source
+        sure = self.first > self.since_ms or log.let_go or log.unread
+        first = self.first if sure else self.since_ms - CLOCKS_APART_MS
+        found = {cell for cell in sides.target - known if _timestamp(cell) >= first}
+        family, qualifier = column
+        return frozenset(found) | {
+            cell for cell in self.wrote if cell[0] == family and (cell[1] == qualifier or is_family_marker(cell))
+        }
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The class of one row's difference, the evidence, and a fingerprint of exactly the cells that differ."""
 
@@ -78,11 +111,11 @@ class Explanation:
 
 
 def classify(
-    sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], opened_ms: int | None = None
+    sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], clients: Clients | None = None
 ) -> Explanation:
     """Determine the class of a row's difference: the worst of its cells'.
 
-    `opened_ms`: from when on clients have been allowed to write to the target.
+    `clients`: what they may have written to the target; None while it is not open.
     A row with more differing cells than are examined is unexplained, and its exact cells are unknown.
     """
     kinds: set[DifferenceKind] = set()
@@ -96,10 +129,12 @@ def classify(
                 because = "too many versions and markers may explain it to examine them"
             elif log.too_many:
                 because = "its column has too many edits in the log to examine them"
-            elif opened_ms is not None and _written_since(near.to(cell)[0], opened_ms):
-                kind, because = WRITTEN_SINCE, "the target was written to there after it had been opened"
+            elif clients and (done := _by_clients(cell, *near.to(cell)[:2], rules, clients)):
+                kind, because = WRITTEN_SINCE, done
             else:
                 kind, because = why(cell, *near.to(cell), rules)
+                if clients and clients.unread and kind != IN_FLIGHT:
+                    because += f"; whether a client did it is not known: {clients.unread}"
             kinds.add(kind)
             details.append(f"only the {side} shows {_show(cell)}: {because}")
             hashed.update(repr((side, kind, cell)).encode())
@@ -168,13 +203,19 @@ def _why_missing(
         return IN_FLIGHT, "its WAL file is not applied yet"
     if cell in log.left_out - log.applied.keys():
         return LEFT_OUT, "its entry was left out by a decision"
+    if markers and cell not in log.applied and cell not in sides.target:
+        # A source that shows it had purged the marker, and with it whatever that hid: it was written after that.
+        return _not_logged("it", log)
     if markers & known:
         return HISTORY, "a marker from the source hides it, which the source has since dropped"
-    if _displaced(cell, sides.target & known, rules):
+    if markers - log.pending - log.left_out:
+        return SNAPSHOT_MARKER, "a marker of before the start fence hides it, which the source has dropped"
+    displaced = _displaced(cell, sides.target & known, rules)
+    if cell not in log.applied and log.stamped_since_the_fence(cell) and not (displaced and cell in sides.target):
+        return _not_logged("it", log)
+    if displaced:
         return HISTORY, "newer versions from the source displace it, which the source has since dropped"
-    if not markers and cell not in log.applied and log.stamped_since_the_fence(cell):
-        return NOT_IN_LOG, _not_logged("it", log)
-    if not markers and (over := _expired_overwrites(cell, log, sides.at_ms)):
+    if over := _expired_overwrites(cell, log, sides.at_ms):
         return EXPIRED_OVERWRITE, f"at the target it was overwritten by {_logged(over[0], log)}"
     return _unknown("no explanation", log)
 
@@ -215,7 +256,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
         elif marker in log.pending or marker in log.left_out:
             continue
         elif log.stamped_since_the_fence(marker):
-            found.append((NOT_IN_LOG, _not_logged("the marker that hides it", log)))
+            found.append(_not_logged("the marker that hides it", log))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
     timestamp = _timestamp(cell)
@@ -243,14 +284,16 @@ def _lost(sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules]) -> f
     return frozenset(lost)
 
 
-def _not_logged(what: str, log: RowLog) -> str:
+def _not_logged(what: str, log: RowLog) -> tuple[DifferenceKind, str]:
+    """A difference by an edit that no log has. One of those that were let go may have had it: then it was lost."""
     unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
-    return f"no WAL past the start fence holds {what}{unread}{_let_go(log)}"
+    kind: DifferenceKind = UNEXPLAINED if log.let_go else NOT_IN_LOG
+    return kind, f"no WAL past the start fence holds {what}{unread}{_let_go(log)}"
 
 
 def _unknown(why: str, log: RowLog) -> tuple[DifferenceKind, str]:
-    """A difference that nothing known explains: if part of the log was let go, that may have held the explanation."""
-    return (NOT_IN_LOG, f"{why}{_let_go(log)}") if log.let_go else (UNEXPLAINED, why)
+    """A difference that nothing known explains."""
+    return UNEXPLAINED, f"{why}{_let_go(log)}"
 
 
 def _let_go(log: RowLog) -> str:
@@ -263,9 +306,26 @@ def _hidden_by(cell: Cell, cells: Collection[Cell], rules: Mapping[bytes, Family
     return bool(_markers_over(cell, cells) or _displaced(cell, cells, rules) or _overwrites(cell, cells))
 
 
-def _written_since(sides: RowSides, opened_ms: int) -> bool:
-    """Whether the target has a later edit than that which the source does not have: a client's."""
-    return any(_timestamp(cell) >= opened_ms for cell in sides.target - sides.source)
+def _by_clients(cell: Cell, sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], clients: Clients) -> str:
+    """What clients did at the open target so that only one side shows a cell; "" if they cannot have done that."""
+    theirs = clients.near(cell[:2], sides, log)
+    if not theirs:
+        return ""
+    if cell in sides.only_target:
+        if cell in theirs:
+            return "a client wrote it at the open target"
+        before = sides.source | log.applied.keys() | theirs
+        hid = [c for c in before if c[:2] == cell[:2] and c[3] == CellType.PUT and c != cell and c[2] >= cell[2]]
+        known = cell in sides.source or cell in log.applied or _timestamp(cell) < log.since_ms
+        if known and any(_markers_over(newer, theirs) for newer in hid):
+            return "a client deleted at the open target what had hidden it"
+        return ""
+    if _markers_over(cell, theirs):
+        return "a client deleted it at the open target"
+    newer = theirs | sides.target
+    if _overwrites(cell, theirs) or (_displaced(cell, newer, rules) and not _displaced(cell, newer - theirs, rules)):
+        return "a client wrote over it at the open target"
+    return ""
 
 
 def _markers_over(cell: Cell, cells: Collection[Cell]) -> set[Cell]:

@@ -25,6 +25,7 @@ from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import OpenFacts
 from walferry.run.last_comparison import whole_comparison
+from walferry.run.newest import keeps_closed
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -51,17 +52,18 @@ def open_target(
 
     def work() -> dict[str, Any]:
         began, why = steady_s(), [*_reasons(run, gate)]
+        tables = [pair.source for pair in run.tables]
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
             why = [*_look(run)]
         if not why:
-            tables = [pair.source for pair in run.tables]
             with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="written rows") as at_once:
                 means = partial(_compare, run, spark, standstill or Standstill())
                 found = dict(zip(tables, at_once.map(means, tables), strict=True))
             why = [one.why for one in found.values() if one.why]
             rows = {table: one.rows for table, one in found.items() if not one.why}
             explained = {table: one.explained for table, one in found.items() if one.explained}
+        why = why or [text for table in tables if (text := keeps_closed(run.ledger, table, now_ms()))]
         if why:
             log.info("clients may use the target after the whole comparison: %s", "; ".join(why))
             return OpenFacts(at_ms=None, why=tuple(why), rows=rows).model_dump()

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from walferry.clock import now_ms, steady_s
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassDifference
-from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, Scan, compare_pair, scans
+from walferry.migration.digest import Outcome, RangePair, Scan, compare_pair, scans
 from walferry.migration.pair_log import is_fragile
 from walferry.migration.row_sides import Bounds, Cell, RowSides, row_sides
 from walferry.migration.stored_sides import rules_of

@@ -19,6 +19,7 @@ from walferry.run.comparing_ahead import waits_for_comparing
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import faults
+from walferry.run.newest import keeps_closed
 from walferry.run.phases import steps
 from walferry.run.spec import Spec
 from walferry.run.state import accept_command
@@ -87,8 +88,8 @@ def readiness(ledger: RunLedger, of_gate: Sequence[Answer] | None = None) -> Rea
 def before_approval(ledger: RunLedger) -> list[Answer]:
     """The answers of the ledger, without those about phases, on which the phase `approve` itself depends."""
     return [
-        _pause(ledger), _lag(ledger), _log(ledger), _comparison(ledger), _verified(ledger), quarantine(ledger),
-        _numbers(ledger),
+        _pause(ledger), _lag(ledger), _log(ledger), _comparison(ledger), _verified(ledger), _opening(ledger),
+        quarantine(ledger), _numbers(ledger),
     ]  # fmt: skip
 
 
@@ -221,6 +222,16 @@ def _advice(ledger: RunLedger, table: str, result: Mapping[str, Any]) -> str:
 def _verified(ledger: RunLedger) -> Answer:
     text, reasons = verified(ledger)
     return Answer("verified", text, tuple(reasons))
+
+
+def _opening(ledger: RunLedger) -> Answer:
+    """When the target will open. That it opens late is no reason against the cutover: the write stop tells of it."""
+    found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record.spec)]
+    late = [why for why in found if why]
+    if not late:
+        return Answer("opening", "the target opens once what was touched last is found equal")
+    more = f" (and {len(late) - 1} more tables)" if len(late) > 1 else ""
+    return Answer("opening", f"the target opens only after the whole comparison: {late[0]}{more}")
 
 
 def _applied(ledger: RunLedger, made: ComparedTable) -> str:

@@ -20,16 +20,17 @@ from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import RefusedError
 from walferry.apply.writers import writer_to
-from walferry.clock import now_ms, steady_s
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, as_run, index_cells
 from walferry.formats.resolve import FamilyRules
 from walferry.ledger import RepairedRow
-from walferry.migration.digest import CLOCKS_APART_MS
+from walferry.migration.clients import edits_of_clients
+from walferry.migration.explain import Clients
 from walferry.migration.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
+from walferry.migration.row_sides import Bounds
 from walferry.migration.stored_sides import rules_of
 from walferry.replay.standstill import Standstill
-from walferry.run.facts import opened_ms
 from walferry.run.lag import covered_ms
 from walferry.run.run import Run
 
@@ -83,7 +84,8 @@ class _Table:
     target: str
     rules: Mapping[bytes, FamilyRules]
     over: Callable[[], bool]
-    opened_ms: int | None
+    clients: Callable[[bytes], Clients | None]
+    """what is known of clients' edits to a row at the open target"""
     done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
     """by row: what was done, the cells that were sent, the fault"""
     hidden: dict[bytes, RowRepair] = field(default_factory=dict)
@@ -114,9 +116,9 @@ def repair(
     and LeaseHeldError while another process replays.
     """
     began = steady_s()
-    work = _table(run, standstill, table, over)
-    position = covered_ms(run.ledger)
     rows = sorted(kinds)
+    work = _table(run, standstill, table, over, rows)
+    position = covered_ms(run.ledger)
     try:
         _send_rows(work, rows)
         for _ in range(COMPACTIONS):
@@ -138,15 +140,15 @@ def repair(
 
 def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
     """What `repair` would do about rows now. Changes nothing."""
-    work = _table(run, Standstill(), table, lambda: False)
+    work = _table(run, Standstill(), table, lambda: False, rows)
     planned = [_planned(work, sides) for some in _some(sorted(rows)) for sides in _read(work, some)]
     return [one for one in planned if one.plan or one.fault]
 
 
-def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]) -> _Table:
+def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool], rows: Sequence[bytes]) -> _Table:
     rules = rules_of(run.source.describe(table))
-    opened = opened_ms(run.ledger) if run.ledger.record.state == "running" else run.ledger.record.ended_ms
-    return _Table(run, standstill, table, run.pair(table).target, rules, over, opened)
+    clients = edits_of_clients(run, table, rows, Bounds.of_each(max(1, len(rows))))
+    return _Table(run, standstill, table, run.pair(table).target, rules, over, clients)
 
 
 # ------------------------------------------------------------------ rows
@@ -199,12 +201,16 @@ def _planned(work: _Table, sides: _Sides) -> Planned:
     if sides.fault:
         return Planned(sides.row, None, sides.fault)
     plan = plan_row(sides.row, sides.source, sides.target, work.rules, _moment())
-    if plan and work.opened_ms is not None:
+    if plan and (clients := work.clients(sides.row)) is not None:
         here = {cell.key for cell in sides.source}
-        if any(cell.timestamp >= work.opened_ms and cell.key not in here for cell in sides.target):
+        later = any(cell.timestamp >= clients.since_ms and cell.key not in here for cell in sides.target)
+        if clients.wrote or later:
             return Planned(sides.row, None, "clients have written to the row at the target since it was opened")
         if plan.compacts:
             return Planned(sides.row, None, "the target is open: a compaction would drop deletes of its clients too")
+        if clients.unread:
+            fault = f"whether clients have written to the row at the target is not known: {clients.unread}"
+            return Planned(sides.row, None, fault)
     return Planned(sides.row, plan)
 
 

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walferry.clock import now_ms, steady_s
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
 from walferry.formats.entries import rows_of
 from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import Region
 from walferry.ledger import ComparedTable
 from walferry.migration import touched
-from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, Scan, compare_pair, scans
+from walferry.migration.digest import Outcome, RangePair, Scan, compare_pair, scans
 from walferry.migration.fragile_rows import NONE, Range, Span, Spans
 from walferry.migration.known_differences import known_rows
 from walferry.migration.row_sides import Bounds, differing_cells, row_sides
@@ -33,6 +33,7 @@ from walferry.migration.stored_sides import rules_of
 from walferry.migration.touched import Claim, Touched
 from walferry.replay.cut import as_listed
 from walferry.run.looks import last_look
+from walferry.run.newest import note_newest
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
@@ -98,8 +99,9 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     rows = _rows(run, table, files, more)
     if isinstance(rows, str):
         return Written(frozenset(names), why=rows)
-    began = steady_s()
+    began, began_ms = steady_s(), now_ms()
     found = _read(run, table, rows, also.ranges)
+    note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:
         log.info(
             "%s: %d rows that were touched since it was compared are read again, %d of them not in the source's log: "
@@ -139,6 +141,8 @@ class _Found:
     rows: int
     size: int
     """bytes"""
+    newest: int
+    """timestamp"""
 
 
 def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> _Found:
@@ -174,7 +178,8 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
         else:
             looked = zip(found, readers.map(again, found), strict=True)
             differ = {row: cells for row, cells in looked if cells is not None}
-    return _Found(differ, fragile, len(rows) + in_ranges, sum(size for _, size in outcomes))
+    newest = max((outcome.newest for outcome, _ in outcomes), default=-1)
+    return _Found(differ, fragile, len(rows) + in_ranges, sum(size for _, size in outcomes), newest)
 
 
 def _counted(scan: Scan, sizes: list[int]) -> Scan:

@@ -1,18 +1,22 @@
 """Which rows of a cluster's tables were written by others than one cluster whose edits it receives: by its own clients,
-say. Its log tells, since each edit names the clusters that it came from.
+say; and which cells. Its log tells, since each edit names the clusters that it came from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from walferry.formats.cells import cells_to_arrow, index_cells
-from walferry.formats.entries import rows_of
+from walferry.errors import WalferryError
+from walferry.formats.cells import binary_column, cells_to_arrow, index_cells
+from walferry.formats.entries import index_entry_cells, rows_of
 from walferry.formats.markers import Marker
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch
@@ -24,6 +28,8 @@ from walferry.wal.tail import Offset, Span
 
 MOST_ROWS = 300_000
 """of a table, that are named"""
+MOST_BYTES = 1 << 30
+"""of log that are read for cells"""
 
 
 @dataclass
@@ -60,6 +66,45 @@ def written_by_others(files: FileSystem, root: str, start: Offset, tables: Colle
     return found
 
 
+def cells_by_others(
+    files: FileSystem,
+    root: str,
+    start: Offset,
+    table: str,
+    rows: Collection[bytes],
+    known: UUID,
+    most_bytes: int = MOST_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The cells, as CELL_SCHEMA, that others than the cluster `known` wrote to rows of a table since a position.
+
+    Raises LongLogError if there is more log than `most_bytes`, and the errors of `written_by_others`. What was loaded
+    in bulk is not in the log.
+    """
+    end = LiveTail(files, root).next(start)
+    spans = end.spans if end is not start else ()
+    size = sum(span.stop - span.start for span in spans)
+    if size > most_bytes:
+        raise LongLogError(f"{size / 1e6:.0f} MB of log were written since then", size=size)
+    wanted = pa.array(sorted(rows), pa.binary())
+    for span in spans:
+        for batch in _entries(files, root, span):
+            entries = batch.take(_edits_by_others(batch, table.encode(), known))
+            cells, _, _ = index_entry_cells(entries)
+            found = pc.is_in(binary_column(cells.buffer, cells.row_start, cells.row_length), wanted)
+            yield cells_to_arrow(cells.pick(np.flatnonzero(found.to_numpy(zero_copy_only=False))))
+
+
+class LongLogError(WalferryError):
+    """There is more log than may be read; fact `size`, in bytes."""
+
+
+def _edits_by_others(batch: EntryBatch, table: bytes, known: UUID) -> npt.NDArray[np.int64]:
+    """The numbers of the entries with edits of a table that do not name the cluster."""
+    theirs = ~np.array([names(raw, known) for raw in batch.cluster_lists] or [False])
+    mine = np.array([name == table for name in batch.tables] or [False])[batch.table]
+    return np.flatnonzero(mine & theirs[batch.clusters] & (batch.marker == Marker.NONE))
+
+
 def _entries(files: FileSystem, root: str, span: Span) -> Wal:
     name = parse_wal_name(span.file)
     assert name is not None  # it was listed
@@ -69,12 +114,11 @@ def _entries(files: FileSystem, root: str, span: Span) -> Wal:
 
 
 def _add(found: Others, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
-    theirs = ~np.array([names(raw, known) for raw in batch.cluster_lists] or [False])
     for code, name in enumerate(batch.tables):
         if name not in asked:
             continue
         table, mine = name.decode(), batch.table == code
-        edits = np.flatnonzero(mine & theirs[batch.clusters] & (batch.marker == Marker.NONE))
+        edits = _edits_by_others(batch, name, known)
         rows = found.rows.setdefault(table, set())
         rows.update(rows_of(batch, edits).to_pylist())
         if len(rows) > MOST_ROWS:

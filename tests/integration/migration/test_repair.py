@@ -16,6 +16,7 @@ from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
+from walferry.migration import touched
 from walferry.migration.compare import compare, last_comparison
 from walferry.migration.open_target import open_target
 from walferry.migration.repair import NO_COMPACTION, plan_repair, repair
@@ -133,12 +134,13 @@ def test_a_target_that_is_open_is_neither_compacted_nor_written_over_its_clients
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
+    touched.look(run)
     run.ledger.phases.start("open_target")
     run.ledger.phases.finish("open_target", {"at_ms": time.time_ns() // 1_000_000})
-    at_target.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", None)])
+    at_target.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", 3)])
     made = {row.row: row.fault for row in repair(run, Standstill(), table, DIFFERING)}
     assert "a compaction would drop deletes of its clients" in made[b"masked"]
-    assert "clients have written to the row" in made[b"unlogged"]
+    assert "clients have written to the row" in made[b"unlogged"], "a timestamp of its own hides no client"
     last_comparison(run, lambda: spark, table)
     assert not [row for row in run.ledger.repairs.all(table) if not row.fault]
 

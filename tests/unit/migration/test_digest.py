@@ -9,11 +9,12 @@ from typing import cast
 
 import pytest
 
+from walferry.clock import CLOCKS_APART_MS
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.migration import digest
-from walferry.migration.digest import CLOCKS_APART_MS, Outcome, RangePair, compare_pair
+from walferry.migration.digest import Outcome, RangePair, compare_pair
 
 DAY = 86_400_000
 START = 10 * DAY
@@ -183,11 +184,21 @@ def test_of_an_open_target_only_what_clients_alone_can_have_written_is_left_out(
     target.put(b"new", opened, b"a client's")
     target.put(b"stray", opened - 1)
     pair = RangePair(
-        ADDRESS, ADDRESS, "t", "t", "", b"", b"", {b"f": FamilyRules(3, 0, None)}, opened_ms=opened
+        ADDRESS, ADDRESS, "t", "t", "", b"", b"", {b"f": FamilyRules(3, 0, None)}, clients_from=opened
     )  # fmt: skip
     outcome = compare_pair(pair, source.scan, target.scan, time)
     assert outcome.rows == (b"lost", b"stray")
     assert outcome.target.cells == 3
+
+
+def test_the_newest_timestamp_of_either_side_is_told_whether_readers_see_it_or_not() -> None:
+    source, target, _ = sides()
+    source.put(b"r1", 5)
+    source.put(b"r1", 4)
+    assert compare(source, target).newest == 5
+    target.put(b"r2", 9, ttl=1)
+    assert compare(source, target).newest == 9
+    assert compare(Copy(source.time), Copy(source.time)).newest == -1
 
 
 def test_outcomes_of_neighbours_add_up() -> None:

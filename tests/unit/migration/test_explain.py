@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from walferry.clock import CLOCKS_APART_MS
 from walferry.formats.cells import CellType, decode_tags, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.migration.explain import (
@@ -17,8 +18,10 @@ from walferry.migration.explain import (
     IN_FLIGHT,
     LEFT_OUT,
     NOT_IN_LOG,
+    SNAPSHOT_MARKER,
     UNEXPLAINED,
     WRITTEN_SINCE,
+    Clients,
     Explanation,
     RowLog,
     classify,
@@ -50,11 +53,11 @@ def why(
     pending: set[Cell] | None = None,
     versions: int = 1,
     left_out: set[Cell] | None = None,
-    opened_ms: int | None = None,
+    clients: Clients | None = None,
 ) -> str | None:
     """The class of a row with these raw cells on both sides; `applied` are the log's, with sequence numbers."""
     log = RowLog(SINCE, UNTIL, dict(applied or {}), pending or set(), left_out or set())
-    found = explained(source, target, log, versions, opened_ms=opened_ms)
+    found = explained(source, target, log, versions, clients=clients)
     return found.kind if found else None
 
 
@@ -64,11 +67,11 @@ def explained(
     log: RowLog,
     versions: int = 1,
     bounds: Bounds = WIDE,
-    opened_ms: int | None = None,
+    clients: Clients | None = None,
 ) -> Explanation | None:
     rules = {b"f": FamilyRules(versions, 0, None)}
     sides = row_sides(block(source), block(target), rules, NOW, bounds)
-    return classify(sides, log, rules, opened_ms) if sides else None
+    return classify(sides, log, rules, clients) if sides else None
 
 
 def block(cells: list[Cell]) -> bytes:
@@ -470,24 +473,51 @@ def test_the_order_of_what_is_known_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "applied"),
+    ("source", "target"),
     [
-        ([put(5)], [], {}),  # deleted at the source and written again; the target has dropped the marker
-        ([], [put(SINCE + 5)], {}),  # its put is in a file that was let go, as is what deleted it
-        ([put(5)], [put(5), marker(SINCE + 9)], {}),  # the marker's edit was let go, and the source has dropped it
-        ([put(5), marker(6)], [put(5)], {}),  # the marker's edit was let go, and the target has dropped it
+        ([put(5)], []),  # deleted at the source and written again; the target has dropped the marker
+        ([], [put(SINCE + 5)]),  # its put is in a file that was let go, as is what deleted it
+        ([put(5)], [put(5), marker(SINCE + 9)]),  # the marker's edit was let go, and the source has dropped it
+        ([put(5), marker(6)], [put(5)]),  # the marker's edit was let go, and the target has dropped it
     ],
 )
-def test_what_nothing_explains_awaits_a_decision_if_files_that_may_show_why_were_let_go(
-    source: list[Cell], target: list[Cell], applied: dict[Cell, int]
+def test_what_nothing_explains_stays_unexplained_if_files_that_may_show_why_were_let_go(
+    source: list[Cell], target: list[Cell]
 ) -> None:
-    kept = explained(source, target, RowLog(SINCE, UNTIL, applied))
-    let_go = explained(source, target, RowLog(SINCE, UNTIL, applied, let_go=True))
+    kept = explained(source, target, RowLog(SINCE, UNTIL))
+    let_go = explained(source, target, RowLog(SINCE, UNTIL, let_go=True))
     assert kept is not None
     assert let_go is not None
-    assert (kept.kind, let_go.kind) == (UNEXPLAINED, NOT_IN_LOG)
+    assert (kept.kind, let_go.kind) == (UNEXPLAINED, UNEXPLAINED)
     assert "no longer exist since they were applied" in let_go.detail
-    assert kept.fingerprint != let_go.fingerprint
+    assert kept.fingerprint == let_go.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [([put(2_000)], []), ([put(2_000), marker(2_500)], [put(2_000)]), ([put(2_000)], [marker(2_500)])],
+)
+def test_an_edit_that_no_log_has_may_have_been_lost_with_a_log_that_was_let_go(
+    source: list[Cell], target: list[Cell]
+) -> None:
+    applied = {marker(2_500): 9} if marker(2_500) in target else {}
+    kept = explained(source, target, RowLog(SINCE, UNTIL, applied, let_go=False))
+    let_go = explained(source, target, RowLog(SINCE, UNTIL, applied, let_go=True))
+    assert (kept and kept.kind, let_go and let_go.kind) == (NOT_IN_LOG, UNEXPLAINED)
+
+
+def test_an_unlogged_put_under_a_marker_that_the_source_has_purged_is_not_in_the_log() -> None:
+    logged = {marker(2_500): 9}
+    assert why([put(2_000)], [marker(2_500)], logged) == NOT_IN_LOG
+    assert why([put(5)], [marker(2_500)], logged) == NOT_IN_LOG, "an old timestamp tells nothing of when it was written"
+    assert why([put(5)], [marker(6)]) == NOT_IN_LOG, "under a marker that came with the snapshot"
+    assert why([put(2_000)], [put(2_000), marker(2_500)], logged | {put(2_000): 10}) == HISTORY
+
+
+def test_what_a_marker_of_the_snapshot_hides_has_a_class_of_its_own() -> None:
+    assert why([put(5)], [put(5), marker(6)], {put(5): 7}) == SNAPSHOT_MARKER
+    assert why([put(5)], [marker(6)], {put(5): 7}) == SNAPSHOT_MARKER, "a flush has dropped the put"
+    assert why([put(5)], [put(5), marker(SINCE + 1)], {put(5): 7}) == UNEXPLAINED
 
 
 def test_an_edit_that_is_in_the_log_and_not_at_the_target_is_unexplained_whatever_was_let_go() -> None:
@@ -497,13 +527,73 @@ def test_an_edit_that_is_in_the_log_and_not_at_the_target_is_unexplained_whateve
     assert [one and one.kind for one in found] == [UNEXPLAINED, UNEXPLAINED]
 
 
+OPENED = 50_000
+
+
 def test_what_a_client_wrote_to_the_open_target_explains_its_column_and_no_other() -> None:
     client, old = put(60_000), put(5)
-    assert why([old], [client], opened_ms=50_000) == WRITTEN_SINCE
-    assert why([old], [client], opened_ms=60_001) == UNEXPLAINED
-    assert why([old, put(5, qualifier=b"r")], [client], opened_ms=50_000) == UNEXPLAINED
+    assert why([old], [client], clients=Clients(OPENED, OPENED)) == WRITTEN_SINCE
+    assert why([old], [client], clients=Clients(60_001 + CLOCKS_APART_MS, 0)) == UNEXPLAINED
+    assert why([old, put(5, qualifier=b"r")], [client], clients=Clients(OPENED, OPENED)) == UNEXPLAINED
 
 
 def test_a_cell_of_the_future_that_the_source_has_too_explains_no_loss() -> None:
     future = put(70_000)
-    assert why([future, put(5)], [future], versions=3, opened_ms=50_000) == UNEXPLAINED
+    assert why([future, put(5)], [future], versions=3, clients=Clients(OPENED, OPENED)) == UNEXPLAINED
+
+
+def test_a_cell_of_the_future_that_the_log_holds_is_ours_whatever_its_timestamp() -> None:
+    ours = put(70_000)
+    assert why([], [ours], {ours: 5, marker(70_000): 6}, clients=Clients(OPENED, OPENED)) == UNEXPLAINED
+    assert why([], [ours], clients=Clients(OPENED, 70_001)) == UNEXPLAINED, "no newer than what was there before"
+    assert why([], [ours], clients=Clients(OPENED, 69_999)) == WRITTEN_SINCE
+
+
+def test_a_clients_put_excuses_no_version_that_the_family_has_room_for() -> None:
+    client, lost = put(60_000), put(2_000)
+    assert why([lost], [client], {lost: 7}, versions=3, clients=Clients(OPENED, OPENED, {client})) == UNEXPLAINED
+    assert why([lost], [client], {lost: 7}, versions=1, clients=Clients(OPENED, OPENED, {client})) == WRITTEN_SINCE
+
+
+def test_a_client_whose_clock_is_late_or_who_stamps_by_itself_is_known_by_the_targets_log() -> None:
+    late, stamped = put(OPENED - CLOCKS_APART_MS), put(7)
+    assert why([], [late], clients=Clients(OPENED, 0)) == WRITTEN_SINCE
+    assert why([], [put(OPENED - CLOCKS_APART_MS - 1)], clients=Clients(OPENED, 0)) == UNEXPLAINED
+    assert why([], [stamped], clients=Clients(OPENED, 0)) == UNEXPLAINED
+    assert why([], [stamped], clients=Clients(OPENED, 0, {stamped})) == WRITTEN_SINCE
+    assert why([put(5)], [stamped], {put(5): 3}, clients=Clients(OPENED, 0, {stamped})) == WRITTEN_SINCE
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CellType if kind is not CellType.PUT])
+def test_a_clients_delete_explains_what_it_hid_and_what_shows_again_though_it_is_compacted_away(kind: CellType) -> None:
+    older, newer = put(2_000), put(3_000)
+    delete = marker(3_000, kind)
+    clients = Clients(OPENED, 0, {delete})
+    logged = {older: 1, newer: 2}
+    assert why([newer], [delete], logged, clients=clients) == WRITTEN_SINCE
+    assert why([newer], [], logged, clients=clients) == WRITTEN_SINCE
+    assert why([newer, older], [older], logged, clients=clients) == WRITTEN_SINCE
+    assert why([newer, put(2_000, qualifier=b"r")], [], {**logged, put(2_000, qualifier=b"r"): 3}, clients=clients) == (
+        WRITTEN_SINCE if kind == CellType.DELETE_FAMILY else UNEXPLAINED
+    )
+    assert why([newer], [], logged) == UNEXPLAINED
+
+
+def test_a_row_whose_clients_are_not_known_says_so() -> None:
+    found = explained([put(5)], [], RowLog(SINCE, UNTIL), clients=Clients(OPENED, 0, unread="a log is gone"))
+    assert found is not None
+    assert found.kind == UNEXPLAINED
+    assert "whether a client did it is not known: a log is gone" in found.detail
+
+
+def test_a_stranger_that_a_clients_delete_uncovers_is_unexplained() -> None:
+    newer, stranger = put(3_000), put(2_500)
+    clients = Clients(OPENED, 0, {marker(3_000, CellType.DELETE)})
+    assert why([newer], [stranger], {newer: 2}, clients=clients) == UNEXPLAINED
+    assert why([newer], [stranger], {newer: 2, stranger: 1}, clients=clients) == WRITTEN_SINCE
+
+
+def test_what_versions_of_the_source_displaced_already_is_not_a_clients() -> None:
+    old, dropped, client = put(5), put(7), put(60_000)
+    assert why([old], [dropped, client], {dropped: 2}, clients=Clients(OPENED, OPENED)) == HISTORY
+    assert why([old], [client], {dropped: 2}, clients=Clients(OPENED, OPENED)) == WRITTEN_SINCE

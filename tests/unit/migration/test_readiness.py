@@ -25,6 +25,7 @@ from walferry.ledger import (
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
+from walferry.run.newest import note_newest
 from walferry.run.write_stop import expected_write_stop, note_comparing
 
 TABLE = "shop:orders"
@@ -65,6 +66,7 @@ def compare(
     made = replace(compared(table, len(kinds)), began_ms=began, ended_ms=began + 60_000)
     run.comparisons.record(made, [side], found)
     note_comparing(run, table, took_s)
+    note_newest(run, table, began, began, whole=True)
 
 
 def noes(run: RunLedger) -> dict[str, str]:
@@ -239,3 +241,18 @@ def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
     without = expected_write_stop(run)
     assert without.seconds is not None
     assert without.seconds < longer.seconds - 6, "what is clean is not compared again before the target opens"
+
+
+def test_a_table_with_cells_of_the_future_makes_the_write_stop_longer_and_is_no_reason_against_it(book: Ledger) -> None:
+    run = following(book)
+    compare(run, took_s=7)
+    short = expected_write_stop(run)
+    assert not noes(run)
+    note_newest(run, TABLE, clock.now_ms() * 1000, clock.now_ms(), whole=False)
+    longer = expected_write_stop(run)
+    assert short.seconds is not None
+    assert longer.seconds is not None
+    assert longer.seconds >= short.seconds + 7
+    assert not noes(run)
+    told = {answer.question: answer.text for answer in before_approval(run)}
+    assert told["opening"].startswith(f"the target opens only after the whole comparison: {TABLE} has cells with")

@@ -13,6 +13,7 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from unit.spark_stand_in import SPARK
+from walferry.clock import CLOCKS_APART_MS
 from walferry.errors import TransientError, UnreadableInputError, WalferryError
 from walferry.formats.cells import CellIndex, CellType, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile import StoredCells
@@ -22,7 +23,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Family
 from walferry.ledger import Ledger
 from walferry.migration import compare, stored_sides
-from walferry.migration.digest import CLOCKS_APART_MS, RangePair, Taken, compare_pair
+from walferry.migration.digest import RangePair, Taken, compare_pair
 from walferry.snapshots import SnapshotRegion
 
 TTL_TAG = 8

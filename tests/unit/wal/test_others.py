@@ -13,7 +13,7 @@ from walferry.errors import GapError
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.wal import others
-from walferry.wal.others import log_end, written_by_others
+from walferry.wal.others import LongLogError, cells_by_others, log_end, written_by_others
 from walferry.wal.tail import Offset
 
 KNOWN = UUID("9ee4b7f6-e7b2-4a47-a6ee-4b0f1a2c3d4e")
@@ -89,3 +89,27 @@ def test_a_log_that_is_gone_before_it_was_read_is_a_gap(log: Log) -> None:
     log.append(2, header())
     with pytest.raises(GapError):
         read(log, start)
+
+
+def test_the_cells_of_others_are_told_by_row(log: Log) -> None:
+    log.append(1, header(), edit(b"a"))
+    start = log_end(log.files, str(log.root))
+    log.append(1, edit(b"a", KNOWN), edit(b"b", OTHER), edit(b"c", table=b"t2"), edit(b"d"))
+
+    def rows(*asked: bytes) -> list[bytes]:
+        found = cells_by_others(log.files, str(log.root), start, "t1", asked, KNOWN)
+        return [row for batch in found for row in batch["row"].to_pylist()]
+
+    assert rows(b"a", b"b", b"c", b"x") == [b"b"]
+    assert rows(b"d", b"b") == [b"b", b"d"]
+    log.append(1, edit(b"a"), TRAILER)
+    log.append(2, header(), edit(b"d"))
+    assert sorted(rows(b"a", b"d")) == [b"a", b"d", b"d"]
+
+
+def test_too_much_log_is_not_read_for_cells(log: Log) -> None:
+    log.append(1, header())
+    start = log_end(log.files, str(log.root))
+    log.append(1, edit(b"a"))
+    with pytest.raises(LongLogError, match="MB of log were written since then"):
+        list(cells_by_others(log.files, str(log.root), start, "t1", [b"a"], KNOWN, most_bytes=10))

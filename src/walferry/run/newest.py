@@ -1,0 +1,63 @@
+"""The newest timestamp of each table, by what both sides held whenever they were read before the target was open.
+
+A cell of a later timestamp at the open target was written there by a client. So a table whose cells have timestamps of
+the future does not open early: what clients write could not be told from them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from walferry.clock import CLOCKS_APART_MS, now_ms
+from walferry.ledger import RunLedger
+from walferry.run.facts import opened_ms
+
+_NOTE = "newest timestamp"
+_LAST_SHOWN_MS = 253_402_300_799_000  # the year 9999
+
+
+def note_newest(ledger: RunLedger, table: str, timestamp: int, began_ms: int, *, whole: bool) -> None:
+    """Keep the newest timestamp that a reading found, which began at `began_ms`; no longer once the target is open.
+
+    A reading of the `whole` table replaces what was known before it began.
+    """
+    if opened_ms(ledger) is not None:
+        return
+    kept = ledger.notes.get(_NOTE, table)
+    if kept is not None and not (whole and kept["at_ms"] < began_ms):
+        timestamp = max(timestamp, kept["timestamp"])
+    ledger.notes.keep(_NOTE, {"timestamp": timestamp, "at_ms": now_ms()}, table)
+
+
+def newest_of(ledger: RunLedger, table: str) -> int | None:
+    """The newest timestamp of a table; None before it was read."""
+    kept = ledger.notes.get(_NOTE, table)
+    return None if kept is None else int(kept["timestamp"])
+
+
+def clients_from(ledger: RunLedger, table: str) -> int | None:
+    """The timestamp from which on cells that only the open target holds are its clients'; None while it is not open.
+
+    Late edits that are applied come to the target after the opening, with timestamps of their time.
+    """
+    if (opened := opened_ms(ledger)) is None:
+        return None
+    newest = newest_of(ledger, table)
+    late = [edit.write_ms for edit in ledger.late.all() if edit.table == table and edit.decision == "apply"]
+    return max(opened, -1 if newest is None else newest + 1, *(at_ms + CLOCKS_APART_MS + 1 for at_ms in late))
+
+
+def keeps_closed(ledger: RunLedger, table: str, at_ms: int) -> str:
+    """Why a table does not open before it was compared as a whole while the source stands still; "" if it may."""
+    newest = newest_of(ledger, table)
+    if newest is None:
+        return f"nobody has looked for the newest timestamp of {table}: compare it again"
+    if newest <= at_ms + CLOCKS_APART_MS:
+        return ""
+    shown = f"{newest}"
+    if newest <= _LAST_SHOWN_MS:
+        shown += f" ({datetime.fromtimestamp(newest / 1000, UTC).strftime('%Y-%m-%d')})"
+    return (
+        f"{table} has cells with timestamps of the future, up to {shown}: what clients write to the open target could "
+        "not be told from them"
+    )
