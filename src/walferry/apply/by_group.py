@@ -46,7 +46,7 @@ class GroupTask:
     window: WriteTimes | None = None
     """only what was written in it is applied; None: everything"""
     skipped: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries to leave out: quarantined ones"""
+    """(file, offset) of entries to leave out: quarantined or late ones"""
     sent: Mapping[str, Sent] = field(default_factory=dict)
     """by file, what was sent while it was still being written, and is left out"""
 

@@ -94,7 +94,7 @@ class RowTask:
     """(file, region) to the offset from which its entries are applied, with ANY_REGION for all other regions; None:
     everything is applied"""
     skipped: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries to leave out: quarantined ones"""
+    """(file, offset) of entries to leave out: quarantined or late ones"""
     cut_off: Mapping[str, int] = field(default_factory=dict)
     """file to the offset of damage that was accepted: nothing is read from there on"""
     held: frozenset[str] = frozenset()

@@ -55,6 +55,10 @@ class LateEdits:
         with self._store.database.read() as connection:
             return fetch(connection, LateEdit, table, table.c.run_id == self._run_id, order=order)
 
+    def rejected(self) -> frozenset[tuple[str, int]]:
+        """(file, offset) of the entries that a person rejected: whatever is applied of the log, they are left out."""
+        return frozenset(edit.place for edit in self.all() if edit.decision == "reject")
+
     def found(self, edits: Sequence[LateEdit]) -> list[LateEdit]:
         """Record edits. Returns those that were not known."""
         if not edits:

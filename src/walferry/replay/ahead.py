@@ -147,6 +147,7 @@ class OpenLogs:
         self._left: set[str] = set()
         """regions of which something was not sent since the cut"""
         self._held: frozenset[str] = frozenset()
+        self._rejected: frozenset[tuple[str, int]] = frozenset()
         self._ahead = Ahead()
         self._bytes = 0
         self._due = 0.0
@@ -166,6 +167,7 @@ class OpenLogs:
         lines = kept_lines(self._run, "applied")
         self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
         self._held = waits
+        self._rejected = self._run.ledger.late.rejected()
         self._left, self._bytes = set(), 0
         self._ahead = ahead_of(self._run.ledger) or Ahead()
         for tail in self._tails.values():
@@ -242,6 +244,9 @@ class OpenLogs:
             for refusal in unreadable_markers(batch, tail.file.name, names):
                 standing.discard(refusal.region)
                 self._left.add(refusal.region)
+            for name, offset in self._rejected:
+                if name == tail.file.name:
+                    edits &= batch.offset != offset
             tail.took(batch, names)
             tail.shown(batch, edits)
             stands = batch.of_regions(standing)

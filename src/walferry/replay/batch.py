@@ -235,7 +235,7 @@ def _load(work: _Work) -> list[FileReport]:
     run, batch = work.run, work.batch
     if held := held_regions(run):
         raise WalferryError(f"quarantine holds regions of {', '.join(held)}")
-    task = RowTask(work.route, batch.files)
+    task = RowTask(work.route, batch.files, skipped=run.ledger.late.rejected())
     kept = run.ledger.batches.pieces()
     ranges = [RowRange.model_validate_json(piece.plan) for piece in kept]
     if not kept:
@@ -269,6 +269,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
     files = {file.name: file for file in work.batch.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
     stopped: dict[int, set[str]] = {}
+    skipped = work.run.ledger.late.rejected()
 
     def begin(piece: Piece) -> Callable[[], list[FileReport]]:
         stopped[piece.number] = work.stopped()
@@ -280,7 +281,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
         sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
-        task = GroupTask(route, mine, work.batch.standing, held, sent=sent)
+        task = GroupTask(route, mine, work.batch.standing, held, skipped=skipped, sent=sent)
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
@@ -349,6 +350,7 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
     task = RowTask(
         work.narrowed(first.tables),
         tuple(file for file in work.batch.files if file.name in names),
+        skipped=work.run.ledger.late.rejected(),
         held=first.held | work.batch.standing,
         borders=tuple(part.start for part in ranges.values() if part.start is not None),
         pieces=left,

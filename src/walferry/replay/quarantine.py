@@ -232,7 +232,8 @@ def _apply_table(
         narrow,
         files,
         from_offset={(hold.file, hold.region): hold.from_offset for hold in released},
-        skipped=frozenset((item.file, item.start) for item in left_out if item.kind is not RefusalKind.DAMAGE),
+        skipped=run.ledger.late.rejected()
+        | {(item.file, item.start) for item in left_out if item.kind is not RefusalKind.DAMAGE},
         cut_off={item.file: item.start for item in left_out if item.kind is RefusalKind.DAMAGE},
         held=frozenset(hold.region for hold in still),
     )

@@ -15,7 +15,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry import clock
 from walferry.apply.by_group import GroupTask, Part
 from walferry.formats.cells import encode_cell
-from walferry.ledger import Ledger, Round
+from walferry.ledger import LateEdit, Ledger, Round
 from walferry.replay import ahead
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.cut import Cut
@@ -24,6 +24,7 @@ from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import list_live
+from walferry.wal.open import Until, open_wal
 
 TABLE = "shop:orders"
 SERVERS = ("rs,1,1", "rs,1,2", "rs,1,3")
@@ -184,3 +185,25 @@ def test_a_pass_lists_the_folder_of_each_server_once_and_reads_each_open_log_onc
 @pytest.mark.parametrize(("groups", "seconds"), [(1, 0.5), (25, 0.5), (50, 1.0), (500, 10.0)])
 def test_of_many_servers_each_is_asked_less_often(groups: int, seconds: float) -> None:
     assert ahead.seconds_between(groups) == seconds
+
+
+def test_an_edit_that_was_rejected_as_late_is_not_sent_of_an_open_log(
+    run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        write(run, SERVERS[0], 0, number)
+    wal = path_of(run, SERVERS[0])
+    (batch,) = open_wal(run.source_files, run.wal_root, list_live(run.source_files, run.wal_root)[0], Until.NOW)
+    late = LateEdit(wal.name, int(batch.offset[1]), TABLE, region_of(SERVERS[0]), 2, NOW, 1, b"r", NOW)
+    run.ledger.late.found([late])
+    run.ledger.late.decide([late], "reject", "nobody wants it", "test")
+    sent: list[int] = []
+
+    def send(task: GroupTask, parts: Sequence[Part]) -> list[Any]:
+        sent.extend(n for part in parts for n in part.batch.sequence_number[part.picked].tolist())
+        return []
+
+    open_logs = follow()
+    monkeypatch.setattr(ahead, "send_entries", send)
+    assert open_logs.go_on()
+    assert sent == [1, 3]
