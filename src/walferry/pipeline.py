@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from walferry.background import begun
 from walferry.checks.gates import after_drain, before_cutover, check_copy, check_drain
 from walferry.checks.validation import import_ahead
-from walferry.errors import GateShutError, TransientError, WalferryError
+from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
@@ -206,7 +206,7 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
         for subject in subjects:  # what fails while the process ends would say less
             known = run.ledger.phases.find(phase, subject)
             if known is not None and known.state == "running":
-                run.ledger.phases.fail(phase, f"{type(interrupt).__name__}: {interrupt}", subject, known.attempts)
+                run.ledger.phases.fail(phase, as_recorded(interrupt), subject, known.attempts)
         raise
     if errors:
         raise errors[0]

@@ -181,8 +181,7 @@ class WalferrySparkOperator(BaseOperator):
         phase = run.ledger.phases.find(self.phase, table)
         if phase is None or (phase.state, phase.attempts) != ("failed", attempt):
             return
-        _, _, message = phase.error.partition(": ")
-        raise (AirflowException if phase.transient else AirflowFailException)(message) from None
+        raise (AirflowException if phase.transient else AirflowFailException)(phase.message) from None
 
 
 class HBaseSnapshotOperator(BaseOperator):
