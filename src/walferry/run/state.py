@@ -231,6 +231,8 @@ def _gap(
 ) -> State | None:
     missing = [file.name for file in unapplied(ledger) if file.state == "missing"]
     met = [p for p in failed if p.error_class == "GapError"]
+    if not met and not missing:
+        return None
     opened, step = opened_ms(ledger) is not None, ""
     if opened:
         step = (
@@ -240,11 +242,9 @@ def _gap(
         )
     if met and not (opened and missing):  # what it says of starting over is too late for an open target
         return _state("gap", met[-1].message, met[-1], run, step, failed=True)
-    if missing:
-        more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
-        cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
-        return _state("gap", cause, phases[-1] if phases else None, run, step)
-    return None
+    more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+    cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
+    return _state("gap", cause, phases[-1] if phases else None, run, step)
 
 
 def _failed(
