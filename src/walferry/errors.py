@@ -7,6 +7,8 @@ of times; every other `WalferryError` is final.
 
 from __future__ import annotations
 
+import builtins
+import re
 from typing import Any
 
 
@@ -91,3 +93,31 @@ class GapError(WalferryError):
 
 class GateShutError(WalferryError):
     """A gate of the run is shut: the next step is not allowed yet; fact `reasons`."""
+
+
+_RECORDED = re.compile(r"([A-Z]\w*): ?(.*)", re.DOTALL)
+
+
+def as_recorded(error: BaseException) -> str:
+    """An error as the ledger has it: its class, and what it says."""
+    return f"{type(error).__name__}: {error}"
+
+
+def class_of(recorded: str) -> str:
+    """The class of a recorded error; "" of a text that is none, such as why a phase is to be done again."""
+    found = _RECORDED.match(recorded)
+    return found[1] if found else ""
+
+
+def message_of(recorded: str) -> str:
+    """What people read of a recorded error: it names no class."""
+    found = _RECORDED.match(recorded)
+    if found is None:
+        return recorded
+    name, text = found.groups()
+    if name == KeyboardInterrupt.__name__:
+        return "it was interrupted"
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and not issubclass(kind, OSError):  # a bug: its text may be a single word
+        return f"an unexpected error, of which the log of its process tells more: {text}".removesuffix(": ")
+    return text or "the log of its process tells why"

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 
 from walferry.background import begun
 from walferry.checks.gates import after_drain, before_cutover, check_copy, check_drain
 from walferry.checks.validation import import_ahead
-from walferry.errors import GateShutError, TransientError, WalferryError
+from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
 from walferry.migration import copy, cutover, report
 from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
@@ -32,6 +32,7 @@ from walferry.replay.standstill import Standstill
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.fan_out import SparkGoneError, cancel_jobs, losses
+from walferry.spark.session import NoSparkError
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Means:
     """What phases need besides their run."""
 
     spark: Callable[[], SparkSession]
-    """opens the session, or returns the open one"""
+    """opens the session, or returns the open one; `without_spark` where there is none"""
     docs: Path
     """where Data Docs go"""
     by: str | None = None
@@ -105,6 +106,17 @@ def do(run: Run, phase: str, subject: str, means: Means) -> None:
     known = phase_of(run.record.kind, phase)
     with losses(f"{phase} {subject}".strip()) if known.spark else nullcontext():
         WORK[phase](run, subject, means)
+
+
+def without_spark(phase: str) -> Callable[[], SparkSession]:
+    """In place of what opens a session, for a phase in a process that is to start none: it raises NoSparkError."""
+
+    def refuse() -> NoReturn:
+        raise NoSparkError(
+            f"{phase} needs Spark, and this process is to start none: submit it by WalferrySparkOperator", phase=phase
+        )
+
+    return refuse
 
 
 def do_through(run: Run, phase: str, last: str, means: Means) -> None:
@@ -194,7 +206,7 @@ def _do_for_each(run: Run, phase: str, subjects: Sequence[str], means: Means) ->
         for subject in subjects:  # what fails while the process ends would say less
             known = run.ledger.phases.find(phase, subject)
             if known is not None and known.state == "running":
-                run.ledger.phases.fail(phase, f"{type(interrupt).__name__}: {interrupt}", subject, known.attempts)
+                run.ledger.phases.fail(phase, as_recorded(interrupt), subject, known.attempts)
         raise
     if errors:
         raise errors[0]

@@ -16,6 +16,9 @@ from walferry.errors import (
     UnreadableInputError,
     UsageError,
     WalferryError,
+    as_recorded,
+    class_of,
+    message_of,
 )
 from walferry.hbase import errors as hbase_errors
 from walferry.replay.lease import LeaseHeldError, LeaseLostError
@@ -64,3 +67,27 @@ def test_a_fact_that_was_not_given_is_no_attribute() -> None:
 )
 def test_the_exit_code_is_the_one_that_the_command_promises(kind: type[WalferryError], code: int) -> None:
     assert kind("").exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (GapError("WAL file x: is missing"), "WAL file x: is missing"),
+        (ConnectionRefusedError(111, "refused"), "[Errno 111] refused"),
+        (KeyboardInterrupt(), "it was interrupted"),
+        (KeyError("x"), "an unexpected error, of which the log of its process tells more: 'x'"),
+        (AssertionError(), "an unexpected error, of which the log of its process tells more"),
+        (UsageError(""), "the log of its process tells why"),
+    ],
+    ids=str,
+)
+def test_an_error_that_is_recorded_keeps_its_class_for_programs_and_names_none_to_people(
+    error: BaseException, told: str
+) -> None:
+    recorded = as_recorded(error)
+    assert (class_of(recorded), message_of(recorded)) == (type(error).__name__, told)
+
+
+@pytest.mark.parametrize("reason", ["", "to be done again", "the writers go on", "shop:orders: rows were repaired"])
+def test_a_reason_that_is_no_error_is_told_as_it_is(reason: str) -> None:
+    assert (class_of(reason), message_of(reason)) == ("", reason)

@@ -96,10 +96,10 @@ def _failed_phase(task: Any) -> str:
         return ""
     try:
         with Ledger.open(create=False) as ledger:
-            errors = [p.error for p in ledger.of(run).phases.all() if p.phase == phase and p.state == "failed"]
+            failed = [p for p in ledger.of(run).phases.all() if p.phase == phase and p.state == "failed"]
     except WalferryError:
         return ""
-    return errors[-1].partition(":")[0] if errors else ""
+    return failed[-1].error_class if failed else ""
 
 
 def send(message: Mapping[str, Any]) -> bool:

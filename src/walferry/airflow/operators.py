@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -83,13 +83,13 @@ def do_phase(
     said_ms: int | None = None,
     outcome: str | None = None,
 ) -> None:
-    """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved."""
-    from walferry.pipeline import Means, do
+    """Do a phase that is not a Spark job, unless the ledger says that it is done; `by`, `said_ms`: who approved.
 
-    def no_session() -> NoReturn:
-        raise AssertionError(f"{phase} is a Spark job: submit it by WalferrySparkOperator")
+    No Spark is started: work that turns out too large without it is left out, as `open_target` does, or NoSparkError.
+    """
+    from walferry.pipeline import Means, do, without_spark
 
-    do(run, phase, table, Means(no_session, _docs(), by, said_ms, outcome))
+    do(run, phase, table, Means(without_spark(phase), _docs(), by, said_ms, outcome))
 
 
 def finish(run_id: str, outcome: str | None = None) -> None:
@@ -181,8 +181,7 @@ class WalferrySparkOperator(BaseOperator):
         phase = run.ledger.phases.find(self.phase, table)
         if phase is None or (phase.state, phase.attempts) != ("failed", attempt):
             return
-        _, _, message = phase.error.partition(": ")
-        raise (AirflowException if phase.transient else AirflowFailException)(message) from None
+        raise (AirflowException if phase.transient else AirflowFailException)(phase.message) from None
 
 
 class HBaseSnapshotOperator(BaseOperator):

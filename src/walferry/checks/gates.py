@@ -26,11 +26,12 @@ from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
+from walferry.run.facts import opened_ms
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
 from walferry.run.shut_gate import note_shut_gate
-from walferry.run.state import accept_command
+from walferry.run.state import way_on_if_rows_differ
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,49 +185,68 @@ def require_alike(run: Run) -> None:
 def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> None:
     rows = drain_rows(run.ledger, compared)
     waiting = _undecided(run, compared)
-    kinds: tuple[tuple[str, str, str, type[SidesDifferError]], ...] = (
-        ("unexplained", "source and target differ without an explanation in", _too_many(run, compared),
-         SidesDifferError),
-        ("uncompared", "cells expired while they were read, and only one side held them; compare again:", "",
-         SidesDifferError),
-        ("undecided", "source and target differ by rows that nobody has decided about in", _asks(run, waiting),
-         DecisionNeededError),
+    kinds: tuple[tuple[str, type[SidesDifferError]], ...] = (
+        ("unexplained", SidesDifferError), ("uncompared", SidesDifferError), ("undecided", DecisionNeededError)
     )  # fmt: skip
-    for column, what, advice, kind in kinds:
-        regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]})
-        if regions:
-            raise kind(
-                f"{what} {', '.join(regions[:10])}{advice}; see `walferry report {run.run_id}`"
-                + (f" and {docs}" if docs else ""),
-                regions=regions, rows=[item.row for item in waiting], docs_index=docs,
-            )  # fmt: skip
+    for column, kind in kinds:
+        counts = Counter[str]()
+        for row in rows:
+            counts[row["table"]] += row[column]
+        if not (counts := +counts):
+            continue
+        match column:
+            case "unexplained":
+                what = _unexplained(run, compared, counts)
+            case "undecided":
+                what = _asks(run, waiting, counts)
+            case _:
+                what = (
+                    f"{_counted('cell', counts)} expired while they were read, and only one side held them: compare "
+                    f"again, by clearing `compare` and everything after it, or `walferry resume {run.record.name}`"
+                )
+        raise kind(
+            f"{what}; see `walferry report {run.run_id}`" + (f" and {docs}" if docs else ""),
+            regions=sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]}),
+            rows=[item.row for item in waiting], docs_index=docs,
+        )  # fmt: skip
 
 
-def _too_many(run: Run, compared: Sequence[ComparedTable]) -> str:
-    """Which tables differ in more rows than can be examined, and what to do about it."""
-    found = [item for item in compared if item.differing_rows > EXPLAINED_ROWS]
-    if not found:
-        return ""
-    counts = ", ".join(f"{item.differing_rows} rows of {item.table}" for item in found)
-    targets = ", ".join(run.pair(item.table).target for item in found)
+def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[str]) -> str:
+    """Which rows differ without an explanation, and what to do about it."""
+    found = [item for item in run.ledger.comparisons.differences(compared) if item.kind == UNEXPLAINED]
+    many = {item.table: item.differing_rows for item in compared if item.differing_rows > EXPLAINED_ROWS}
+    rows = f"{_counted('row', Counter(counts | many))}{_such_as(found)}"
+    what = f"source and target differ without an explanation in {rows}"
+    if not many:
+        return f"{what}. Now {way_on_if_rows_differ(run.ledger, [])}"
+    what += f". Of a table at most {EXPLAINED_ROWS} rows are examined one by one"
+    if opened_ms(run.ledger) is not None:
+        return f"{what}: find out why so many differ. Then {way_on_if_rows_differ(run.ledger, [])}"
+    targets = ", ".join(run.pair(table).target for table in many)
     return (
-        f": {counts} differ, more than the {EXPLAINED_ROWS} that are examined one by one, so they cannot be accepted. "
-        f"Find out why, then copy again: `walferry abort {run.record.name} --reason …`, drop {targets} at the target, "
-        "start a new run"
+        f"{what}, so these cannot be accepted. Find out why, then copy again: `walferry abort {run.record.name} "
+        f"--reason …`, drop {targets} at the target, start a new run"
     )
 
 
-def _asks(run: Run, waiting: Sequence[Difference]) -> str:
+def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
     """Which rows wait for a person's decision, and how to decide."""
-    if not waiting:
-        return ""
-    first = ", ".join(f"{describe(item, {})['row']} of {item.table}" for item in waiting[:5])
-    more = f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""
     return (
-        f": {first}{more}. `walferry repair {run.record.name}` makes them equal; to leave them as they are, "
-        f"{' and '.join(accept_command(run.record, table) for table in sorted({item.table for item in waiting}))}, "
+        "source and target differ for a known reason, by rows that nobody has decided about: "
+        f"{_counted('row', counts)}{_such_as(waiting)}. Now {way_on_if_rows_differ(run.ledger, sorted(counts))}; "
         "then repeat this check"
     )
+
+
+def _counted(what: str, counts: Counter[str]) -> str:
+    """So many things of each table."""
+    return ", ".join(f"{count} {what}{'' if count == 1 else 's'} of {table}" for table, count in sorted(counts.items()))
+
+
+def _such_as(found: Sequence[Difference]) -> str:
+    """One or two rows, for people to find the thing."""
+    rows = [f"{describe(item, {})['row']} of {item.table}" for item in found[:2]]
+    return f", such as {' and '.join(rows)}" if rows else ""
 
 
 def _compared(run: Run) -> list[ComparedTable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -103,16 +104,17 @@ def validate(
 
 
 def require(result: GateResult) -> None:
-    """Raise WalferryError, which names the suite and the regions, unless the gate is open."""
+    """Raise WalferryError, which names the suite and counts what failed, unless the gate is open; fact `regions`."""
     if result.passed:
         return
     critical = [failure for failure in result.failures if failure.severity == "critical"]
     regions = sorted({region for failure in critical for region in failure.regions})
-    shown = ", ".join(regions[:10]) + (f" and {len(regions) - 10} more" if len(regions) > 10 else "")
+    counts = Counter(region.partition(" ")[0] for region in regions)
+    shown = ", ".join(f"{n} place{'' if n == 1 else 's'} of {table}" for table, n in sorted(counts.items()))
     whats = "; ".join(f"{failure.expectation}: {failure.detail}" for failure in critical[:5])
     raise WalferryError(
-        f"the checks {result.suite} of {result.run_name} failed in {shown or 'the whole frame'}: {whats}; "
-        f"see {result.docs_index}",
+        f"the checks {result.suite} of {result.run_name} failed at "
+        f"{f'{shown}, the first: {regions[0]}' if regions else 'the whole frame'}: {whats}; see {result.docs_index}",
         suite=result.suite,
         regions=regions,
         docs_index=str(result.docs_index),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
+from walferry.errors import class_of, message_of
 from walferry.refusals import GapKind, RefusalKind
 
 RunState = Literal["running", "done", "failed", "aborted"]
@@ -77,8 +78,19 @@ class PhaseRecord:
     finished_ms: int | None
     facts: dict[str, Any]
     error: str
+    """what a failed one ended with, as `errors.as_recorded` has it, or why it is to be done again"""
     transient: bool = False
     """of a failed one: another attempt may succeed"""
+
+    @property
+    def error_class(self) -> str:
+        """The class of the error that a failed one ended with; "" if it is only to be done again."""
+        return class_of(self.error)
+
+    @property
+    def message(self) -> str:
+        """What a failed one ended with, for people."""
+        return message_of(self.error)
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     differences = explain(run, spark, session, table, rows) if rows else []
     if count > len(rows):
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
-        message = f"{count - len(rows)} more rows from here on differ, too many to examine each: copy the table again"
+        message = f"{count - len(rows)} more rows from here on differ, too many to examine each"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
     differences += [Difference(table, row, IN_FLIGHT, "equal when read again") for row in settled]
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count + len(settled)})

@@ -6,11 +6,12 @@ A decision holds while exactly the same cells differ. A row that was repaired is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from walferry.ledger import Difference
 from walferry.migration.compare import explain
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
 from walferry.migration.repair import repair
@@ -19,6 +20,7 @@ from walferry.migration.wal_lookup import log_bytes
 from walferry.refusals import ANY_TABLE
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
+from walferry.spark.session import NoSparkError
 
 _NOTE = "known differences"
 MOST_ROWS = 1_000
@@ -30,6 +32,7 @@ class Means:
     """How rows are explained and repaired in one look."""
 
     spark: Callable[[], SparkSession]
+    """opens the session; raises NoSparkError where there is none"""
     standstill: Standstill
     read_again: Callable[[list[bytes]], Mapping[bytes, str]]
     """those of the rows that differ now, each with the digest of the cells that differ"""
@@ -79,9 +82,9 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     suspected = set[bytes]()
     some = sorted(new)[:MOST_ROWS]
     kinds: dict[bytes, str] = {}
-    if some and log_bytes(run, table) <= means.most_log_bytes:
+    found = _explained(run, means, table, some) if some else None
+    if found is not None:
         accepted = run.ledger.comparisons.accepted().keys()
-        found = explain(run, means.spark, None, table, some)
         decided = {item.row for item in found if item.kind != IN_FLIGHT and not repairable(item, accepted)}
         if decided:  # about the very cells: those of a row that was written to meanwhile are others
             again = means.read_again(sorted(decided))
@@ -94,6 +97,9 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
         kinds = {row: kind for row, kind in kinds.items() if row not in suspected}
     elif some and means.without_reasons and not _somebody_decided(run, table):
         kinds = dict.fromkeys(some, "")
+    elif some and means.without_reasons:
+        size = log_bytes(run, table) / 1e6
+        left |= dict.fromkeys(some, f"no reason found: {size:.0f} MB of log would have to be read")
     if kinds and (refusal := why_not(run, table, kinds)):
         left |= dict.fromkeys(kinds, refusal)
     elif kinds:
@@ -108,6 +114,16 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)
     return left
+
+
+def _explained(run: Run, means: Means, table: str, rows: Sequence[bytes]) -> list[Difference] | None:
+    """Why rows differ; None if there is too much log to find out, or too much for a process without Spark."""
+    if log_bytes(run, table) > means.most_log_bytes:
+        return None
+    try:
+        return explain(run, means.spark, None, table, rows)
+    except NoSparkError:
+        return None
 
 
 def _somebody_decided(run: Run, table: str) -> bool:

@@ -42,7 +42,8 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "phases": [
             {
                 "phase": p.phase, "subject": p.subject, "state": p.state, "attempts": p.attempts,
-                "seconds": round(((p.finished_ms or now_ms()) - p.started_ms) / 1000, 1), "error": p.error,
+                "seconds": round(((p.finished_ms or now_ms()) - p.started_ms) / 1000, 1), "error": p.message,
+                "error_class": p.error_class,
             }
             for p in phases
         ],

@@ -94,7 +94,8 @@ def look_up(
     """What WAL files past the start fence hold of these rows; `applied` names those whose edits the target has.
 
     `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs. `bounds`: the edits
-    kept of a row; one with more has `too_many`. Spark is asked for if the files are large.
+    kept of a row; one with more has `too_many`. Spark is asked for if the files are large; where there is none, that
+    raises NoSparkError.
     """
     nothing = RowLog(fence_facts(run, "start").at_ms, until_ms)
     files = _files(run, table, applied) if questions else []
@@ -104,8 +105,7 @@ def look_up(
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     left_out |= {edit.place for edit in run.ledger.late.all() if edit.decision == "reject" and edit.table == table}
     rows = tuple(sorted(questions))
-    size = sum(max(file.length, _OPEN_BYTES if file.place is Place.LIVE else 0) for file in files)
-    session = session_for(spark, size, Limits().here_bytes)
+    session = session_for(spark, _bytes_of(files), Limits().here_bytes)
     lookup = _Lookup(
         run.source_address(workers(session)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
@@ -127,8 +127,12 @@ def look_up(
 
 
 def log_bytes(run: Run, table: str) -> int:
-    """How many bytes of log are read to look rows of a table up."""
-    return sum(file.length for file in _files(run, table, run.ledger.log.applied_for(table)))
+    """How many bytes of log are read to look rows of a table up, by which `look_up` also decides where."""
+    return _bytes_of(_files(run, table, run.ledger.log.applied_for(table)))
+
+
+def _bytes_of(files: Iterable[WalFile]) -> int:
+    return sum(max(file.length, _OPEN_BYTES if file.place is Place.LIVE else 0) for file in files)
 
 
 def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:

@@ -25,6 +25,7 @@ from walferry.ledger import WalRange
 from walferry.replay.cut import as_listed, as_seen
 from walferry.replay.protect import not_applied, way_of
 from walferry.replay.settled import reads
+from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
 from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
@@ -77,10 +78,14 @@ def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
         cause = way_of(run).why_missing(run, first)
     else:
         cause = "it was never seen to be empty: the NameNode's audit log shows who removed it"
+    lost = "abort this run and start over with a new snapshot"
+    if opened_ms(run.ledger) is not None:
+        verify = f"`walferry verify {run.record.name}`"
+        lost = f"the target is open to clients and stays so, and {verify} names the rows that differ"
     return GapError(
         f"WAL file {first} is missing at the source and was not applied ({len(missing)} in all): the log has a gap. "
         f"{cause}. If you still have the file (there, in HDFS's trash or in an HDFS snapshot), put it into "
-        f"{root}/oldWALs and run again; if it is lost, abort this run and start over with a new snapshot",
+        f"{root}/oldWALs and run again; if it is lost, {lost}",
         file=first, start=0, end=None, files=missing,
     )  # fmt: skip
 

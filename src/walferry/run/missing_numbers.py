@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
-from walferry.ledger import CountedNumbers, NumberGap, RunLedger, RunRecord
+from walferry.ledger import CountedNumbers, NumberGap, RunLedger
+from walferry.run.facts import opened_ms
 
 CAUSES = (
     "Known causes: a WAL was deleted that no list names (see the NameNode's audit log); writers of the table skip the "
@@ -32,9 +33,15 @@ def undecided(ledger: RunLedger) -> dict[str, str]:
     return told
 
 
-def way_on(run: RunRecord, tables: Collection[str]) -> str:
+def way_on(ledger: RunLedger, tables: Collection[str]) -> str:
     """What a person can do about them."""
+    run = ledger.record
     commands = " and ".join(f"`walferry accept-numbers {run.name} --table {table} --reason …`" for table in tables)
+    if opened_ms(ledger) is not None:
+        return (
+            "find out which. The target is open to clients and stays as it is; the whole comparison names every row "
+            f"that differs, also for a WAL that was lost. Once those are repaired or accepted: {commands}"
+        )
     return (
         f"find out which; if no WAL was lost: {commands}; otherwise `walferry abort {run.name} --reason …`, drop the "
         "target tables and start over"
@@ -44,7 +51,7 @@ def way_on(run: RunRecord, tables: Collection[str]) -> str:
 def faults(ledger: RunLedger, told: str = "") -> list[str]:
     """What shuts the gate: a text for each table, with the causes and the way on, without what was `told` already."""
     found = {table: text for table, text in undecided(ledger).items() if text not in told}
-    return [f"{text}. {CAUSES}. Now {way_on(ledger.record, [table])}" for table, text in found.items()]
+    return [f"{text}. {CAUSES}. Now {way_on(ledger, [table])}" for table, text in found.items()]
 
 
 def counted(ledger: RunLedger) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from walferry.errors import UsageError, WalferryError, is_transient
+from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
@@ -175,8 +175,7 @@ class Run:
             with beating(self.ledger, label, self.actor):
                 facts = work()
         except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-            self.ledger.phases.fail(phase, text, subject, attempt, transient=is_transient(error))
+            self.ledger.phases.fail(phase, as_recorded(error), subject, attempt, transient=is_transient(error))
             raise
         self.ledger.phases.finish(phase, facts, subject, attempt)
         log.info("%s: done", label)

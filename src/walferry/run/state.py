@@ -84,8 +84,8 @@ STATES: Mapping[StateName, Kind] = {
     "waiting for a decision": Kind(
         "amber",
         "rows differ for a reason that is known, and nobody has decided yet whether to accept that",
-        "`walferry repair NAME`, or `walferry accept NAME --table TABLE --all --reason …`; or `walferry reopen NAME` "
-        "lets the writers go on; then clear `compare`, or `walferry resume NAME`",
+        "`walferry repair NAME`, or `walferry accept NAME --table TABLE --all --reason …`; or, while the target is not "
+        "open, `walferry reopen NAME` lets the writers go on; then clear `compare`, or `walferry resume NAME`",
     ),
     "draining": Kind(
         "blue",
@@ -116,7 +116,8 @@ STATES: Mapping[StateName, Kind] = {
         "red",
         "a log file that was not applied is missing",
         "find out who removed the file. If you have it, put it into the source's oldWALs and clear the task, or "
-        "`walferry resume NAME`; if it is lost, `walferry abort NAME`, drop the target tables and start over",
+        "`walferry resume NAME`; if it is lost and the target is not open, `walferry abort NAME`, drop the target "
+        "tables and start over",
     ),
     "differing": Kind(
         "red",
@@ -164,6 +165,8 @@ class State:
     """who owes it, and where it is asked"""
     error: str = ""
     """what the phase failed with"""
+    error_class: str = ""
+    """and the class of that error, for programs"""
 
     @property
     def colour(self) -> Colour:
@@ -227,14 +230,21 @@ def _gap(
     ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], failed: Sequence[PhaseRecord]
 ) -> State | None:
     missing = [file.name for file in unapplied(ledger) if file.state == "missing"]
-    met = [p for p in failed if p.error.startswith("GapError")]
-    if met:
-        return _state("gap", met[-1].error, met[-1], run, error=met[-1].error)
-    if missing:
-        more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
-        cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
-        return _state("gap", cause, phases[-1] if phases else None, run)
-    return None
+    met = [p for p in failed if p.error_class == "GapError"]
+    if not met and not missing:
+        return None
+    opened, step = opened_ms(ledger) is not None, ""
+    if opened:
+        step = (
+            "find out who removed the file. If you have it, put it into the source's oldWALs, then "
+            f"{_again(run, met[-1].phase if met else 'drain')}; if it is lost, {_OPEN_STAYS}, and `walferry verify "
+            f"{run.name}` names the rows that differ"
+        )
+    if met and not (opened and missing):  # what it says of starting over is too late for an open target
+        return _state("gap", met[-1].message, met[-1], run, step, failed=True)
+    more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+    cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
+    return _state("gap", cause, phases[-1] if phases else None, run, step)
 
 
 def _failed(
@@ -255,23 +265,20 @@ def _failed(
     if not open_ones:
         return None
     newest = max(open_ones, key=lambda p: (p.finished_ms or 0, order[p.phase]))
-    if newest.error.startswith("KeyboardInterrupt") or newest.error.endswith("was interrupted"):
+    if newest.error_class == "KeyboardInterrupt" or newest.message.endswith("was interrupted"):
         cause = f"{label(newest)} was interrupted by a person"
-        return _state("interrupted", cause, newest, run, _again(run, newest.phase), error=newest.error)
-    if newest.error.startswith("DecisionNeededError"):
+        return _state("interrupted", cause, newest, run, _again(run, newest.phase), failed=True)
+    if newest.error_class == "DecisionNeededError":
         return _undecided(ledger, run, newest)
-    shut = newest.phase == "check_drain" or newest.error.startswith(("GateShutError", "SidesDifferError"))
+    shut = newest.phase == "check_drain" or newest.error_class in ("GateShutError", "SidesDifferError")
     name: StateName = "gate shut" if shut else "failed"
     next_step = f"fix what it names, then {_again(run, newest.phase)}"
-    if newest.error.startswith("SidesDifferError"):
-        next_step = (
-            f"do not let clients in; `walferry report {run.name}` shows what differs. `walferry repair {run.name}` "
-            f"makes the rows equal, or `walferry reopen {run.name}` lets the writers go on; "
-            f"then {_again(run, newest.phase)}"
-        )
+    if newest.error_class == "SidesDifferError":
+        again = _again(run, "compare" if newest.phase == "check_drain" else newest.phase)
+        next_step = f"{way_on_if_rows_differ(ledger, [])}; then {again}"
     elif shut and (missing := undecided(ledger)):
-        next_step = f"{way_on(run, missing)}; fix what else it names, then {_again(run, newest.phase)}"
-    return _state(name, f"{label(newest)}: {newest.error}", newest, run, next_step, error=newest.error)
+        next_step = f"{way_on(ledger, missing)}; fix what else it names, then {_again(run, newest.phase)}"
+    return _state(name, f"{label(newest)}: {newest.message}", newest, run, next_step, failed=True)
 
 
 def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
@@ -288,10 +295,33 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
         cause = f"1 row of {named} differs and waits for a decision"
     return State(
         "waiting for a decision", cause,
-        f"`walferry repair {run.name}`, or "
-        f"{' and '.join(accept_command(run, table) for table in tables)}, then {again}",
-        label(check), since, "decision", "an operator, in the shell", error=check.error,
+        f"{way_on_if_rows_differ(ledger, tables)}; then {_again(run, 'compare')}",  # anew only if rows were repaired
+        label(check), since, "decision", "an operator, in the shell", check.message, check.error_class,
     )  # fmt: skip
+
+
+_OPEN_STAYS = "the target, which is open to clients, stays as it is"
+
+
+def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
+    """What a person can do about rows that differ at the end. `explained`: the tables in which all of them have a
+    reason, so that they can be accepted together."""
+    run, opened = ledger.record, opened_ms(ledger)
+    shown = f"`walferry report {run.name}` shows the rows with the cells of both sides"
+    together = " and ".join(accept_command(run, table) for table in explained)
+    if run.kind != "migration":
+        return f"{shown}; {together} accepts them" if together else shown
+    if opened is not None:
+        return (
+            f"the target has been open to clients since {_clock(opened)}, and stays so: {shown}. `walferry repair "
+            f"{run.name}` makes those equal that no client has written to and that need no compaction; "
+            f"{together or f'`walferry accept {run.name} --table TABLE --row ROW --reason …`'} leaves "
+            f"{'them as they are' if together else 'a row as it is'}"
+        )
+    back = f"`walferry reopen {run.name}` lets the writers go on"
+    if together:
+        return f"`walferry repair {run.name}` makes them equal, {together} leaves them as they are, or {back}"
+    return f"do not let clients in; {shown}. `walferry repair {run.name}` makes them equal, or {back}"
 
 
 def accept_command(run: RunRecord, table: str) -> str:
@@ -300,7 +330,7 @@ def accept_command(run: RunRecord, table: str) -> str:
 
 
 def _said_no(phase: PhaseRecord) -> bool:
-    return phase.error.startswith("NotApprovedError")
+    return phase.error_class == "NotApprovedError"
 
 
 def _interrupted(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
@@ -331,6 +361,8 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
     step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
     if any(item.kind is RefusalKind.LINEAGE for item in held):  # it cannot be released
         step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
+        if opened_ms(ledger) is not None:
+            step = f"`walferry quarantine list {run.name}`: what came after it is not applied, and {_OPEN_STAYS}"
     return State(
         "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
         label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
@@ -358,8 +390,10 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         stop, opened, step = write_stop_of(ledger), opened_ms(ledger), ""
         since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
         if opened is not None and stop:
-            at = datetime.fromtimestamp(opened / 1000, UTC).strftime("%H:%M:%S UTC")
-            since = f"; the target has been open to clients since {at}, {stop.seconds():.1f} s after writes stopped"
+            since = (
+                f"; the target has been open to clients since {_clock(opened)}, {stop.seconds():.1f} s after writes "
+                "stopped"
+            )
             step = "let clients use the target; wait for the verdict of the whole comparison"
         name: StateName = "draining" if newest.phase in ("end_fence", "drain") else "comparing"
         if newest.phase != "release":
@@ -387,7 +421,7 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
     if missing := undecided(ledger):
         cause = f"the gate is shut, replay goes on: {'; '.join(missing.values())}. {CAUSES}"
         return State(
-            "gate shut", cause, way_on(run, missing), label(replay), replay.started_ms, "decision",
+            "gate shut", cause, way_on(ledger, missing), label(replay), replay.started_ms, "decision",
             "an operator, in the shell",
         )  # fmt: skip
     if "approve" in done:
@@ -486,21 +520,33 @@ def _ended(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> 
     compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
     if differing := sum(made.differing_rows for made in compared):
         rows = "1 row differs" if differing == 1 else f"{differing} rows differ"
-        step = f"read `walferry report {run.name}` before you let clients in: {rows}, with the causes that it lists"
+        step = f"read `walferry report {run.name}`: {rows}, for the reasons that it lists"
     newest = phases[-1] if phases else None
-    error = newest.error if newest and newest.state == "failed" and name == "failed" else ""
+    failed = newest if newest and newest.state == "failed" and name == "failed" else None
     return State(
         name, run.outcome or STATES[name].cause, step, label(newest) if newest else "",
-        run.ended_ms or run.created_ms, error=error,
+        run.ended_ms or run.created_ms, error=failed.message if failed else "",
+        error_class=failed.error_class if failed else "",
     )  # fmt: skip
 
 
 def _state(
-    name: StateName, cause: str, phase: PhaseRecord | None, run: RunRecord, next_step: str = "", error: str = ""
+    name: StateName,
+    cause: str,
+    phase: PhaseRecord | None,
+    run: RunRecord,
+    next_step: str = "",
+    *,
+    failed: bool = False,
 ) -> State:
     since = run.created_ms if phase is None else phase.finished_ms or phase.started_ms
     step = (next_step or STATES[name].next_step).replace("NAME", run.name)
-    return State(name, cause, step, label(phase) if phase else "", since, error=error)
+    error, error_class = (phase.message, phase.error_class) if failed and phase else ("", "")
+    return State(name, cause, step, label(phase) if phase else "", since, error=error, error_class=error_class)
+
+
+def _clock(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
 def _in_airflow(run: RunRecord) -> bool:

@@ -51,6 +51,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "ended": ended,
         "phase": state.phase or "not started",
         "error": state.error or None,
+        "error_class": state.error_class or None,
         "percent": 100.0 if run.state == "done" else round(100 * done / max(1, total), 1),
         "edits_applied": ledger.rounds.totals().cells + window["cells"],
         "backlog_bytes": backlog,

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from walferry.background import begun, made_once
-from walferry.errors import UsageError
+from walferry.errors import UsageError, WalferryError
 from walferry.spark.class_archive import jvm_options
 from walferry.spark.fan_out import SparkGoneError
 from walferry.spark.worker_python import worker_python
@@ -161,8 +161,13 @@ def must_open() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+class NoSparkError(WalferryError):
+    """Work that is too large to be done without Spark came up in a process that has none; fact `phase`."""
+
+
 def session_for(spark: Callable[[], SparkSession], size: int, here: int) -> SparkSession | None:
-    """The session for work on so many bytes; None if at most `here`: that is done before Spark has begun."""
+    """The session for work on so many bytes; None if at most `here`: that is done before Spark has begun, and
+    where there is none."""
     opened = spark() if size > here or must_open() else None
     return opened if size > here else None
 

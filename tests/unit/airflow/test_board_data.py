@@ -266,7 +266,7 @@ def test_fifty_tables_and_five_hundred_regions_come_in_pages(book: Ledger) -> No
     run = book.run(large(book))
     facts = run_page(book, run)
     assert (facts["tables"]["total"], len(facts["tables"]["rows"])) == (50, 25)
-    assert facts["tables"]["rows"][0]["errors"] == ["compare: SidesDifferError: 1 row differs"]
+    assert facts["tables"]["rows"][0]["errors"] == ["compare: 1 row differs"]
     assert (facts["comparison"]["total"], len(facts["comparison"]["rows"])) == (500, 25)
     assert len(facts["phases"]) == len(phases_of("migration"))
     assert facts["tables"]["rows"][1]["compared"]["dropped"] == {"source expired": 70, "target masked": 30}
@@ -294,6 +294,17 @@ def test_the_audit_trail_comes_in_pages_newest_first(book: Ledger) -> None:
     assert pages[0]["total"] == 61
     assert "(5018 characters, all of it in the ledger)" in pages[0]["rows"][0]["inputs"]
     assert len(pages[0]["rows"][0]["inputs"]) < 2_100
+
+
+def test_what_a_phase_failed_with_is_told_without_a_class_in_the_audit_trail_too(book: Ledger) -> None:
+    run = book.open_run("move", "tester", spec("move"), "tester")
+    book.of(run.run_id).phases.start("plan")
+    book.of(run.run_id).phases.fail("plan", "UsageError: no such table")
+    facts = run_page(book, run)
+    (line,) = [line for line in facts["audit"]["rows"] if line["action"] == "fail phase"]
+    assert line["outcome"] == "no such table"
+    assert book.of(run.run_id).audit_trail()[-1].outcome == "UsageError: no such table", "the trail itself has it"
+    assert next(phase for phase in facts["phases"] if phase["phase"] == "plan")["error"] == "no such table"
 
 
 def test_a_page_behind_the_last_is_empty(book: Ledger) -> None:

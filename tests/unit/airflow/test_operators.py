@@ -36,6 +36,7 @@ from walferry.pipeline import Means
 from walferry.replay import staged
 from walferry.run.phases import phases_of
 from walferry.run.run import Run
+from walferry.spark.session import NoSparkError
 
 EXAMPLES = Path(str(example_dags.__file__)).parent
 OWN_DAGS = Path(__file__).parents[3] / "dags"
@@ -387,6 +388,14 @@ def test_operators_do_their_phases_by_the_one_function_that_does_them_everywhere
         ("approve", "", "airflow ann"), ("write_stop", "", None), ("end_fence", "", None), ("drain", "", "Spark"),
         ("open_target", "", None), ("compare", "orders", "Spark"), ("check_drain", "", None), ("release", "", "moved"),
     ]  # fmt: skip
+
+
+def test_a_task_without_spark_is_told_so_by_an_error_that_its_phase_can_heed(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "do", lambda run, phase, subject, means: means.spark())
+    with Run(ledger, open_run(ledger)) as run, pytest.raises(NoSparkError, match="open_target needs Spark"):
+        do_phase(run, "open_target")
 
 
 def test_a_run_that_still_replays_is_not_compared(ledger: Ledger) -> None:

@@ -21,6 +21,7 @@ from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept, readiness
+from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.run.heartbeat import beating
@@ -132,7 +133,7 @@ def test_each_wrong_value_of_a_copied_region_shuts_the_gate_and_names_the_region
         frame = changed(frame, kind, column, value, f"r{number}")
     result = gate("after_copy", frame, tmp_path)
     assert shut_for(result) == wrong
-    with pytest.raises(WalferryError, match=r"after_copy of move-1 failed in shop:orders r2, shop:orders r3") as caught:
+    with pytest.raises(WalferryError, match=r"failed at \d+ places of shop:orders, the first: .* r2: ") as caught:
         require(result)
     assert caught.value.regions == sorted(wrong)
 
@@ -308,7 +309,9 @@ def fence(run: Run, number: int) -> None:
     run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.{number}", number, 0)])
 
 
-def record(run: Run, *differences: Difference, purpose: Purpose = "phase", digest: str = "aa") -> ComparedTable:
+def record(
+    run: Run, *differences: Difference, purpose: Purpose = "phase", digest: str = "aa", uncompared: int = 0
+) -> ComparedTable:
     """A comparison made now; of the phase, as `last_comparison` records it while the phase is at work."""
     phases = {phase.phase: phase.attempts for phase in run.ledger.phases.all() if phase.state != "failed"}
     made = compared(
@@ -319,9 +322,8 @@ def record(run: Run, *differences: Difference, purpose: Purpose = "phase", diges
         drain_attempt=phases["drain"],
         end_fence=end_fence_digest(run.ledger),
     )
-    return run.ledger.comparisons.record(
-        made, [RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, digest, {})], differences
-    )
+    region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, digest, {}, uncompared=uncompared)
+    return run.ledger.comparisons.record(made, [region], differences)
 
 
 def compare_again(run: Run, *differences: Difference) -> ComparedTable:
@@ -352,7 +354,7 @@ def test_a_newer_comparison_of_somebody_changes_nothing_for_the_gate(drained_run
     compare_again(drained_run, Difference(TABLE, b"k", "unexplained", "lost", "2f"))
     record(drained_run, purpose="verify")
     assert drained_run.ledger.comparisons.differences() == []
-    with pytest.raises(SidesDifferError, match="without an explanation in shop:orders r1"):
+    with pytest.raises(SidesDifferError, match="without an explanation in 1 row of shop:orders"):
         check_drain(drained_run, tmp_path)
 
 
@@ -455,7 +457,7 @@ def test_rows_that_are_not_in_the_log_wait_for_a_decision(drained_run: Run, tmp_
     compare_again(drained_run, LOST)
     with pytest.raises(SidesDifferError, match="by rows that nobody has decided about") as shut:
         check_drain(drained_run, tmp_path)
-    assert r"k\x00 of shop:orders" in str(shut.value)
+    assert r"1 row of shop:orders, such as k\x00 of shop:orders" in str(shut.value)
     assert "walferry accept move --table shop:orders --all --reason" in str(shut.value)
     assert drained_run.ledger.phases.facts("compare", TABLE) is not None  # the comparison stays valid
     with pytest.raises(SidesDifferError):
@@ -474,7 +476,7 @@ def test_thousands_of_rows_that_are_not_in_the_log_are_accepted_as_they_are_name
     """Hole: more than 200 such rows of a table had no way through."""
     lost = [Difference(TABLE, b"r%05d" % n, "not-in-log", "no WAL holds it", f"{n:x}") for n in range(3_000)]
     compare_again(drained_run, *lost)
-    with pytest.raises(DecisionNeededError, match="and 2995 more"):
+    with pytest.raises(DecisionNeededError, match=r"3000 rows of shop:orders, such as r00000 of .* and r00001 of"):
         check_drain(drained_run, tmp_path)
     assert len(accept.accept(drained_run.ledger, TABLE, None, "a cache", "alice")) == 3_000
     (line,) = [line for line in drained_run.ledger.audit_trail() if line.action == "accept differences"]
@@ -492,6 +494,48 @@ def test_more_rows_than_anybody_can_look_at_ask_for_a_new_copy(
     with pytest.raises(SidesDifferError, match="walferry abort move --reason …`, drop shop:orders") as shut:
         check_drain(drained_run, tmp_path)
     assert not isinstance(shut.value, DecisionNeededError)
+
+
+def test_who_reads_that_sides_differ_learns_how_many_rows_of_which_table_and_no_name_of_a_region(
+    drained_run: Run, tmp_path: Path
+) -> None:
+    found = [Difference(TABLE, b"k%d" % n, "unexplained", "lost", f"{n}f") for n in range(3)]
+    compare_again(drained_run, *found, LOST)
+    with pytest.raises(SidesDifferError) as shut:
+        check_drain(drained_run, tmp_path)
+    text = str(shut.value)
+    assert "without an explanation in 3 rows of shop:orders, such as k0 of shop:orders and k1 of shop:orders. " in text
+    assert "Now do not let clients in; `walferry report move` shows the rows" in text
+    assert "r1" not in text.replace(str(tmp_path), "")
+    assert shut.value.regions == ["shop:orders r1"]
+
+
+def test_once_clients_use_the_target_the_last_gate_gives_no_advice_that_is_too_late(
+    drained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained_run.ledger.phases.start("open_target")
+    drained_run.ledger.phases.finish("open_target", {"at_ms": 1_700_000_000_000})
+    many = Difference(TABLE, b"k", "unexplained", "1 more rows from here on differ", "")
+    for most in (EXPLAINED_ROWS, 1):
+        monkeypatch.setattr(gates, "EXPLAINED_ROWS", most)
+        for found, advice in (([LOST, many], "--row ROW --reason"), ([LOST], "--all --reason")):
+            compare_again(drained_run, *found)
+            with pytest.raises(SidesDifferError) as shut:
+                check_drain(drained_run, tmp_path)
+            text = str(shut.value)
+            assert "the target has been open to clients since 22:13:20 UTC" in text
+            assert advice in text
+            for late in ("do not let clients in", "reopen", "abort", "drop", "copy again"):
+                assert late not in text
+
+
+def test_cells_that_expired_while_they_were_read_are_counted_by_table(drained_run: Run, tmp_path: Path) -> None:
+    drained_run.ledger.phases.start("compare", TABLE)
+    record(drained_run, uncompared=3)
+    drained_run.ledger.phases.finish("compare", {}, TABLE)
+    with pytest.raises(SidesDifferError, match=r"3 cells of shop:orders expired .* compare again") as shut:
+        check_drain(drained_run, tmp_path)
+    assert "`walferry resume move`" in str(shut.value)
 
 
 @pytest.mark.parametrize(

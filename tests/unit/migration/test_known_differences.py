@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from walferry.clock import now_ms
@@ -16,6 +17,7 @@ from walferry.migration import known_differences, repairable
 from walferry.migration.known_differences import Means, known_rows, rows_to_repair, settle
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
+from walferry.spark.session import NoSparkError
 
 TABLE = "shop:orders"
 ROW = b"r1"
@@ -102,3 +104,46 @@ def test_nothing_is_repaired_unasked_if_too_many_rows_have_no_explanation(
     left = look(run, {b"a": "1", b"b": "2"}, by_log=False)
     assert all("nothing is repaired unasked" in why for why in left.values())
     assert not clusters.repaired
+
+
+# ---- in the write stop
+
+
+def no_spark() -> SparkSession:
+    raise NoSparkError("there is none here")
+
+
+def settle_at_the_end(run: Run, differ: dict[bytes, str]) -> dict[bytes, str]:
+    """As the phase `open_target` does in a task that has no Spark."""
+    return settle(run, TABLE, differ, Means(no_spark, Standstill(), lambda rows: differ, 100, 0, without_reasons=True))
+
+
+def accept_one(run: Run) -> None:
+    run.ledger.comparisons.accept([Difference(TABLE, b"other", "not-in-log", "known", "1f")], "known", "kim")
+
+
+def test_without_spark_a_log_that_is_small_is_read_here(run: Run, clusters: Clusters) -> None:
+    clusters.kinds = {ROW: "history-dependent"}
+    assert settle_at_the_end(run, {ROW: "cells"}) == {}
+    assert clusters.repaired == [ROW]
+
+
+@pytest.mark.parametrize("log_bytes", [101, 100], ids=["more log than is read in the stop", "too much without Spark"])
+def test_a_row_whose_log_is_too_large_to_be_read_has_no_reason_and_says_so(
+    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch, log_bytes: int
+) -> None:
+    """Hole: a task without Spark ended in an assertion."""
+    monkeypatch.setattr(known_differences, "log_bytes", lambda *_: log_bytes)
+    if log_bytes == 100:
+        monkeypatch.setattr(known_differences, "explain", lambda run, spark, *_: spark())
+    accept_one(run)
+    assert settle_at_the_end(run, {ROW: "cells"}) == {ROW: "no reason found: 0 MB of log would have to be read"}
+    assert not clusters.repaired, "it may be one that a person left out"
+
+
+def test_where_nobody_decided_about_the_table_such_a_row_is_repaired_without_a_reason(
+    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_differences, "explain", lambda run, spark, *_: spark())
+    assert settle_at_the_end(run, {ROW: "cells"}) == {}
+    assert clusters.repaired == [ROW]

@@ -122,7 +122,10 @@ def test_the_status_tells_the_phase_that_runs(book: Ledger) -> None:
 
 def test_the_status_tells_the_last_error(book: Ledger) -> None:
     book.of("move-1").phases.fail("replay", "GapError: gone")
-    assert status(book.of("move-1"))["error"] == "GapError: gone"
+    facts = status(book.of("move-1"))
+    assert (facts["error"], facts["error_class"], facts["cause"]) == ("gone", "GapError", "gone")
+    (phase,) = [phase for phase in summary(book.of("move-1"))["phases"] if phase["phase"] == "replay"]
+    assert (phase["error"], phase["error_class"]) == ("gone", "GapError")
 
 
 def test_a_source_table_that_stays_read_only_is_named(book: Ledger) -> None:

@@ -206,3 +206,16 @@ def test_a_file_that_is_being_written_counts_as_a_large_one(wal: Log, monkeypatc
     monkeypatch.setenv("WALFERRY_HERE_BYTES", str(100 << 20))
     with pytest.raises(AssertionError, match="these files are small"):
         wal.look()
+
+
+def test_the_size_of_the_log_is_the_same_for_the_limit_and_for_where_it_is_read(
+    wal: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: an open file counted as nothing for the limit of the write stop, and as a whole file for Spark."""
+    asked = []
+    monkeypatch.setattr(wal_lookup, "session_for", lambda spark, size, here: asked.append(size))
+    wal.write(1, header() + entry([cell(100)]) + TRAILER)
+    wal.write(2, header() + entry([cell(200)]), applied=False)
+    wal.look()
+    assert asked == [wal_lookup.log_bytes(wal.run, "t1")]
+    assert asked[0] > 128 << 20, "an open file is listed with length 0, whatever it holds"

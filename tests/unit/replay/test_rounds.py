@@ -102,6 +102,17 @@ def test_a_file_that_the_ledger_saw_is_missed_though_the_peer_has_let_go_of_it(r
     assert [file.name for file in run.ledger.log.files() if file.state == "missing"] == [lost]
 
 
+def test_once_clients_use_the_target_a_gap_is_no_reason_to_start_over(run: Run) -> None:
+    see(run, 10)
+    with pytest.raises(GapError, match="if it is lost, abort this run and start over"):
+        check_complete(run, listed(run))
+    run.ledger.phases.start("open_target")
+    run.ledger.phases.finish("open_target", {"at_ms": 5})
+    with pytest.raises(GapError, match="`walferry verify move` names the rows that differ") as gap:
+        check_complete(run, listed(run))
+    assert "start over" not in str(gap.value)
+
+
 def test_a_file_that_only_the_queue_of_the_peer_names_is_missed_too(run: Run, source: Source) -> None:
     write(run, 10)
     source.queue = [f"{GROUP}.9", f"{GROUP}.10", f"{GROUP}.11"]  # the first is in the snapshot

@@ -28,6 +28,7 @@ from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating, note_submitted
 from walferry.run.lag import lag_of
+from walferry.run.missing_numbers import faults
 from walferry.run.phases import phases_of
 from walferry.run.shut_gate import note_shut_gate, shut_gate_noted
 from walferry.run.state import STATES, State, StateName, state_of
@@ -177,7 +178,7 @@ def test_a_run_that_is_done_names_rows_that_differ_for_a_known_cause(run: RunLed
     run.end("done", "kim", "cut over; nothing unexplained")
     state = state_of(run)
     assert (state.name, state.colour) == ("done", "green")
-    assert state.next_step.startswith("read `walferry report move` before you let clients in: 2 rows differ")
+    assert state.next_step.startswith("read `walferry report move`: 2 rows differ, for the reasons")
 
 
 STANDBY: set[StateName] = {"following"}
@@ -278,6 +279,8 @@ def test_a_table_that_began_anew_leaves_but_one_way_on(run: RunLedger) -> None:
     follow(run, 1)
     run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, ANY_REGION, 4, "restored", b"", RefusalKind.LINEAGE)])
     assert state_of(run).next_step.startswith("`walferry abort move --reason …`")
+    finish(run, "open_target")
+    assert "the target, which is open to clients, stays as it is" in state_of(run).next_step
 
 
 def test_with_readonly_nobody_is_asked_whether_writes_have_stopped(book: Ledger) -> None:
@@ -354,8 +357,60 @@ def test_sides_that_differ_shut_the_gate_and_keep_clients_out(run: RunLedger) ->
     finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
     run.phases.reopen("compare", TABLE)  # as check_drain does before it fails
     fail(run, "check_drain", "SidesDifferError: source and target differ")
-    assert state_of(run).name == "gate shut"
-    assert state_of(run).next_step.startswith("do not let clients in")
+    state = state_of(run)
+    assert (state.name, state.cause) == ("gate shut", "check_drain: source and target differ"), "no class of an error"
+    assert (state.error, state.error_class) == ("source and target differ", "SidesDifferError")
+    assert state.next_step.startswith("do not let clients in; `walferry report move` shows the rows")
+    assert "`walferry repair move` makes them equal, or `walferry reopen move` lets the writers" in state.next_step
+
+
+ONLY_BEFORE = ("do not let clients in", "drop the target", "reopen", "start over", "abort", "makes them equal")
+"""advice that is wrong once clients use the target"""
+
+
+def open_to_clients(run: RunLedger, *done: str) -> None:
+    """Up to the open target, and what follows it."""
+    finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "open_target", *done)
+
+
+def test_once_the_target_is_open_rows_without_an_explanation_have_a_way_on(run: RunLedger) -> None:
+    """Hole: `do not let clients in` to an operator whose clients were in, and a repair that is refused then."""
+    open_to_clients(run, "compare")
+    fail(run, "check_drain", "SidesDifferError: source and target differ")
+    step = state_of(run).next_step
+    assert step.startswith("the target has been open to clients since ")
+    assert "makes those equal that no client has written to and that need no compaction" in step
+    assert "`walferry accept move --table TABLE --row ROW --reason …` leaves a row as it is" in step
+    assert step.endswith("then `walferry resume move`")
+    assert not [text for text in ONLY_BEFORE if text in step]
+
+
+def test_once_the_target_is_open_rows_with_a_reason_have_a_way_on(run: RunLedger) -> None:
+    open_to_clients(run, "compare")
+    region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
+    of_phase = compared(TABLE, 1, purpose="phase", phase_attempt=1, drain_attempt=1)
+    run.comparisons.record(of_phase, [region], [NOT_IN_LOG])
+    fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
+    state = state_of(run)
+    assert state.name == "waiting for a decision"
+    assert "`walferry accept move --table shop:orders --all --reason …` leaves them as they are" in state.next_step
+    assert not [text for text in ONLY_BEFORE if text in state.next_step]
+
+
+def test_once_the_target_is_open_what_the_log_lacks_is_no_reason_to_start_over(run: RunLedger) -> None:
+    open_to_clients(run, "compare")
+    lose_numbers(run)
+    fail(run, "check_drain", f"GateShutError: the gate is shut: {MISSING}")
+    told = [state_of(run).next_step, *faults(run)]
+    assert all(f"`walferry accept-numbers move --table {TABLE} --reason …`" in text for text in told)
+    run.phases.start("drain")  # again, for late edits
+    run.phases.fail("drain", "GapError: WAL file x is missing; if it is lost, abort this run and start over")
+    run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 1_000, sealed=True)])
+    run.log.mark_missing(FILE)
+    state = state_of(run)
+    assert state.name == "gap"
+    for text in (*told, state.cause, state.next_step):
+        assert not [one for one in ONLY_BEFORE if one in text], text
 
 
 def test_a_failure_that_somebody_works_past_is_over(run: RunLedger) -> None:

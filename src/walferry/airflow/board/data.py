@@ -13,7 +13,7 @@ from typing import Any
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.passes import passes
 from walferry.clock import now_ms
-from walferry.errors import UsageError, WalferryError
+from walferry.errors import UsageError, WalferryError, message_of
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import (
     AcceptedDifference,
@@ -266,7 +266,7 @@ def phase_rows(run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[
                 "attempts": max((one.attempts for one in begun), default=0),
                 "started_ms": min((one.started_ms for one in begun), default=None),
                 "finished_ms": max(ended) if ended and len(ended) == len(begun) else None,
-                "error": next((f"{one.subject} {one.error}".strip() for one in begun if one.state == "failed"), ""),
+                "error": next((f"{one.subject} {one.message}".strip() for one in begun if one.state == "failed"), ""),
             }
         )
     return rows
@@ -293,7 +293,9 @@ def _tables(
             "source": source,
             "target": target,
             "steps": {p.name: states.get((p.name, source), "not begun") for p in phases_of(run.kind) if p.by_table},
-            "errors": [f"{p.phase}: {_short(p.error)}" for p in phases if p.subject == source and p.state == "failed"],
+            "errors": [
+                f"{p.phase}: {_short(p.message)}" for p in phases if p.subject == source and p.state == "failed"
+            ],
             "log": {state: log[source][state] for state in RANGE_STATES},
             "compared": facts["tables"].get(source),
         }
@@ -399,9 +401,10 @@ def _items(ledger: Ledger, run: RunRecord, items: Sequence[Quarantined]) -> list
 
 
 def _audit(line: AuditLine) -> Facts:
+    outcome = message_of(line.outcome) if line.action == "fail phase" else line.outcome
     return {
         "sequence": line.sequence, "at_ms": line.at_ms, "actor": line.actor, "action": line.action,
-        "inputs": _short(to_json(line.inputs)), "outcome": _short(line.outcome), "hash": line.hash,
+        "inputs": _short(to_json(line.inputs)), "outcome": _short(outcome), "hash": line.hash,
     }  # fmt: skip
 
 
