@@ -303,11 +303,13 @@ class NotApprovedError(WalferryError):
     """A person answered no to the cutover; the question is asked again."""
 
 
-def abort(run: Run, reason: str) -> dict[str, Any]:
+def abort(run: Run, reason: str, *, target_is_open: bool = False) -> dict[str, Any]:
     """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
 
-    Returns the facts of `objects.release`. Repeat it to remove what was left the first time.
+    Returns the facts of `objects.release`. Repeat it to remove what was left the first time. Once clients may use the
+    target, raises UsageError unless `target_is_open`; source tables that the run set READONLY stay so then.
     """
+    cutover.require_closed(run.ledger, target_is_open=target_is_open)
     run.ledger.end("aborted", run.actor, reason)
     return objects.release(run, aborted=True)
 

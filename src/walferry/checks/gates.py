@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
-from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError
+from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, needs_decision
+from walferry.migration import touched
 from walferry.migration.accept import describe
 from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
@@ -26,7 +28,7 @@ from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
-from walferry.run.facts import opened_ms
+from walferry.run.facts import note_opened, opened_ms
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
@@ -36,6 +38,7 @@ from walferry.run.state import way_on_if_rows_differ
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------ gates over the ledger and the schemas
 
@@ -172,9 +175,21 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
             _require_alike(run, compared, str(result.docs_index))
             require(result)
         dirty.remove(run, marks)
+        if opened_ms(run.ledger) is None:
+            _see_target_log(run)
         return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
-    return run.once("check_drain", work)
+    facts = run.once("check_drain", work)
+    note_opened(run.ledger)
+    return facts
+
+
+def _see_target_log(run: Run) -> None:
+    """What is written at the target from here on is its clients' (`migration.clients`)."""
+    try:
+        touched.look(run)
+    except (WalferryError, OSError) as error:
+        log.warning("what clients write at the target will not be told from other differences: %s", error)
 
 
 def require_alike(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`walferry repair` and `reopen`: make rows equal that differ; let the writers go on."""
+"""`walferry repair` and `withdraw`: make rows equal that differ; take a cutover back, so that the writers go on."""
 
 from __future__ import annotations
 
@@ -53,30 +53,37 @@ def repair(
         raise SidesDifferError(f"{faults} rows of {record.run_id} cannot be repaired as things are")
 
 
-def reopen(
+def withdraw(
     name: RunName,
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")] = "",
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Let the writers go on after a write stop whose checks did not pass: READONLY is lifted, and the log is followed.
+    """Take a cutover back: READONLY is lifted, the writers go on, and the log is followed again.
 
-    Afterwards resume the run, or clear `replay` and everything after it: the cutover is offered again, with fences set
-    anew. Not once the target is open to clients.
+    Only the end fence is withdrawn; rejected late edits stay left out. Afterwards resume the run, or clear `replay` and
+    everything after it: the cutover is offered again. Not once the target is open to clients.
     """
-    from walferry.migration.cutover import reopen as reopen_run
+    from walferry.migration import late_edits
+    from walferry.migration.cutover import withdraw as withdraw_cutover
     from walferry.run.run import Run
 
     with existing(ledger) as book:
         record = book.find(name)
         with Run(book, record.run_id) as run:
-            lifted = reopen_run(run, reason, owner(), dry_run=dry_run)
+            lifted = withdraw_cutover(run, reason, owner(), dry_run=dry_run)
+            rejected = [edit for edit in run.ledger.late.all() if edit.decision == "reject"]
     if as_json:
-        print_json({"run": record.run_id, "dry_run": dry_run, "read_only_lifted": lifted})
+        facts = {"run": record.run_id, "dry_run": dry_run, "read_only_lifted": lifted}
+        print_json(facts | {"left_out": late_edits.facts(rejected)})
         return
-    print(f"{'would let' if dry_run else 'let'} the writers of {record.run_id} go on")
+    print(f"the cutover of {record.run_id} {'would be' if dry_run else 'is'} withdrawn")
     for one in lifted:
         print(f"{one} {'would be' if dry_run else 'is'} writable again")
+    for edit in rejected[:SHOWN]:
+        print(f"stays left out, as it was rejected: {late_edits.describe(edit)}")
+    if len(rejected) > SHOWN:
+        print(f"and {len(rejected) - SHOWN} more rejected edits: `walferry late {record.name}`")
     if not dry_run:
         print(f"now let them write, and continue: `walferry resume {record.name}`, or clear `replay` in Airflow")

@@ -274,22 +274,32 @@ def _at_work(book: Ledger, run_id: str) -> bool:
 def abort(
     name: RunName,
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    target_is_open: Annotated[
+        bool, typer.Option("--target-is-open", help="end it although clients may use the target; READONLY stays")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """End a run and remove its peer and snapshots. Target tables stay as they are."""
+    """End a run and remove its peer and snapshots. Target tables stay as they are.
+
+    Source tables that the run has set READONLY are writable again, unless clients may use the target already.
+    """
+    from walferry.migration.cutover import require_closed
     from walferry.pipeline import abort as abort_run
     from walferry.replay.objects import named
+    from walferry.run.facts import opened_ms
     from walferry.run.run import Run
 
     with existing(ledger) as book:
         record = book.find(name)
-        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
+        require_closed(book.of(record.run_id), target_is_open=target_is_open)
+        stays = {"table"} if opened_ms(book.of(record.run_id)) is None else {"table", "read-only table"}
+        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind not in stays]
         facts = {"removed": [named(item) for item in left], "left": []}
         if not dry_run:
             with Run(book, record.run_id) as run:
-                facts = abort_run(run, reason)
+                facts = abort_run(run, reason, target_is_open=target_is_open)
     removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:
         print_json({"run": record.run_id, "dry_run": dry_run, **facts})

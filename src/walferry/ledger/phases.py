@@ -9,9 +9,13 @@ from typing import Any
 from sqlalchemy import insert, literal, select, update
 
 from walferry.clock import now_ms
-from walferry.errors import WalferryError
+from walferry.errors import TransientError
 from walferry.ledger.rows import PhaseRecord, PhaseState, from_columns, to_columns
 from walferry.ledger.store import Store, fetch
+
+
+class SupersededError(TransientError):
+    """What an attempt at a phase was based on has changed meanwhile; facts `run`, `phase`, `subject`."""
 
 
 class Phases:
@@ -33,13 +37,13 @@ class Phases:
     def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "", attempt: int | None = None) -> None:
         """Record that the phase is done; later phases and the report use its `facts`.
 
-        Raises WalferryError when this attempt was superseded: its facts may no longer hold.
+        Raises SupersededError when this attempt was superseded: its facts may no longer hold.
         """
         newest = self._set(phase, subject, "done", facts=facts, attempt=attempt)
         if attempt is not None and newest != attempt:
-            raise WalferryError(
+            raise SupersededError(
                 f"attempt {attempt} at {phase} {subject}".rstrip()
-                + f" of run {self._run_id} was superseded by attempt {newest}: its result is not recorded",
+                + f" of run {self._run_id} was superseded: its result is not recorded, the phase is to be done again",
                 run=self._run_id, phase=phase, subject=subject,
             )  # fmt: skip
 
@@ -53,9 +57,13 @@ class Phases:
         self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 
     def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
-        """Have a phase done again, since what it was based on has changed. A phase that is not done stays as it is."""
-        if self.facts(phase, subject) is not None:
-            self._set(phase, subject, "failed", error=reason, transient=True)
+        """Have a phase done again, since what it was based on has changed.
+
+        An attempt that is running is superseded: what it finds is not recorded. One that has failed stays as it is.
+        """
+        known = self.find(phase, subject)
+        if known is not None and known.state != "failed":
+            self._set(phase, subject, "failed", error=reason, transient=True, supersedes=True)
 
     def find(self, phase: str, subject: str = "") -> PhaseRecord | None:
         """A phase as it is now; None before its first attempt."""
@@ -82,6 +90,7 @@ class Phases:
         error: str = "",
         transient: bool = False,
         attempt: int | None = None,
+        supersedes: bool = False,
     ) -> int:
         phases = self._store.table("phases")
         key = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
@@ -97,7 +106,7 @@ class Phases:
             after = replace(
                 before,
                 state=state,
-                attempts=before.attempts + (1 if starting or not known else 0),
+                attempts=before.attempts + bool(starting or not known or (supersedes and before.state == "running")),
                 started_ms=at if starting else before.started_ms,
                 finished_ms=None if starting else at,
                 facts=dict(facts or {}),

@@ -17,6 +17,7 @@ from walferry.migration.known_differences import rows_to_repair
 from walferry.migration.repair import plan_repair, repair
 from walferry.migration.repairable import repairable
 from walferry.replay.standstill import Standstill
+from walferry.run.facts import note_opened
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run
 
@@ -49,6 +50,7 @@ def repair_now(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     if "replay" in alive(run.ledger):
         return _ask(run, wanted)
     made = [row for table, kinds in wanted.items() if kinds for row in repair(run, Standstill(), table, kinds)]
+    note_opened(run.ledger)
     for table in {row.table for row in made if not row.fault}:
         run.ledger.phases.reopen("compare", table, "rows were repaired")
         run.ledger.phases.reopen("check_drain", reason="rows were repaired")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger import RunLedger
 from walferry.replay.objects import made
 from walferry.run.answers import drop_word, word_of
-from walferry.run.facts import WriteStopFacts, opened_ms
+from walferry.run.facts import WriteStopFacts, note_opened, opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run
 
@@ -82,6 +84,7 @@ def heed_word(run: Run) -> None:
 
 def drain_again(run: Run, *phases: str) -> None:
     """Have the next attempt repeat these phases, the drain and what follows it. An open target stays open."""
+    note_opened(run.ledger)
     for phase in (*phases, "drain"):
         run.ledger.phases.reopen(phase)
     if opened_ms(run.ledger) is None:
@@ -90,28 +93,42 @@ def drain_again(run: Run, *phases: str) -> None:
         run.ledger.phases.reopen("compare", pair.source)
 
 
+def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
+    """Raise UsageError once clients may use the target, unless that is known: nobody then looks whether both sides are
+    equal."""
+    opened = opened_ms(ledger)
+    if ledger.record.state != "running" or opened is None or target_is_open:
+        return
+    at = datetime.fromtimestamp(opened / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    raise UsageError(
+        f"the target of {ledger.run_id} has been open to clients since {at}: there is no way back to the source. An "
+        "abort would only end the comparison with the source, whose tables stay READONLY if the run has set that. Say "
+        "--target-is-open if that is what you want",
+        run=ledger.run_id, opened_ms=opened,
+    )  # fmt: skip
+
+
 AFTER_APPROVAL = ("approve", "write_stop", "replay", "end_fence", "drain", "open_target")
 
 
-def reopen(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[str]:
-    """Let the writers go on: the next attempt replays again, and everything from the approval on is done anew.
+def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[str]:
+    """Take the cutover back, so that the writers go on: the next attempt replays again, and everything from the
+    approval on is done anew.
 
-    READONLY that the run has set is lifted. Returns the source tables that were read-only. Raises UsageError before the
-    write stop, for a target that is open to clients, after the last check, when late edits were rejected, and while a
-    process works on the run.
+    READONLY that the run has set is lifted. Start fence, peer and whatever is not applied stay; so do rejected late
+    edits, which are left out for good. Returns the source tables that were read-only. Raises UsageError before the
+    write stop, once the target is open to clients, and while a process works on the run.
     """
     run.ledger.require_running()
     if run.ledger.phases.facts("write_stop") is None:
-        raise UsageError(f"writes to the tables of {run.run_id} have not been stopped: there is nothing to reopen")
-    if opened_ms(run.ledger) is not None or run.ledger.phases.facts("check_drain") is not None:
+        raise UsageError(f"writes to the tables of {run.run_id} have not been stopped: there is no cutover to withdraw")
+    if opened_ms(run.ledger) is not None:
         raise UsageError(f"the target of {run.run_id} is open to clients: the source can no longer take their place")
     if working := sorted(alive(run.ledger)):
         raise UsageError(
             f"a process works on {run.run_id} ({', '.join(filter(None, working)) or 'its command'}): interrupt it first"
         )
     late = run.ledger.late.all()
-    if any(edit.decision == "reject" for edit in late):
-        raise UsageError(f"late edits of {run.run_id} were rejected, and a new end fence would apply them too")
     ours = [o.name for o in run.ledger.objects.all() if o.kind == "read-only table" and o.state != "removed"]
     if dry_run:
         return ours
@@ -125,5 +142,5 @@ def reopen(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[
         run.ledger.phases.reopen(phase, reason="the writers go on")
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source, "the writers go on")
-    run.ledger.audit(actor, "reopen", {"run": run.run_id, "read_only_lifted": ours, "reason": reason})
+    run.ledger.audit(actor, "withdraw the cutover", {"run": run.run_id, "read_only_lifted": ours, "reason": reason})
     return ours

@@ -21,6 +21,7 @@ from walferry.hbase.rowkey import shown_row
 from walferry.ledger import LateEdit, RunLedger
 from walferry.migration.cutover import drain_again
 from walferry.replay.protect import way_of
+from walferry.run.facts import note_opened
 from walferry.run.run import Run
 from walferry.wal.fences import Fences
 from walferry.wal.files import Place, WalFile, list_wals
@@ -144,19 +145,13 @@ def require_silence(run: Run) -> None:
 def apply(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[LateEdit]:
     """Decide that the edits which wait for it are to be applied: the next attempt sets the end fence again after them.
 
-    An open target stays open. Returns them. Raises UsageError when nothing waits, and after others were rejected, since
-    a new end fence would take them in.
+    An open target stays open; others that were rejected before stay left out. Returns them. Raises UsageError when
+    nothing waits.
     """
     edits = _waiting(run)
-    rejected = [edit for edit in run.ledger.late.all() if edit.decision == "reject"]
-    if rejected:
-        raise UsageError(
-            f"{len(rejected)} late edits of {run.run_id} were rejected, and a new end fence would apply them too, the "
-            f"first: {describe(rejected[0])}. Write what you need to the target yourself, then reject the others, too"
-        )
     if not dry_run:
         run.ledger.late.decide(edits, "apply", reason, actor)
-        drain_again(run, "end_fence")
+        drain_again(run, "end_fence")  # keeps the moment of the opening
         run.ledger.phases.reopen("check_drain")
     return edits
 
@@ -171,6 +166,7 @@ def reject(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[
     edits = _waiting(run)
     if not dry_run:
         run.ledger.late.decide(edits, "reject", reason, actor)
+        note_opened(run.ledger)
         for pair in run.tables:  # the comparisons did not know that these cells are left out
             if any(edit.table == pair.source for edit in edits):
                 run.ledger.phases.reopen("compare", pair.source)

@@ -23,7 +23,7 @@ from walferry.migration.known_differences import Means, settle
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
-from walferry.run.facts import OpenFacts
+from walferry.run.facts import OpenFacts, note_opened
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.newest import keeps_closed
 from walferry.run.run import Run
@@ -76,7 +76,9 @@ def open_target(
         )  # fmt: skip
         return OpenFacts(at_ms=at_ms, rows=rows, explained=explained).model_dump()
 
-    return OpenFacts.model_validate(run.once("open_target", work))
+    facts = OpenFacts.model_validate(run.once("open_target", work))
+    note_opened(run.ledger)
+    return facts
 
 
 def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay import lease
 from walferry.replay.durability import restore
+from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run, RunEndedError
 from walferry.run.state import label
@@ -56,7 +57,8 @@ class ForeignObjectError(UsageError):
 def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
 
-    Source tables that the run set READONLY stay so after a cutover, to keep late writers out; an abort lifts it. The
+    Source tables that the run set READONLY stay so once the target is open, to keep late writers out; an abort before
+    that lifts it. The
     DURABILITY of target tables is restored (`replay.durability`). An object that is planned and does not exist stays
     planned while a process works on a phase of the run, which may still create it and then removes it (`made`); if that
     process is killed in between, repeat the abort. A folder that cannot be deleted is left: its file system may never
@@ -67,10 +69,11 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     left: list[str] = []
     errors: list[Exception] = []
     underway = _phases_at_work(run)
+    lifts_read_only = aborted and opened_ms(run.ledger) is None
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
             continue
-        if item.kind == "read-only table" and not aborted:
+        if item.kind == "read-only table" and not lifts_read_only:
             continue
         name = named(item)
         try:

@@ -16,6 +16,7 @@ from walferry.run.run import Run
 
 _PHASES: dict[FenceKind, str] = {"start": "fence", "end": "end_fence"}
 _LINES = "lines of regions"
+_OPENED = "target opened"
 
 Lines = Mapping[str, Mapping[str, str]]
 """For each source table, the line of each region, by encoded name (`replay.cut`)."""
@@ -66,9 +67,24 @@ def open_facts(ledger: RunLedger) -> OpenFacts | None:
 
 
 def opened_ms(ledger: RunLedger) -> int | None:
-    """From when on clients may use the target, if that was before its whole comparison."""
+    """From when on clients may use the target: since `open_target` or, if that declined, since `check_drain` ended.
+
+    Once noted (`note_opened`) it stays, whatever is done again.
+    """
+    if (kept := ledger.notes.get(_OPENED)) is not None:
+        return int(kept["at_ms"])
     facts = open_facts(ledger)
-    return None if facts is None else facts.at_ms
+    if facts is not None and facts.at_ms is not None:
+        return facts.at_ms
+    checked = ledger.phases.find("check_drain")
+    return checked.finished_ms if checked is not None and checked.state == "done" else None
+
+
+def note_opened(ledger: RunLedger) -> None:
+    """Keep the moment from which on clients may use the target, if one of the two phases has recorded it: called after
+    each, and before any of them is done again."""
+    if (at_ms := opened_ms(ledger)) is not None and ledger.notes.get(_OPENED) is None:
+        ledger.notes.keep(_OPENED, {"at_ms": at_ms})
 
 
 def fence_facts(run: Run, kind: FenceKind) -> FenceFacts:

@@ -85,7 +85,7 @@ STATES: Mapping[StateName, Kind] = {
         "amber",
         "rows differ for a reason that is known, and nobody has decided yet whether to accept that",
         "`walferry repair NAME`, or `walferry accept NAME --table TABLE --all --reason …`; or, while the target is not "
-        "open, `walferry reopen NAME` lets the writers go on; then clear `compare`, or `walferry resume NAME`",
+        "open, `walferry withdraw NAME` lets the writers go on; then clear `compare`, or `walferry resume NAME`",
     ),
     "draining": Kind(
         "blue",
@@ -197,6 +197,17 @@ def label(phase: PhaseRecord) -> str:
 
 def state_of(ledger: RunLedger) -> State:
     """The state of a run, from what the ledger says now."""
+    state, opened = _state_of(ledger), opened_ms(ledger)
+    if opened is None or state.colour in ("green", "blue") or "open to clients since" in state.cause + state.next_step:
+        return state
+    return replace(state, cause=f"{state.cause}; the target has been open to clients since {_clock(opened)}")
+
+
+def _superseded(phase: PhaseRecord) -> bool:
+    return phase.state == "failed" and phase.transient and not phase.error_class
+
+
+def _state_of(ledger: RunLedger) -> State:
     run = ledger.record
     phases = ledger.phases.all()
     if run.state != "running":
@@ -204,12 +215,13 @@ def state_of(ledger: RunLedger) -> State:
     if run.kind == "watch":
         return _state("following", "the source's WAL files are recorded as they change", None, run)
     signs = alive(ledger)
-    live = [p for p in phases if p.state == "running" and label(p) in signs]
+    # A superseded attempt is still at work: its process notices at the end, and begins again.
+    live = [p for p in phases if label(p) in signs and (p.state == "running" or _superseded(p))]
     lost = [p for p in phases if p.state == "running" and label(p) not in signs]
     resumed_ms = command_since(ledger) or 0  # what ended before is about to be repeated
     starting = _starting(ledger, phases)
     again = {name: max(resumed_ms, starting.get(name, 0)) for name in {label(p) for p in phases}}
-    failed = [p for p in phases if p.state == "failed" and (p.finished_ms or 0) >= again[label(p)]]
+    failed = [p for p in phases if p.state == "failed" and p not in live and (p.finished_ms or 0) >= again[label(p)]]
     return (
         _gap(ledger, run, phases, failed)
         or _failed(ledger, run, failed, live)
@@ -318,7 +330,7 @@ def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
             f"{together or f'`walferry accept {run.name} --table TABLE --row ROW --reason …`'} leaves "
             f"{'them as they are' if together else 'a row as it is'}"
         )
-    back = f"`walferry reopen {run.name}` lets the writers go on"
+    back = f"`walferry withdraw {run.name}` lets the writers go on"
     if together:
         return f"`walferry repair {run.name}` makes them equal, {together} leaves them as they are, or {back}"
     return f"do not let clients in; {shown}. `walferry repair {run.name}` makes them equal, or {back}"
@@ -517,6 +529,10 @@ def _what(run: RunRecord, phase: PhaseRecord) -> str:
 def _ended(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State:
     name: StateName = "done" if run.state == "done" else "aborted" if run.state == "aborted" else "failed"
     step = "start a new run" if name == "failed" else STATES[name].next_step
+    if name == "aborted" and opened_ms(ledger) is not None:
+        step = (
+            f"none: clients use the target, and nobody compares it any more; `walferry report {run.name}` says how far"
+        )
     compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
     if differing := sum(made.differing_rows for made in compared):
         rows = "1 row differs" if differing == 1 else f"{differing} rows differ"

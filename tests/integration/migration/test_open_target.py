@@ -17,13 +17,13 @@ from walferry.apply.writers import writer_to
 from walferry.checks.gates import after_drain
 from walferry.clock import now_ms
 from walferry.embedded.cluster import Cluster
-from walferry.errors import GateShutError, UsageError
+from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import compare_ahead, known_differences, late_edits
 from walferry.migration.compare import compare, last_comparison
-from walferry.migration.cutover import reopen
+from walferry.migration.cutover import withdraw
 from walferry.migration.open_target import open_target
 from walferry.pipeline import WORK, Means
 from walferry.replay import cut, follower
@@ -237,7 +237,8 @@ def test_writers_may_go_on_after_a_write_stop_and_the_next_one_has_all_of_their_
     at_source.put(table, [value(b"r0009", b"too late for the first stop")])
     assert open_target(stopped, lambda: spark, after_drain).at_ms is None
     assert late_edits.undecided(stopped.ledger)
-    reopen(stopped, "the application must go on", "test")
+    late_edits.reject(stopped, "nobody wants it", "test")
+    withdraw(stopped, "the application must go on", "test")
     at_source.put(table, [value(b"r0010", b"between the stops", b"q2")])
     at_source.move_region(at_source.locate(table, b"r0010"))
     replay(stopped, spark, until=lambda: True)
@@ -248,7 +249,11 @@ def test_writers_may_go_on_after_a_write_stop_and_the_next_one_has_all_of_their_
     late_edits.require_silence(stopped)
     assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
     here, there = sides(stopped)
-    assert there == here
+    differing = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
+    assert len(differing) == 1
+    assert "r0009" in differing.pop()
+    found = compare(stopped, lambda: spark, table)
+    assert {(d.row, d.kind) for d in found.differences} == {(b"r0009", "left-out")}
     assert not stopped.ledger.repairs.all()
 
 
@@ -288,10 +293,12 @@ def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm
     assert {(d.row, d.kind) for d in found.differences} == {(b"late", "left-out"), (b"r0003", "left-out")}
     assert not found.shuts_the_gate
     at_source.put(table, [value(b"later", b"late")])
-    with pytest.raises(UsageError, match="were rejected, and a new end fence would apply them too"):
-        late_edits.apply(stopped, "", "test")
+    assert [edit.row for edit in late_edits.apply(stopped, "", "test")] == [b"later"]
+    cut.end_fence(stopped)
+    drain(stopped, spark)
     with HBaseClient(target.address) as client:
-        assert not list(client.scan(table, b"late", b"later\0"))
+        assert not list(client.scan(table, b"late", b"late\0")), "it stays left out"
+        assert list(client.scan(table, b"later", b"later\0"))
 
 
 def test_late_edits_that_are_applied_leave_the_target_open_since_the_same_moment(

@@ -525,7 +525,7 @@ def test_once_clients_use_the_target_the_last_gate_gives_no_advice_that_is_too_l
             text = str(shut.value)
             assert "the target has been open to clients since 22:13:20 UTC" in text
             assert advice in text
-            for late in ("do not let clients in", "reopen", "abort", "drop", "copy again"):
+            for late in ("do not let clients in", "withdraw", "abort", "drop", "copy again"):
                 assert late not in text
 
 

@@ -193,7 +193,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
             record=SimpleNamespace(kind="comparison", state="running"),
             phases=SimpleNamespace(find=lambda phase: None, facts=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
-            notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject: None),
+            notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
         ),
     )
     found = compare.compare(run, lambda: SPARK, "t").differences
@@ -232,9 +232,9 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         pair=lambda table: SimpleNamespace(source=table, target=table),
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),
-            phases=SimpleNamespace(facts=lambda phase: None),
+            phases=SimpleNamespace(facts=lambda phase: None, find=lambda phase: None),
             comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
-            notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject: None),
+            notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
             log=SimpleNamespace(mark_verified=lambda table, files: verified.append(files)),
         ),
     )

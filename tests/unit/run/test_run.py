@@ -9,12 +9,14 @@ from typing import Any, get_args
 import pytest
 
 from unit.migration.filled_ledger import SPEC
-from walferry.errors import GapError, TransientError, WalferryError
+from walferry.errors import GapError, TransientError, WalferryError, is_transient
 from walferry.ledger import Ledger
+from walferry.ledger.phases import SupersededError
 from walferry.ledger.rows import RunKind
 from walferry.load import RequestRates
 from walferry.run.phases import Phase, phase_of, phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run
+from walferry.run.state import state_of
 
 TABLE = "shop:orders"
 
@@ -149,9 +151,34 @@ def test_what_a_superseded_attempt_found_is_not_recorded(run: Run) -> None:
     def failing() -> dict[str, Any]:
         raise ZeroDivisionError
 
-    with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded by attempt 2"):
+    with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded: its result"):
         run.once("plan", overtaken)
     assert run.ledger.phases.facts("plan") is None
+
+
+def test_an_attempt_whose_basis_changed_meanwhile_records_nothing_and_is_repeated(run: Run) -> None:
+    found = ["an old basis", "a new one"]
+
+    def work() -> dict[str, Any]:
+        if len(found) == 2:
+            run.ledger.phases.reopen("plan", reason="late edits are to be applied")
+            assert state_of(run.ledger).name == "working", "its process is at work, and nobody has to look at it"
+        return {"from": found.pop(0)}
+
+    with pytest.raises(SupersededError, match="the phase is to be done again") as caught:
+        run.once("plan", work)
+    assert is_transient(caught.value)
+    assert run.ledger.phases.facts("plan") is None
+    assert run.once("plan", work) == {"from": "a new one"}
+
+
+def test_a_killed_attempt_whose_basis_changed_is_to_be_done_again_and_no_failure_that_stays(run: Run) -> None:
+    run.ledger.phases.start("plan")
+    run.ledger.phases.reopen("plan", reason="late edits are to be applied")
+    known = run.ledger.phases.find("plan")
+    assert known is not None
+    assert (known.state, known.transient, known.message) == ("failed", True, "late edits are to be applied")
+    assert run.once("plan", dict) == {}
 
 
 def test_driver_and_workers_together_keep_to_the_requests_that_the_spec_allows(tmp_path: Path) -> None:

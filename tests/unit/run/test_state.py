@@ -361,10 +361,10 @@ def test_sides_that_differ_shut_the_gate_and_keep_clients_out(run: RunLedger) ->
     assert (state.name, state.cause) == ("gate shut", "check_drain: source and target differ"), "no class of an error"
     assert (state.error, state.error_class) == ("source and target differ", "SidesDifferError")
     assert state.next_step.startswith("do not let clients in; `walferry report move` shows the rows")
-    assert "`walferry repair move` makes them equal, or `walferry reopen move` lets the writers" in state.next_step
+    assert "`walferry repair move` makes them equal, or `walferry withdraw move` lets the writers" in state.next_step
 
 
-ONLY_BEFORE = ("do not let clients in", "drop the target", "reopen", "start over", "abort", "makes them equal")
+ONLY_BEFORE = ("do not let clients in", "drop the target", "withdraw", "start over", "abort", "makes them equal")
 """advice that is wrong once clients use the target"""
 
 
