@@ -67,7 +67,7 @@ def examine(cluster: Cluster, seconds: float) -> str:
         except WalferryError as error:
             answers.append(error)
         except Exception as error:  # it would be lost in the thread
-            answers.append(WalferryError(f"{asked[-1]} sent an unexpected answer: {error!r}"))
+            answers.append(WalferryError(f"{asked[-1]} sent an unexpected answer: {error}"))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

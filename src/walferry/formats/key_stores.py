@@ -44,7 +44,7 @@ def secret_keys(store: bytes, *passwords: str) -> dict[str, bytes]:
         if store.startswith(b"\x30"):
             return _opened(passwords, partial(_of_pkcs12, store))
     except (IndexError, KeyError, TypeError, StopIteration, struct.error) as error:
-        raise ValueError(f"it is damaged ({type(error).__name__})") from None
+        raise ValueError("it is damaged") from error
     raise ValueError("it is neither a JCEKS nor a PKCS12 key store")
 
 

@@ -85,7 +85,7 @@ class Offset:
             spans = tuple(Span(name, **known) for name, known in value["spans"].items())
             return cls(int(value["batch"]), groups, spans)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WalferryError(f"hbase_wal did not write the offset {dict(value)!r}: {error!r}") from None
+            raise WalferryError(f"hbase_wal did not write the offset {dict(value)!r}") from error
 
 
 def between(start: Offset, end: Offset) -> tuple[Span, ...]:

@@ -173,7 +173,7 @@ class _NameNode:
             )
             content = answer.json()
         except (httpx.HTTPError, ValueError) as error:
-            message = f"WebHDFS at {url} does not answer (list of {path}): {error or type(error).__name__}; is it up?"
+            message = f"WebHDFS at {url} does not answer (list of {path}): {error or 'it took too long'}; is it up?"
             raise TransientError(message, path=path, url=url) from error
         if answer.is_success:
             return list(content["FileStatuses"]["FileStatus"])
