@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
@@ -22,10 +22,10 @@ from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay.standstill import NoStandstillError, Standstill
-from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead
+from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
 from walferry.run.lag import caught_up
 from walferry.run.looks import forget_looks, note_look
-from walferry.run.run import Run
+from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ AGAIN_SECONDS = 60.0
 """from whole comparisons none of which counts to the next one, at least"""
 WHOLE_SHARE = 0.5
 """of the time, at most, in which tables are compared as a whole again"""
+RETRY_SECONDS = 10.0
+MOST_RETRY_SECONDS = 300.0
+"""from an error that ends an attempt to the next one; doubled each time"""
 RENEWED_AT = 0.5
 """of the age that a comparison may have (`max_comparison_age`): then the table is compared again"""
 UNDER_WAY_SECONDS = 1.5
@@ -104,18 +107,33 @@ class _Ahead:
         self._told = ""
 
     def work(self) -> None:
-        """Compare until it is over."""
-        try:
-            self._compare_whole()
-            while self._rested():
-                for table in self._tables if self._see() else ():
-                    self.at(table)
-                if self._pace.is_due(self._run, self._tables):
-                    self._compare_whole()
-        except Exception as error:  # whatever it is, the comparisons after the drain will meet it
-            log.warning("nothing more is compared before the write stop, which will take longer: %s", error)
-        finally:
-            end_comparing(self._run.ledger)
+        """Compare until it is over. An error ends an attempt, and the next one begins after a while."""
+        seconds, failed = RETRY_SECONDS, 0
+        while not self._over.is_set():
+            try:
+                self._work()
+                break
+            except RunEndedError:
+                break
+            except Exception as error:  # whatever it is, the comparisons after the drain will meet it
+                failed += 1
+                log.warning("nothing is compared for %.0f s, and the write stop may take longer: %s", seconds, error)
+                with suppress(Exception):  # it may be the ledger that fails
+                    note_failing(self._run.ledger, str(error))
+                    if failed >= ATTEMPTS:  # nobody knows for how long: the cutover does not wait for it
+                        end_comparing(self._run.ledger)
+            self._over.wait(seconds)
+            seconds = min(2 * seconds, MOST_RETRY_SECONDS)
+        end_comparing(self._run.ledger)
+
+    def _work(self) -> None:
+        self._compare_whole()
+        note_failing(self._run.ledger, "")
+        while self._rested():
+            for table in self._tables if self._see() else ():
+                self.at(table)
+            if self._pace.is_due(self._run, self._tables):
+                self._compare_whole()
 
     def _rested(self) -> bool:
         """Wait until it is time for the next look. Once the cutover is approved it is: what is compared now need not be
@@ -284,8 +302,7 @@ def look(
         left = settle(run, table, rows, means)
     except NoStandstillError:  # the next look begins where this one did
         return 0.0
-    if len(left) <= MOST_ROWS:  # they are read again in any case
-        found.keep(run, table)
+    found.keep(run, table, left if len(left) > MOST_ROWS else ())  # a few are read again in any case
     if looks or not left:
         note_look(run.ledger, table, at_ms, found.rows, found.read_bytes, left)
     return steady_s() - began

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime
 
+from walferry.clock import duration, now_ms
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.touched import Claim, Seen, why_void
+from walferry.run.comparing_ahead import why_failing
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.looks import last_look
 
@@ -43,6 +45,8 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
             f"writes skipped the log (SKIP_WAL) at the source: the write stop takes {COUNTED_LATE_MS // 1000} s, after "
             "which all of them are counted"
         )
+    if why := why_failing(ledger):
+        shown.append(f"nothing is compared now, which is tried again by itself: {why}")
     return "; ".join([*shown, *_blind(ledger, seen)]), reasons
 
 
@@ -52,7 +56,8 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
     reason = ""
     if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
         parts.append(
-            f"what was touched since was last read at {_time(look.at_ms)}: {look.rows} rows, "
+            f"what was touched since was last read at {_time(look.at_ms)}, "
+            f"{duration(max(0, now_ms() - look.at_ms) / 1000)} ago: {look.rows} rows, "
             f"{look.read_bytes / 1e3:.0f} kB of both sides"
         )
         if look.under_way:

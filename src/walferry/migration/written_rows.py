@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -67,12 +67,17 @@ class Written:
     """what else was touched"""
     claim: Claim | None = None
     """what is claimed of the table if none of them differs for an unknown reason"""
+    by_file: Mapping[str, pa.Array] = field(default_factory=dict)
+    """the rows that each log holds"""
 
-    def keep(self, run: Run, table: str) -> None:
-        """Record that none does: the next comparison begins here."""
-        if self.also is not None and self.claim is not None:
+    def keep(self, run: Run, table: str, but: Collection[bytes] = ()) -> None:
+        """Record that none does, but for some: the next comparison begins here, and reads again the logs that hold one
+        of those."""
+        if not but and self.also is not None and self.claim is not None:
             touched.keep(run, self.also, self.claim)
-        run.ledger.log.mark_verified(table, self.files)
+        wanted = pa.array(sorted(but), pa.binary())
+        apart = {name for name, rows in self.by_file.items() if but and pc.any(pc.is_in(rows, wanted)).as_py()}
+        run.ledger.log.mark_verified(table, self.files - apart)
 
 
 def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
@@ -96,9 +101,10 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
-    rows = _rows(run, table, files, more)
-    if isinstance(rows, str):
-        return Written(frozenset(names), why=rows)
+    by_file = _rows_by_file(run, table, files)
+    rows = by_file if isinstance(by_file, str) else _rows(table, by_file, more)
+    if isinstance(by_file, str) or isinstance(rows, str):
+        return Written(frozenset(names), why=str(rows))
     began, began_ms = steady_s(), now_ms()
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
@@ -109,8 +115,9 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
             found.size / 1e6, steady_s() - began, len(found.differing),
         )  # fmt: skip
     return Written(
-        frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile)
-    )
+        frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile),
+        by_file=by_file,
+    )  # fmt: skip
 
 
 def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
@@ -193,8 +200,8 @@ def _counted(scan: Scan, sizes: list[int]) -> Scan:
     return blocks
 
 
-def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes]) -> list[bytes] | str:
-    """The rows, in order, of which the files hold edits, and some more; or why they are not known."""
+def _rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa.Array] | str:
+    """The rows of which each file holds edits; or why they are not known."""
     name = table.encode()
 
     def of_file(file: WalFile) -> pa.Array | str:
@@ -211,7 +218,12 @@ def _rows(run: Run, table: str, files: Sequence[WalFile], more: Sequence[bytes])
     for part in parts:
         if isinstance(part, str):
             return part
-    every = pc.unique(pa.concat_arrays([pa.array(more, pa.binary()), *parts]))
+    return {file.name: part for file, part in zip(files, parts, strict=True)}
+
+
+def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) -> list[bytes] | str:
+    """All of those rows and some more, in order; or why they are not read one by one."""
+    every = pc.unique(pa.concat_arrays([pa.array(more, pa.binary()), *by_file.values()]))
     if len(every) > MOST_ROWS:
         return f"{len(every)} rows of {table} were written since it was compared"
     return sorted(every.to_pylist())

@@ -6,12 +6,26 @@ from collections.abc import Sequence
 
 from walferry.ledger import RunLedger
 
-_NOTE = "compares ahead"
+_NOTE, _FAILING = "compares ahead", "comparing ahead fails"
 
 
 def note_comparing_ahead(ledger: RunLedger, tables: Sequence[str], written: Sequence[str] = ()) -> None:
     """Keep which tables are left; of those in `written`, only what was written while they were compared."""
     ledger.notes.keep(_NOTE, {"tables": list(tables), "written": list(written)})
+
+
+def note_failing(ledger: RunLedger, why: str) -> None:
+    """Keep why nothing is compared ahead now; "" once that is over."""
+    if why:
+        ledger.notes.keep(_FAILING, {"why": why})
+    elif ledger.notes.get(_FAILING) is not None:
+        ledger.notes.drop(_FAILING)
+
+
+def why_failing(ledger: RunLedger) -> str:
+    """Why nothing is compared ahead now; "" if nothing keeps it."""
+    kept = ledger.notes.get(_FAILING)
+    return "" if kept is None else str(kept["why"])
 
 
 def end_comparing(ledger: RunLedger) -> None:

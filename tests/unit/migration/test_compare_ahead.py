@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from unit.migration.test_readiness import TABLE, compare, following, noes
@@ -19,10 +21,11 @@ from walferry.ledger.rows import DifferenceKind
 from walferry.migration import compare_ahead, touched
 from walferry.migration.compare_ahead import _Pace, look
 from walferry.migration.fragile_rows import NONE
+from walferry.migration.readiness import before_approval
 from walferry.migration.touched import Begun, standing_comparison
 from walferry.migration.written_rows import Written
 from walferry.replay.standstill import Standstill
-from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead
+from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
 from walferry.run.run import Run
 
 OTHER = "shop:customers"
@@ -30,7 +33,12 @@ OTHER = "shop:customers"
 
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    for name, seconds in (("LOOK_SECONDS", 0.01), ("BETWEEN_SECONDS", 3600.0), ("AGAIN_SECONDS", 0.0)):
+    for name, seconds in (
+        ("LOOK_SECONDS", 0.01),
+        ("BETWEEN_SECONDS", 3600.0),
+        ("AGAIN_SECONDS", 0.0),
+        ("RETRY_SECONDS", 0.01),
+    ):
         monkeypatch.setattr(compare_ahead, name, seconds)
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         yield ledger
@@ -149,6 +157,41 @@ def test_a_look_that_fails_is_repeated(book: Ledger, comparisons: Comparisons) -
     with comparing(ledger):
         wait_until(lambda: not left_to_compare(ledger))
     assert comparisons.made == [f"whole {TABLE}", f"written {TABLE}", f"written {TABLE}"]
+
+
+def test_an_error_that_nobody_expected_ends_an_attempt_and_not_the_comparing(
+    book: Ledger, comparisons: Comparisons
+) -> None:
+    """Hole: nothing was compared any more, and nobody was told."""
+    ledger = following(book)
+    comparisons.failures = [ValueError("a fault of ours") for _ in range(1000)]
+    with comparing(ledger):
+        wait_until(lambda: why_failing(ledger))
+        told = {answer.question: answer.text for answer in before_approval(ledger)}
+        assert "nothing is compared now, which is tried again by itself: a fault of ours" in told["verified"]
+        comparisons.failures.clear()
+        wait_until(lambda: not why_failing(ledger))
+        assert not left_to_compare(ledger)
+
+
+def test_a_cutover_does_not_wait_for_ever_for_what_fails_each_time(book: Ledger, comparisons: Comparisons) -> None:
+    ledger = following(book)
+    comparisons.failures = [ValueError("a fault of ours") for _ in range(1000)]
+    with comparing(ledger):
+        wait_until(lambda: why_failing(ledger) and not left_to_compare(ledger))
+
+
+def test_only_logs_that_hold_a_row_which_still_differs_are_read_again(book: Ledger) -> None:
+    """Hole: if many rows were left, all logs were read again by each look."""
+    verified: list[set[str]] = []
+    run: Any = SimpleNamespace(ledger=SimpleNamespace(log=SimpleNamespace(
+        mark_verified=lambda table, files: verified.append(set(files))
+    )))  # fmt: skip
+    rows = {"wal.1": pa.array([b"a", b"b"], pa.binary()), "wal.2": pa.array([b"c"], pa.binary())}
+    found = Written(frozenset({"wal.1", "wal.2", "wal.3"}), by_file=rows)
+    found.keep(run, TABLE, [b"b", b"x"])
+    found.keep(run, TABLE)
+    assert verified == [{"wal.2", "wal.3"}, {"wal.1", "wal.2", "wal.3"}]
 
 
 def test_a_resumed_run_that_is_approved_is_compared_until_the_writes_stop(
