@@ -21,6 +21,7 @@ from walferry.checks.gates import after_drain, before_cutover, check_copy, check
 from walferry.checks.validation import import_ahead
 from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
 from walferry.migration import copy, cutover, report
+from walferry.migration.accept import unexplained_but_accepted
 from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
 from walferry.migration.late_edits import require_silence, watched
@@ -89,13 +90,22 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "compare": lambda run, table, means: last_comparison(run, means.spark, table, means.standstill),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(
-        run, means.outcome or OUTCOMES[run.record.kind], require_silence if run.record.kind == "migration" else None
+        run, means.outcome or _outcome(run), require_silence if run.record.kind == "migration" else None
     ),
     "replay_window": lambda run, _, means: window.replay_window(run, means.spark),
     "pass": lambda run, _, means: verify_pair(run, means.spark),
     "drain_sealed": lambda run, _, means: drain.drain_sealed(run, means.spark()),
 }
 """What each phase of `run.phases` does; a phase by table does it for one table. All are idempotent."""
+
+
+def _outcome(run: Run) -> str:
+    """What is recorded of a run that comes to its end."""
+    accepted = unexplained_but_accepted(run.ledger) if run.record.kind == "migration" else 0
+    if not accepted:
+        return OUTCOMES[run.record.kind]
+    return f"cut over; a person accepted {accepted} row{'' if accepted == 1 else 's'} that nothing explains"
+
 
 Ask = Callable[[str, Callable[[], None]], bool]
 """Asks a person a question. Until there is an answer, it calls the function every second or so, which may raise."""

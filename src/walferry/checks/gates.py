@@ -13,13 +13,12 @@ from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
-from walferry.ledger.comparisons import Decision, needs_decision
+from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.migration import touched
 from walferry.migration.accept import describe
 from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.migration.copy import check_rows
 from walferry.migration.cutover import drain_again
-from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.history import load_rows
 from walferry.migration.late_edits import require_silence
 from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
@@ -146,7 +145,7 @@ def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dic
 
 
 def _weight(difference: Difference, decided: Collection[Decision]) -> str:
-    if difference.kind == UNEXPLAINED:
+    if lacks_explanation(difference, decided):
         return "unexplained"
     return "undecided" if needs_decision(difference, decided) else "explained"
 
@@ -228,7 +227,8 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
 
 def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[str]) -> str:
     """Which rows differ without an explanation, and what to do about it."""
-    found = [item for item in run.ledger.comparisons.differences(compared) if item.kind == UNEXPLAINED]
+    decided = run.ledger.comparisons.accepted().keys()
+    found = [item for item in run.ledger.comparisons.differences(compared) if lacks_explanation(item, decided)]
     many = {item.table: item.differing_rows for item in compared if item.differing_rows > EXPLAINED_ROWS}
     rows = f"{_counted('row', Counter(counts | many))}{_such_as(found)}"
     what = f"source and target differ without an explanation in {rows}"

@@ -55,12 +55,12 @@ def accept(
     table: Annotated[str, typer.Option(help="source table")],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
     row: Annotated[list[str] | None, typer.Option(help=r"row key as in the report, with \xNN escapes")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="all rows that are waiting for a decision now")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="all rows that differ for a known reason and wait now")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Accept rows that differ and are not in the log (class not-in-log).
+    """Accept rows that differ: they stay as they are, and shut no gate. Rows without an explanation need their --row.
 
     This covers exactly the cells that the comparison found. Afterwards resume the run, or clear `check_drain`.
     """

@@ -159,6 +159,11 @@ def decision(item: Difference | AcceptedDifference) -> Decision:
     return item.table, item.row, item.fingerprint
 
 
+def lacks_explanation(difference: Difference, decided: Collection[Decision]) -> bool:
+    """Whether the gate is shut because nothing explains this difference, and no person has accepted exactly it."""
+    return difference.kind == "unexplained" and decision(difference) not in decided
+
+
 def needs_decision(difference: Difference, decided: Collection[Decision]) -> bool:
     """Whether the gate is shut until a person accepts exactly this difference."""
     return difference.kind in DECIDED_BY_A_PERSON and decision(difference) not in decided

@@ -24,7 +24,7 @@ from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import FamilyRules, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable, Difference, RangeComparison
-from walferry.ledger.comparisons import Decision, needs_decision
+from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration import touched
 from walferry.migration.clients import edits_of_clients
@@ -101,8 +101,8 @@ class TableComparison:
 
     @property
     def unexplained(self) -> int:
-        """The number of rows without an explanation, including those that were not examined."""
-        explained = sum(difference.kind != UNEXPLAINED for difference in self.differences)
+        """The number of rows that nothing explains and nobody has accepted, also of those that were not examined."""
+        explained = sum(not lacks_explanation(difference, self.decided) for difference in self.differences)
         return self.differing_rows - explained
 
     @property

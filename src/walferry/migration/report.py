@@ -12,9 +12,9 @@ from typing import Any
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
-from walferry.ledger.comparisons import needs_decision
+from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.migration.accept import describe
-from walferry.migration.explain import UNEXPLAINED, WORST_FIRST
+from walferry.migration.explain import WORST_FIRST
 from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.status import status
 
@@ -92,7 +92,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
         row |= {
             "source_digest": f"{row['source_digest']:032x}", "target_digest": f"{row['target_digest']:032x}",
             "dropped": dict(row["dropped"]), "differences": dict(Counter(item.kind for item in found)),
-            "unexplained": sum(item.kind == UNEXPLAINED for item in found),
+            "unexplained": sum(lacks_explanation(item, decided) for item in found),
             "undecided": sum(needs_decision(item, decided) for item in found),
             "rows": [describe(item, decided) for item in found],
         }  # fmt: skip

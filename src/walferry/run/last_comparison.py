@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
-from walferry.ledger.comparisons import needs_decision
+from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.run.looks import last_look
 
 
@@ -51,7 +51,7 @@ def counts_as_equal(ledger: RunLedger, table: str) -> bool:
         return not look.fault()
     decided = ledger.comparisons.accepted().keys()
     found = ledger.comparisons.differences([made])
-    return not any(item.kind == "unexplained" or needs_decision(item, decided) for item in found)
+    return not any(lacks_explanation(item, decided) or needs_decision(item, decided) for item in found)
 
 
 def end_fence_digest(ledger: RunLedger) -> str:

@@ -1,0 +1,69 @@
+"""Rows that differ are accepted together where there is a reason, and one by one where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unit.migration.test_readiness import TABLE, following, noes
+from unit.migration.test_readiness import compare as record
+from walferry.checks.gates import drain_rows
+from walferry.errors import UsageError
+from walferry.ledger import Difference, Ledger, RangeComparison, RunLedger
+from walferry.migration.accept import accept, waiting
+from walferry.migration.repairable import repairable
+from walferry.run.last_comparison import counts_as_equal
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunLedger]:
+    """A comparison found row 0 without an explanation, and row 1 not in the log."""
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = following(ledger)
+        record(run, "unexplained", "not-in-log")
+        yield run
+
+
+def weights(run: RunLedger) -> tuple[int, int, int]:
+    (row,) = drain_rows(run, [made for made in run.comparisons.tables() if made.table == TABLE][-1:])
+    return row["unexplained"], row["undecided"], row["explained"]
+
+
+def test_a_row_that_nothing_explains_is_accepted_by_its_name_and_then_shuts_no_gate(run: RunLedger) -> None:
+    assert weights(run) == (1, 1, 0)
+    assert [item.row for item in accept(run, TABLE, ["0"], "we know this row", "kim")] == [b"0"]
+    assert weights(run) == (0, 1, 1)
+    assert "comparison" in noes(run)
+    assert not counts_as_equal(run, TABLE)
+    accept(run, TABLE, None, "a cache", "kim")
+    assert weights(run) == (0, 0, 2)
+    assert not noes(run)
+    assert counts_as_equal(run, TABLE)
+    decided = run.comparisons.accepted().keys()
+    assert not any(repairable(item, decided) for item in run.comparisons.differences())
+
+
+def test_all_takes_no_row_that_nothing_explains(run: RunLedger) -> None:
+    assert [item.row for item in waiting(run, TABLE)] == [b"1"]
+    assert [item.row for item in accept(run, TABLE, None, "a cache", "kim")] == [b"1"]
+    assert weights(run) == (1, 0, 1)
+    with pytest.raises(UsageError, match="accepted only one by one, with --row"):
+        accept(run, TABLE, None, "the others too", "kim")
+
+
+def test_a_decision_covers_exactly_the_cells_that_differ(run: RunLedger) -> None:
+    accept(run, TABLE, ["0"], "we know this row", "kim")
+    (made,) = run.comparisons.tables()
+    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
+    run.comparisons.record(made, [side], [Difference(TABLE, b"0", "unexplained", "other cells", "f")])
+    assert weights(run) == (1, 0, 0)
+
+
+def test_a_row_of_which_not_all_cells_are_known_cannot_be_accepted(run: RunLedger) -> None:
+    (made,) = run.comparisons.tables()
+    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
+    run.comparisons.record(made, [side], [Difference(TABLE, b"0", "unexplained", "2500 cells differ", "")])
+    with pytest.raises(UsageError, match=r"row 0 of .* cannot be accepted, because not all .*: 2500 cells differ"):
+        accept(run, TABLE, ["0"], "we know this row", "kim")
