@@ -9,10 +9,14 @@ from typing import Literal
 from sqlalchemy import insert, select, update
 
 from walferry.clock import now_ms
+from walferry.ledger.notes import Notes
 from walferry.ledger.rows import to_columns
 from walferry.ledger.store import Store, fetch
 
 LateDecision = Literal["", "apply", "reject"]
+
+
+_LOAD = "late bulk load"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class LateEdits:
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
+        self._notes = Notes(store, run_id)
 
     def all(self) -> list[LateEdit]:
         """Every one that was found, in the order in which they were found."""
@@ -58,6 +63,15 @@ class LateEdits:
     def rejected(self) -> frozenset[tuple[str, int]]:
         """(file, offset) of the entries that a person rejected: whatever is applied of the log, they are left out."""
         return frozenset(edit.place for edit in self.all() if edit.decision == "reject")
+
+    def note_load(self, edit: LateEdit) -> None:
+        """Keep that an entry is the marker of a bulk load: its cells are in files, not in the log."""
+        self._notes.keep(_LOAD, {"table": edit.table}, f"{edit.file} {edit.start}")
+
+    def rejected_loads(self) -> frozenset[str]:
+        """The tables into which files were bulk-loaded past the end fence, which a person rejected."""
+        loads = self._notes.named(_LOAD)
+        return frozenset(e.table for e in self.all() if e.decision == "reject" and f"{e.file} {e.start}" in loads)
 
     def found(self, edits: Sequence[LateEdit]) -> list[LateEdit]:
         """Record edits. Returns those that were not known."""

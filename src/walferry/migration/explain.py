@@ -64,6 +64,9 @@ class RowLog:
     """why some of the log could not be read"""
     let_go: bool = False
     """WAL files that were applied no longer exist"""
+    late_load: bool = False
+    """files were bulk-loaded into the table past the end fence, which a person rejected: their cells may have any
+    timestamp"""
     too_many: bool = False
     """there are more such cells than are kept: nothing is explained"""
 
@@ -211,7 +214,8 @@ def _why_missing(
     if markers - log.pending - log.left_out:
         return SNAPSHOT_MARKER, "a marker of before the start fence hides it, which the source has dropped"
     displaced = _displaced(cell, sides.target & known, rules)
-    if cell not in log.applied and log.stamped_since_the_fence(cell) and not (displaced and cell in sides.target):
+    may_be_new = log.stamped_since_the_fence(cell) or log.late_load
+    if cell not in log.applied and may_be_new and not (displaced and cell in sides.target):
         return _not_logged("it", log)
     if displaced:
         return HISTORY, "newer versions from the source displace it, which the source has since dropped"
@@ -255,7 +259,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
                 found.append((UNEXPLAINED, "a marker that hides it is in the log but not at the target"))
         elif marker in log.pending or marker in log.left_out:
             continue
-        elif log.stamped_since_the_fence(marker):
+        elif log.stamped_since_the_fence(marker) or log.late_load:
             found.append(_not_logged("the marker that hides it", log))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
@@ -288,7 +292,8 @@ def _not_logged(what: str, log: RowLog) -> tuple[DifferenceKind, str]:
     """A difference by an edit that no log has. One of those that were let go may have had it: then it was lost."""
     unread = f"; not all of the log could be read: {'; '.join(log.unread[:2])}" if log.unread else ""
     kind: DifferenceKind = UNEXPLAINED if log.let_go else NOT_IN_LOG
-    return kind, f"no WAL past the start fence holds {what}{unread}{_let_go(log)}"
+    loaded = "; a bulk load that came late and was rejected may have brought it" if log.late_load else ""
+    return kind, f"no WAL past the start fence holds {what}{loaded}{unread}{_let_go(log)}"
 
 
 def _unknown(why: str, log: RowLog) -> tuple[DifferenceKind, str]:

@@ -16,6 +16,7 @@ import numpy as np
 from walferry.clock import now_ms
 from walferry.errors import GapError, GateShutError, UsageError, WalferryError
 from walferry.formats.cells import index_cells
+from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import LateEdit, RunLedger
@@ -74,11 +75,14 @@ class _Reader:
                 table = batch.tables[batch.table[entry]]
                 if table in self._tables:
                     first = index_cells(batch.buffer, int(batch.cells_start[entry]), int(batch.end[entry]))
-                    yield LateEdit(
+                    edit = LateEdit(
                         file.name, int(batch.offset[entry]), table.decode(),
                         batch.regions[batch.region[entry]].decode(), int(batch.sequence_number[entry]),
                         int(batch.write_time[entry]), int(batch.cell_count[entry]), first.row(0), now_ms(),
                     )  # fmt: skip
+                    if batch.marker[entry] != Marker.NONE:
+                        self._run.ledger.late.note_load(edit)
+                    yield edit
 
 
 def look(run: Run) -> list[LateEdit]:

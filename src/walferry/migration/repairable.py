@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from walferry.ledger import Difference
 from walferry.ledger.comparisons import Decision, decision
-from walferry.migration.explain import IN_FLIGHT, LEFT_OUT, UNEXPLAINED, WRITTEN_SINCE
+from walferry.migration.explain import IN_FLIGHT, LEFT_OUT, NOT_IN_LOG, UNEXPLAINED, WRITTEN_SINCE
 from walferry.run.run import Run
 
 MOST_UNEXPLAINED = 1_000
@@ -23,6 +23,12 @@ def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:
     """Why rows are not repaired unasked: the spec says so, or too many have no explanation; "" if they are."""
     if run.spec.repair != "auto":
         return f"nobody has asked to repair it (`repair: ask`): `walferry repair {run.record.name} --table {table}`"
+    if NOT_IN_LOG in kinds.values() and table in run.ledger.late.rejected_loads():
+        return (
+            f"a late bulk load into {table} was rejected, whose cells nobody can tell from other unlogged ones: "
+            f"`walferry accept {run.record.name} --table {table} --all --reason …` leaves them out, `walferry repair "
+            f"{run.record.name} --table {table} --row …` copies a row"
+        )
     unexplained = sum(kind == UNEXPLAINED for kind in kinds.values())
     if unexplained <= MOST_UNEXPLAINED:
         return ""

@@ -97,7 +97,8 @@ def look_up(
     kept of a row; one with more has `too_many`. Spark is asked for if the files are large; where there is none, that
     raises NoSparkError.
     """
-    nothing = RowLog(fence_facts(run, "start").at_ms, until_ms)
+    loaded = table in run.ledger.late.rejected_loads()
+    nothing = RowLog(fence_facts(run, "start").at_ms, until_ms, late_load=loaded)
     files = _files(run, table, applied) if questions else []
     if not files:
         return RowLogs(nothing, {})

@@ -11,10 +11,11 @@ from unit.migration.test_readiness import TABLE, following, noes
 from unit.migration.test_readiness import compare as record
 from walferry.checks.gates import drain_rows
 from walferry.errors import UsageError
-from walferry.ledger import Difference, Ledger, RangeComparison, RunLedger
+from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison, RunLedger
 from walferry.migration.accept import accept, waiting
-from walferry.migration.repairable import repairable
+from walferry.migration.repairable import repairable, why_not
 from walferry.run.last_comparison import counts_as_equal
+from walferry.run.run import Run
 
 
 @pytest.fixture
@@ -67,3 +68,17 @@ def test_a_row_of_which_not_all_cells_are_known_cannot_be_accepted(run: RunLedge
     run.comparisons.record(made, [side], [Difference(TABLE, b"0", "unexplained", "2500 cells differ", "")])
     with pytest.raises(UsageError, match=r"row 0 of .* cannot be accepted, because not all .*: 2500 cells differ"):
         accept(run, TABLE, ["0"], "we know this row", "kim")
+
+
+def test_rows_that_a_rejected_bulk_load_may_have_brought_are_not_repaired_unasked(run: RunLedger) -> None:
+    move = Run(run.whole, run.run_id)
+    assert not why_not(move, TABLE, {b"1": "not-in-log"})
+    loads = [LateEdit(f"wal.{n}", 9, TABLE, "r", 3, 500, 1, b"row", 600) for n in (1, 2)]
+    run.late.found(loads)
+    run.late.note_load(loads[0])
+    run.late.decide(loads[1:], "reject", "no load", "kim")
+    assert not run.late.rejected_loads()
+    run.late.decide(loads[:1], "reject", "nobody wants it", "kim")
+    assert run.late.rejected_loads() == {TABLE}
+    assert "a late bulk load into shop:orders was rejected" in why_not(move, TABLE, {b"1": "not-in-log"})
+    assert not why_not(move, TABLE, {b"1": "history-dependent"})

@@ -514,6 +514,17 @@ def test_an_unlogged_put_under_a_marker_that_the_source_has_purged_is_not_in_the
     assert why([put(2_000)], [put(2_000), marker(2_500)], logged | {put(2_000): 10}) == HISTORY
 
 
+def test_what_a_rejected_late_bulk_load_may_have_brought_is_not_in_the_log_whatever_its_timestamp() -> None:
+    loaded = explained([put(5)], [], RowLog(SINCE, UNTIL, late_load=True))
+    hidden = explained([put(5), marker(6)], [put(5)], RowLog(SINCE, UNTIL, late_load=True))
+    assert (loaded and loaded.kind, hidden and hidden.kind) == (NOT_IN_LOG, NOT_IN_LOG)
+    assert loaded is not None
+    assert "a bulk load that came late and was rejected may have brought it" in loaded.detail
+    lost = explained([put(2_000)], [], RowLog(SINCE, UNTIL, {put(2_000): 7}, late_load=True))
+    assert lost is not None
+    assert lost.kind == UNEXPLAINED
+
+
 def test_what_a_marker_of_the_snapshot_hides_has_a_class_of_its_own() -> None:
     assert why([put(5)], [put(5), marker(6)], {put(5): 7}) == SNAPSHOT_MARKER
     assert why([put(5)], [marker(6)], {put(5): 7}) == SNAPSHOT_MARKER, "a flush has dropped the put"
