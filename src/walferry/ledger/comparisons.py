@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from sqlalchemy import ColumnElement, Table, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Table, delete, func, insert, select, tuple_
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
@@ -100,6 +100,28 @@ class Comparisons:
         order = (found.c.table_name, found.c.row_key, found.c.kind)
         with self._store.database.read() as connection:
             return fetch(connection, Difference, found, *conditions, order=order)
+
+    def record_look(self, table: str, differences: Sequence[Difference]) -> None:
+        """Keep which rows of a table differ at a look at what was touched since its comparison, in place of those that
+        the look before found."""
+        looked = self._store.table("looked_differences")
+        mine = (looked.c.run_id == self._run_id, looked.c.table_name == table)
+        found = {item.row: item for item in differences}
+        if not found and not self.looked(table):
+            return
+        with self._store.database.write() as connection:
+            connection.execute(delete(looked).where(*mine))
+            if found:
+                rows = [to_columns(item) | {"run_id": self._run_id} for item in found.values()]
+                connection.execute(insert(looked), rows)
+
+    def looked(self, table: str | None = None) -> list[Difference]:
+        """Rows that differed at the last look at each table (or at `table`), and were left as they are."""
+        looked = self._store.table("looked_differences")
+        conditions = [looked.c.run_id == self._run_id] + ([looked.c.table_name == table] if table is not None else [])
+        order = (looked.c.table_name, looked.c.row_key)
+        with self._store.database.read() as connection:
+            return fetch(connection, Difference, looked, *conditions, order=order)
 
     def accept(self, differences: Sequence[Difference], reason: str, actor: str) -> None:
         """Record that a person accepts these differences; those accepted before stay as they are.

@@ -42,6 +42,7 @@ TABLES = (
     "counted_numbers",
     "late_edits",
     "repaired_rows",
+    "looked_differences",
     "wal_ranges",
     "quarantine",
     "held_regions",

@@ -19,11 +19,12 @@ from walferry.run.last_comparison import comparisons_of_phase
 
 
 def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:
-    """What waits for a decision, in the table's newest comparison and in the one that the last gate uses; with
-    `unexplained` also what nothing explains."""
+    """What waits for a decision, in the table's newest comparison, at the last look since, and in the comparison that
+    the last gate uses; with `unexplained` also what nothing explains."""
     decided = ledger.comparisons.accepted().keys()
     known = ledger.comparisons
-    found = [*known.differences(None, table), *known.differences(comparisons_of_phase(ledger)[0], table)]
+    of_gate = known.differences(comparisons_of_phase(ledger)[0], table)
+    found = [*known.differences(None, table), *known.looked(table), *of_gate]
     return list(
         {
             decision(item): item
@@ -31,6 +32,17 @@ def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list
             if needs_decision(item, decided) or (unexplained and lacks_explanation(item, decided))
         }.values()
     )
+
+
+def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: str) -> list[Difference]:
+    """Accept what a row of a source table differs by now, of any class; [] if it does not differ, or not any more.
+
+    Raises UsageError as `accept` does for an empty reason, and for a row of which not all cells are known.
+    """
+    wanted = parse_row(row)
+    if not any(item.row == wanted for item in waiting(ledger, table, unexplained=True)):
+        return []
+    return accept(ledger, table, [row], reason, actor)
 
 
 def unexplained_but_accepted(ledger: RunLedger) -> int:

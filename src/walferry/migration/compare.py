@@ -171,6 +171,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     differences += [Difference(table, row, IN_FLIGHT, "equal when read again") for row in settled]
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count + len(settled)})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
+    run.ledger.comparisons.record_look(table, ())
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys())
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if begun is not None and result.names_all:  # those that differ are read again by the next look

@@ -113,6 +113,8 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     kept |= {row.hex(): _SUSPECTED + differing[row] for row in suspected | before}
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)
+    if found is not None or not left:  # where nobody looked for reasons, what was found before still stands
+        run.ledger.comparisons.record_look(table, [item for item in found or () if left.get(item.row)])
     return left
 
 

@@ -95,6 +95,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "unexplained": sum(lacks_explanation(item, decided) for item in found),
             "undecided": sum(needs_decision(item, decided) for item in found),
             "rows": [describe(item, decided) for item in found],
+            "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
     return by_table
 
@@ -113,6 +114,8 @@ def render(facts: dict[str, Any]) -> str:
             f"  target  {row['target_rows']:>10} rows {row['target_cells']:>11} cells  digest {row['target_digest']}",
             f"  differences: {_counts(row['differences'])}",
             *_rows(row["rows"]),
+            *(["  touched since, and differ:"] if row["rows_since"] else []),
+            *_rows(row["rows_since"]),
             *_repaired(facts["repaired"].get(table, {})),
         ]
         if row["uncompared"]:

@@ -63,7 +63,11 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
         if look.under_way:
             parts.append(f"{look.under_way} of them are under way")
         if fault := look.fault():
-            reason = f"{table}: {fault}; `walferry repair {ledger.record.name} --dry-run` shows what can be done"
+            name = ledger.record.name
+            reason = (
+                f"{table}: {fault}; `walferry repair {name} --dry-run` shows what can be done, `walferry accept {name} "
+                f"--table {table} --row ROW --reason …` leaves a row as it is"
+            )
             parts.append(fault)
     if repaired:
         parts.append(f"{repaired} rows were repaired so far")

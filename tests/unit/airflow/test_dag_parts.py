@@ -25,7 +25,7 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("form", "without"),
     [
-        (migrate.PARAMS, {"window"}),
+        (migrate.SPEC_PARAMS, {"window"}),
         (
             drain.PARAMS,
             {"window", "protect", "write_stop", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes"},
@@ -86,18 +86,18 @@ def test_the_window_of_a_replay_has_the_models_words() -> None:
     ],
 )
 def test_the_form_takes_and_refuses_what_the_spec_does(key: str, good: Any, bad: Any) -> None:
-    field = migrate.PARAMS[key].schema
+    field = migrate.SPEC_PARAMS[key].schema
     jsonschema.validate(good, field)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(bad, field)
-    given = values(migrate.PARAMS, tables=["t"])
+    given = values(migrate.SPEC_PARAMS, tables=["t"])
     parse_spec(given | {key: good}, origin="params")
     with pytest.raises(UsageError, match=key):
         parse_spec(given | {key: bad}, origin="params")
 
 
 def test_defaults_of_the_form_are_the_models() -> None:
-    for key, param in migrate.PARAMS.items():
+    for key, param in migrate.SPEC_PARAMS.items():
         if key not in ("name", "tables"):  # the model has none
             assert param.value == to_jsonable_python(Spec.model_fields[key].default)
     for form in (drain.PARAMS, replay.PARAMS):
@@ -109,7 +109,7 @@ def test_defaults_of_the_form_are_the_models() -> None:
 
 def test_a_key_that_no_spec_has_is_an_error_wherever_it_was_given() -> None:
     with pytest.raises(UsageError, match="speed: unknown key"):
-        parse_spec(values(migrate.PARAMS, tables=["t"], speed=3), origin="params")
+        parse_spec(values(migrate.SPEC_PARAMS, tables=["t"], speed=3), origin="params")
     with pytest.raises(UsageError, match="speed: unknown key"):
         parse_spec(drain.drain_spec(values(drain.PARAMS, tables=["t"], speed=3), {}), origin="params")
     with pytest.raises(UsageError, match="speed: unknown key"):

@@ -12,8 +12,9 @@ from unit.migration.test_readiness import compare as record
 from walferry.checks.gates import drain_rows
 from walferry.errors import UsageError
 from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison, RunLedger
-from walferry.migration.accept import accept, waiting
+from walferry.migration.accept import accept, accept_named, waiting
 from walferry.migration.repairable import repairable, why_not
+from walferry.migration.report import compared_tables
 from walferry.run.last_comparison import counts_as_equal
 from walferry.run.run import Run
 
@@ -68,6 +69,24 @@ def test_a_row_of_which_not_all_cells_are_known_cannot_be_accepted(run: RunLedge
     run.comparisons.record(made, [side], [Difference(TABLE, b"0", "unexplained", "2500 cells differ", "")])
     with pytest.raises(UsageError, match=r"row 0 of .* cannot be accepted, because not all .*: 2500 cells differ"):
         accept(run, TABLE, ["0"], "we know this row", "kim")
+
+
+def test_rows_that_a_look_found_are_accepted_like_those_of_a_comparison_until_the_next_look(run: RunLedger) -> None:
+    accept(run, TABLE, ["0"], "we know this row", "kim")
+    accept(run, TABLE, None, "a cache", "kim")
+    since = [
+        Difference(TABLE, b"9", "unexplained", "no explanation", "99"),
+        Difference(TABLE, b"8", "not-in-log", "", "88"),
+    ]
+    run.comparisons.record_look(TABLE, since)
+    assert [item.row for item in waiting(run, TABLE)] == [b"8"]
+    assert [row["row"] for row in compared_tables(run)[TABLE]["rows_since"]] == ["8", "9"]
+    assert accept_named(run, TABLE, "7", "a row that does not differ", "airflow") == []
+    assert [item.row for item in accept_named(run, TABLE, "9", "known", "airflow")] == [b"9"]
+    assert accept_named(run, TABLE, "9", "known", "airflow") == [], "asked again"
+    assert run.comparisons.accepted()[TABLE, b"9", "99"].reason == "known"
+    run.comparisons.record_look(TABLE, [])
+    assert not waiting(run, TABLE)
 
 
 def test_rows_that_a_rejected_bulk_load_may_have_brought_are_not_repaired_unasked(run: RunLedger) -> None:

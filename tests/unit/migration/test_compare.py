@@ -192,7 +192,9 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),
             phases=SimpleNamespace(find=lambda phase: None, facts=lambda phase: None),
-            comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
+            comparisons=SimpleNamespace(
+                record=lambda ended, *_: ended, accepted=dict, record_look=lambda table, rows: None
+            ),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
         ),
     )
@@ -233,7 +235,9 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         ledger=SimpleNamespace(
             record=SimpleNamespace(kind="comparison", state="running"),
             phases=SimpleNamespace(facts=lambda phase: None, find=lambda phase: None),
-            comparisons=SimpleNamespace(record=lambda ended, *_: ended, accepted=dict),
+            comparisons=SimpleNamespace(
+                record=lambda ended, *_: ended, accepted=dict, record_look=lambda table, rows: None
+            ),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
             log=SimpleNamespace(mark_verified=lambda table, files: verified.append(files)),
         ),

@@ -106,6 +106,23 @@ def test_nothing_is_repaired_unasked_if_too_many_rows_have_no_explanation(
     assert not clusters.repaired
 
 
+def test_rows_that_are_left_are_recorded_with_their_cells_until_the_next_look_that_finds_reasons(
+    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: three of them were named, and none could be accepted."""
+    monkeypatch.setattr(repairable, "MOST_UNEXPLAINED", 1)
+    clusters.kinds = dict.fromkeys((b"a", b"b"), "unexplained")
+    look(run, {b"a": "1", b"b": "2"}, by_log=False)
+    found = [Difference(TABLE, row, "unexplained", "detail", "cells") for row in (b"a", b"b")]
+    assert run.ledger.comparisons.looked() == found
+    look(run, {b"a": "3", b"b": "4"}, examined=False)
+    assert run.ledger.comparisons.looked() == found, "nobody has looked for reasons since"
+    run.ledger.comparisons.accept(found[:1], "we know this row", "kim")
+    assert set(look(run, {b"a": "1", b"b": "2"}, by_log=False)) == set(), "one is accepted, the other is repaired"
+    assert clusters.repaired == [b"b"]
+    assert run.ledger.comparisons.looked() == []
+
+
 # ---- in the write stop
 
 

@@ -146,7 +146,8 @@ def test_a_row_that_differs_speaks_against_a_cutover_unless_it_may_be_under_way(
     assert "1 of them are under way" in verified(ledger)[0]
     assert look(ledger, {b"a": "the target refuses its cells", b"b": ""}) == [
         "shop:orders: 1 row differs, such as row a: the target refuses its cells; "
-        "`walferry repair move --dry-run` shows what can be done"
+        "`walferry repair move --dry-run` shows what can be done, `walferry accept move --table shop:orders --row ROW "
+        "--reason …` leaves a row as it is"
     ]
     assert look(ledger, {}) == []
 

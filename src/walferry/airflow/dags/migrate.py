@@ -11,7 +11,7 @@ import logging
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, Param, get_current_context, task
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
@@ -28,7 +28,24 @@ _ASKED: dict[str, Any] = {"fail_on_reject": True, "retries": 5, "trigger_rule": 
 
 log = logging.getLogger(__name__)
 
-PARAMS = spec_params(without={"window"}, defaults={"name": "move", "tables": []})
+ANYWAY = "anyway"
+SPEC_PARAMS = spec_params(without={"window"}, defaults={"name": "move", "tables": []})
+PARAMS = SPEC_PARAMS | {
+    ANYWAY: Param(
+        [],
+        type="array",
+        title="Cut over although these rows differ",
+        description="Rows that may differ as they do, each with a reason for the audit trail, as JSON: "
+        '[{"table": "shop:orders", "row": "r1", "reason": "…"}]. What they differ by when the gate is asked is '
+        "accepted.",
+        items={
+            "type": "object",
+            "properties": {key: {"type": "string", "minLength": 1} for key in ("table", "row", "reason")},
+            "required": ["table", "row", "reason"],
+            "additionalProperties": False,
+        },
+    )
+}
 
 LINKS = {
     "protect": [BoardLink()],
@@ -45,8 +62,9 @@ def plan() -> str:
     from walferry.run.start import start_run
 
     context = get_current_context()
+    spec = {key: value for key, value in context["params"].items() if key != ANYWAY}
     with final_errors():
-        run_id = start_run(dict(context["params"]), airflow_connection, f"airflow {context['run_id']}")
+        run_id = start_run(spec, airflow_connection, f"airflow {context['run_id']}")
     with step(run_id) as run:
         do_phase(run, "plan")
     return run_id
@@ -72,11 +90,14 @@ def do_for_table(run: str, phase: str, table: str) -> None:
 # try. Hence the long interval and the spare tries.
 @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
 def wait_until_ready(run: str) -> bool:
-    """Wait until the lag is small, the quarantine is empty and the schemas agree."""
+    """Wait until nothing speaks against a cutover. Rows that the parameter `anyway` names are accepted as they are."""
     from walferry.checks.gates import before_cutover
     from walferry.errors import GateShutError
+    from walferry.migration.accept import accept_named
 
     with step(run) as opened:
+        for named in get_current_context()["params"].get(ANYWAY) or ():
+            accept_named(opened.ledger, **named, actor=opened.actor)
         try:
             before_cutover(opened)
         except GateShutError as shut:
