@@ -280,6 +280,7 @@ def test_a_run_that_a_process_of_any_machine_works_on_is_not_started_a_second_ti
 def test_what_an_abort_would_remove_is_told_as_json_too(tmp_path: Path, ledger: Path) -> None:
     answer = walferry(tmp_path, "abort", "move", "--reason", "r", "--dry-run", "--json")
     told = {"run": "move-1", "dry_run": True, "removed": ["peer walferry_move_1 at the source"], "left": []}
+    told |= {"stays_read_only": []}
     assert json.loads(answer.stdout) == told
 
 

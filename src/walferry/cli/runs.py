@@ -294,19 +294,22 @@ def abort(
     with existing(ledger) as book:
         record = book.find(name)
         require_closed(book.of(record.run_id), target_is_open=target_is_open)
-        stays = {"table"} if opened_ms(book.of(record.run_id)) is None else {"table", "read-only table"}
-        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind not in stays]
-        facts = {"removed": [named(item) for item in left], "left": []}
+        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
+        opened = opened_ms(book.of(record.run_id)) is not None
+        kept = [o for o in left if opened and o.kind == "read-only table"]
+        facts = {"removed": [named(item) for item in left if item not in kept], "left": []}
         if not dry_run:
             with Run(book, record.run_id) as run:
                 facts = abort_run(run, reason, target_is_open=target_is_open)
     removed = ", ".join(facts["removed"]) or "nothing"
     if as_json:
-        print_json({"run": record.run_id, "dry_run": dry_run, **facts})
-    elif dry_run:
-        print(f"would abort {record.run_id} and remove: {removed}")
+        print_json({"run": record.run_id, "dry_run": dry_run, **facts, "stays_read_only": [item.name for item in kept]})
+        return
+    stays = f"; stays READONLY at the source: {', '.join(item.name for item in kept)}" if kept else ""
+    if dry_run:
+        print(f"would abort {record.run_id} and remove: {removed}{stays}")
     else:
-        print(f"{record.run_id} aborted; removed: {removed}")
+        print(f"{record.run_id} aborted; removed: {removed}{stays}")
         if facts["left"]:
             print(
                 f"left to the process that is working on them, or to you, as the log says: {', '.join(facts['left'])}"

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import insert, literal, select, update
 
 from walferry.clock import now_ms
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError
 from walferry.ledger.rows import PhaseRecord, PhaseState, from_columns, to_columns
 from walferry.ledger.store import Store, fetch
 
 
 class SupersededError(TransientError):
-    """What an attempt at a phase was based on has changed meanwhile; facts `run`, `phase`, `subject`."""
+    """What an attempt was based on changed while it ran; facts `run`, `phase`, `subject`, `attempt`, `newest`."""
 
 
 class Phases:
@@ -37,14 +37,17 @@ class Phases:
     def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "", attempt: int | None = None) -> None:
         """Record that the phase is done; later phases and the report use its `facts`.
 
-        Raises SupersededError when this attempt was superseded: its facts may no longer hold.
+        Raises WalferryError when this attempt was superseded, as its facts may no longer hold: SupersededError, for
+        which a retry helps, unless another process is at the phase or has done it.
         """
         newest = self._set(phase, subject, "done", facts=facts, attempt=attempt)
         if attempt is not None and newest != attempt:
-            raise SupersededError(
+            known = self.find(phase, subject)
+            kind = SupersededError if known is not None and known.state == "failed" else WalferryError
+            raise kind(
                 f"attempt {attempt} at {phase} {subject}".rstrip()
-                + f" of run {self._run_id} was superseded: its result is not recorded, the phase is to be done again",
-                run=self._run_id, phase=phase, subject=subject,
+                + f" of run {self._run_id} was superseded by attempt {newest}: its result is not recorded",
+                run=self._run_id, phase=phase, subject=subject, attempt=attempt, newest=newest,
             )  # fmt: skip
 
     def fail(
@@ -57,13 +60,10 @@ class Phases:
         self._set(phase, subject, "failed", error=error, transient=transient, attempt=attempt)
 
     def reopen(self, phase: str, subject: str = "", reason: str = "to be done again") -> None:
-        """Have a phase done again, since what it was based on has changed.
-
-        An attempt that is running is superseded: what it finds is not recorded. One that has failed stays as it is.
-        """
-        known = self.find(phase, subject)
-        if known is not None and known.state != "failed":
-            self._set(phase, subject, "failed", error=reason, transient=True, supersedes=True)
+        """Have a phase done again, since what it was based on has changed. An attempt that is running is superseded:
+        its `finish` raises SupersededError. A phase that has failed, or not begun, stays as it is."""
+        if self.find(phase, subject) is not None:
+            self._set(phase, subject, "failed", error=reason, transient=True, reopening=True)
 
     def find(self, phase: str, subject: str = "") -> PhaseRecord | None:
         """A phase as it is now; None before its first attempt."""
@@ -90,7 +90,7 @@ class Phases:
         error: str = "",
         transient: bool = False,
         attempt: int | None = None,
-        supersedes: bool = False,
+        reopening: bool = False,
     ) -> int:
         phases = self._store.table("phases")
         key = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
@@ -103,10 +103,13 @@ class Phases:
             ended = before.state == "done" or before.state == state == "failed"
             if attempt is not None and (before.attempts != attempt or ended):
                 return before.attempts
+            if reopening and before.state == "failed":
+                return before.attempts
+            superseding = reopening and before.state == "running"  # a number of its own: the attempt cannot finish
             after = replace(
                 before,
                 state=state,
-                attempts=before.attempts + bool(starting or not known or (supersedes and before.state == "running")),
+                attempts=before.attempts + (1 if starting or superseding or not known else 0),
                 started_ms=at if starting else before.started_ms,
                 finished_ms=None if starting else at,
                 facts=dict(facts or {}),

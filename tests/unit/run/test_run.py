@@ -151,9 +151,19 @@ def test_what_a_superseded_attempt_found_is_not_recorded(run: Run) -> None:
     def failing() -> dict[str, Any]:
         raise ZeroDivisionError
 
-    with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded: its result"):
+    with pytest.raises(WalferryError, match="attempt 1 at plan of run move-1 was superseded by attempt 2"):
         run.once("plan", overtaken)
     assert run.ledger.phases.facts("plan") is None
+
+
+def test_two_processes_do_not_supersede_each_other_for_ever(run: Run) -> None:
+    def overtaken() -> dict[str, Any]:
+        run.ledger.phases.start("plan")  # by another process, which is at work
+        return {}
+
+    with pytest.raises(WalferryError, match="was superseded by attempt 2") as caught:
+        run.once("plan", overtaken)
+    assert not is_transient(caught.value)
 
 
 def test_an_attempt_whose_basis_changed_meanwhile_records_nothing_and_is_repeated(run: Run) -> None:
@@ -165,7 +175,7 @@ def test_an_attempt_whose_basis_changed_meanwhile_records_nothing_and_is_repeate
             assert state_of(run.ledger).name == "working", "its process is at work, and nobody has to look at it"
         return {"from": found.pop(0)}
 
-    with pytest.raises(SupersededError, match="the phase is to be done again") as caught:
+    with pytest.raises(SupersededError, match="attempt 1 at plan of run move-1 was superseded by attempt 2") as caught:
         run.once("plan", work)
     assert is_transient(caught.value)
     assert run.ledger.phases.facts("plan") is None
