@@ -143,5 +143,6 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
     if left:
         row, fault = next(iter(left.items()))
         shown = f"{row!r}: {fault}" if fault else repr(row)
-        return _Compared(why=f"{len(left)} rows of {table} that were touched last differ, such as {shown}")
+        rows = "1 row differs" if len(left) == 1 else f"{len(left)} rows differ"
+        return _Compared(why=f"of what was touched last of {table}, {rows}, such as {shown}")
     return _Compared(found.rows, len(again))

@@ -96,7 +96,7 @@ def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_
         patch.setattr(known_differences, "why_not", lambda *_: "nobody asked for it")
         opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
-    assert opened.why == (f"1 rows of {table} that were touched last differ, such as {row!r}: nobody asked for it",)
+    assert opened.why == (f"of what was touched last of {table}, 1 row differs, such as {row!r}: nobody asked for it",)
     stopped.ledger.phases.reopen("open_target")
     assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
     here, there = sides(stopped)

@@ -49,5 +49,5 @@ def test_in_a_task_without_spark_a_row_with_a_large_log_keeps_clients_waiting_an
     opened = open_target.open_target(run, no_spark, lambda run: None)
     assert opened.at_ms is None
     (why,) = opened.why
-    assert why.startswith(f"1 rows of {TABLE} that were touched last differ")
+    assert why.startswith(f"of what was touched last of {TABLE}, 1 row differs")
     assert "no reason found: 200 MB of log would have to be read" in why
