@@ -12,7 +12,7 @@ from typing import Any
 
 from walferry.errors import UsageError
 from walferry.hbase.rowkey import parse_row, shown_row
-from walferry.ledger import AcceptedDifference, Difference, RunLedger
+from walferry.ledger import AcceptedDifference, Difference, RunLedger, source_tables
 from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
 from walferry.migration.explain import UNEXPLAINED
 from walferry.run.last_comparison import comparisons_of_phase
@@ -37,8 +37,11 @@ def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list
 def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: str) -> list[Difference]:
     """Accept what a row of a source table differs by now, of any class; [] if it does not differ, or not any more.
 
-    Raises UsageError as `accept` does for an empty reason, and for a row of which not all cells are known.
+    Raises UsageError for a table that is not part of the run, an empty reason, and a row of which not all cells are
+    known.
     """
+    if table not in (known := source_tables(ledger.record.spec)):
+        raise UsageError(f"run {ledger.run_id} has no table {table!r}; its tables: {', '.join(known)}", table=table)
     wanted = parse_row(row)
     if not any(item.row == wanted for item in waiting(ledger, table, unexplained=True)):
         return []
@@ -70,6 +73,8 @@ def accept(
     candidates = waiting(ledger, table, unexplained=bool(rows))
     wanted = {parse_row(row) for row in rows} if rows else None
     chosen = [item for item in candidates if wanted is None or item.row in wanted]
+    with_cells = {item.row for item in chosen if item.fingerprint}  # the row that names how many more differ may be one
+    chosen = [item for item in chosen if item.fingerprint or item.row not in with_cells]
     missing = sorted((wanted or set()) - {item.row for item in chosen})
     if missing or not chosen:
         what = f"no row {shown_row(missing[0])} of {table}" if missing else f"nothing in {table}"

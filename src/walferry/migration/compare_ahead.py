@@ -17,14 +17,14 @@ from walferry.errors import WalferryError
 from walferry.migration import touched
 from walferry.migration.asked_repairs import answer_asked
 from walferry.migration.compare import compare
-from walferry.migration.known_differences import MOST_ROWS, Means, settle
+from walferry.migration.known_differences import MOST_ROWS, Means, settle, suspected
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
 from walferry.run.lag import caught_up
-from walferry.run.looks import forget_looks, note_look
+from walferry.run.looks import note_look
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -110,12 +110,15 @@ class _Ahead:
         """Compare until it is over. An error ends an attempt, and the next one begins after a while."""
         seconds, failed = RETRY_SECONDS, 0
         while not self._over.is_set():
+            began = steady_s()
             try:
                 self._work()
                 break
             except RunEndedError:
                 break
             except Exception as error:  # whatever it is, the comparisons after the drain will meet it
+                if steady_s() - began > MOST_RETRY_SECONDS:  # it went well for long
+                    seconds, failed = RETRY_SECONDS, 0
                 failed += 1
                 log.warning("nothing is compared for %.0f s, and the write stop may take longer: %s", seconds, error)
                 with suppress(Exception):  # it may be the ledger that fails
@@ -125,6 +128,7 @@ class _Ahead:
             self._over.wait(seconds)
             seconds = min(2 * seconds, MOST_RETRY_SECONDS)
         end_comparing(self._run.ledger)
+        note_failing(self._run.ledger, "")
 
     def _work(self) -> None:
         self._compare_whole()
@@ -184,7 +188,6 @@ class _Ahead:
             if not self._pace.of(self._run, table):
                 return True
             try:
-                forget_looks(self._run.ledger, table)
                 compare(self._run, self._spark, table)  # the look that follows repairs what still differs
             except WalferryError as error:
                 log.warning("attempt %d of %d to compare %s failed: %s", attempt, ATTEMPTS, table, error)
@@ -304,5 +307,5 @@ def look(
         return 0.0
     found.keep(run, table, left if len(left) > MOST_ROWS else ())  # a few are read again in any case
     if looks or not left:
-        note_look(run.ledger, table, at_ms, found.rows, found.read_bytes, left)
+        note_look(run.ledger, table, at_ms, found.rows, found.read_bytes, left, suspected(run, table))
     return steady_s() - began

@@ -68,6 +68,11 @@ def rows_to_repair(run: Run, table: str) -> list[bytes]:
     ]
 
 
+def suspected(run: Run, table: str) -> int:
+    """How many rows had no explanation when they were last looked at, which may be because they are under way."""
+    return sum(cells.startswith(_SUSPECTED) for cells in (run.ledger.notes.get(_NOTE, table) or {}).values())
+
+
 def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -> dict[bytes, str]:
     """Those of the rows that still differ and that nobody decided about, each with the reason why it is not repaired:
     "" where it is under way, or was not looked at.

@@ -71,6 +71,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
     """What each table's newest comparison found, worst rows first; digests in hex."""
     by_table: dict[str, dict[str, Any]] = {}
     purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
+    differing = {made.table: made.differing_rows for made in ledger.comparisons.tables()}  # not all are named
     summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
     for item in ledger.comparisons.ranges():
         row = by_table.setdefault(
@@ -92,7 +93,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
         row |= {
             "source_digest": f"{row['source_digest']:032x}", "target_digest": f"{row['target_digest']:032x}",
             "dropped": dict(row["dropped"]), "differences": dict(Counter(item.kind for item in found)),
-            "unexplained": sum(lacks_explanation(item, decided) for item in found),
+            "unexplained": differing.get(table, 0) - sum(not lacks_explanation(item, decided) for item in found),
             "undecided": sum(needs_decision(item, decided) for item in found),
             "rows": [describe(item, decided) for item in found],
             "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],

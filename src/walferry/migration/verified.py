@@ -14,7 +14,7 @@ from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.touched import Claim, Seen, why_void
 from walferry.run.comparing_ahead import why_failing
 from walferry.run.last_comparison import whole_comparison
-from walferry.run.looks import last_look
+from walferry.run.looks import fault_now, last_look
 
 SHOWN_TABLES = 5
 
@@ -62,7 +62,9 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
         )
         if look.under_way:
             parts.append(f"{look.under_way} of them are under way")
-        if fault := look.fault():
+        if look.suspected:
+            parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
+        if fault := fault_now(ledger, table, look):
             name = ledger.record.name
             reason = (
                 f"{table}: {fault}; `walferry repair {name} --dry-run` shows what can be done, `walferry accept {name} "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
-from walferry.run.looks import last_look
+from walferry.run.looks import fault_now, last_look
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:
@@ -47,8 +47,8 @@ def counts_as_equal(ledger: RunLedger, table: str) -> bool:
     made = whole_comparison(ledger, table)
     if made is None:
         return False
-    if (look := last_look(ledger, table)) is not None and look.at_ms >= made.began_ms:
-        return not look.fault()
+    if (look := last_look(ledger, table)) is not None and look.at_ms >= made.ended_ms:
+        return not (look.suspected or fault_now(ledger, table, look))
     decided = ledger.comparisons.accepted().keys()
     found = ledger.comparisons.differences([made])
     return not any(lacks_explanation(item, decided) or needs_decision(item, decided) for item in found)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import RunLedger
+from walferry.ledger.comparisons import decision
 
 _NOTE = "last look"
 _SHOWN = 3
@@ -27,6 +28,8 @@ class Look(BaseModel):
     """of them, that differ and will be read again"""
     left: int
     """of them, that differ and are neither under way, accepted nor repaired"""
+    suspected: int = 0
+    """of those under way, that differ without an explanation: the next look that reads the log tells whether they do"""
     first: tuple[str, ...] = ()
     """some of those, as shown to people, each with the reason why it is not repaired if that is known"""
 
@@ -45,6 +48,7 @@ def note_look(
     rows: int = 0,
     read_bytes: int = 0,
     differing: Mapping[bytes, str] | None = None,
+    suspected: int = 0,
 ) -> None:
     """Keep what a look found that began at `at_ms`.
 
@@ -53,7 +57,10 @@ def note_look(
     left = {row: fault for row, fault in (differing or {}).items() if fault}
     first = tuple(f"row {shown_row(row)}: {fault}" for row, fault in list(left.items())[:_SHOWN])
     under_way = len(differing or {}) - len(left)
-    look = Look(at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, left=len(left), first=first)
+    look = Look(
+        at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, left=len(left), suspected=suspected,
+        first=first,
+    )  # fmt: skip
     ledger.notes.keep(_NOTE, look.model_dump(), table)
 
 
@@ -63,6 +70,9 @@ def last_look(ledger: RunLedger, table: str) -> Look | None:
     return None if kept is None else Look.model_validate(kept)
 
 
-def forget_looks(ledger: RunLedger, table: str) -> None:
-    """A new whole comparison has begun: what was found before no longer counts."""
-    ledger.notes.drop(_NOTE, table)
+def fault_now(ledger: RunLedger, table: str, look: Look) -> str:
+    """What is wrong with a table by its last look, as a clause; "" if nothing is, or if a person has accepted all rows
+    that it left."""
+    looked, decided = ledger.comparisons.looked(table), ledger.comparisons.accepted().keys()
+    accepted = len(looked) >= look.left and all(decision(item) in decided for item in looked)
+    return "" if accepted else look.fault()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,20 @@ def test_rows_that_a_rejected_bulk_load_may_have_brought_are_not_repaired_unaske
     assert run.late.rejected_loads() == {TABLE}
     assert "a late bulk load into shop:orders was rejected" in why_not(move, TABLE, {b"1": "not-in-log"})
     assert not why_not(move, TABLE, {b"1": "history-dependent"})
+
+
+def test_the_row_that_names_how_many_more_differ_is_accepted_by_its_own_cells(run: RunLedger) -> None:
+    (made,) = run.comparisons.tables()
+    side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
+    found = [
+        Difference(TABLE, b"1", "unexplained", "no explanation", "f"),
+        Difference(TABLE, b"1", "unexplained", "more"),
+    ]
+    run.comparisons.record(replace(made, differing_rows=30_000), [side], found)
+    assert [item.fingerprint for item in accept_named(run, TABLE, "1", "known", "airflow")] == ["f"]
+    assert compared_tables(run)[TABLE]["unexplained"] == 29_999
+
+
+def test_a_table_that_is_not_part_of_the_run_is_no_typing_error_that_passes(run: RunLedger) -> None:
+    with pytest.raises(UsageError, match="move-1 has no table 'shop:nope'; its tables: shop:orders"):
+        accept_named(run, "shop:nope", "a", "known", "airflow")

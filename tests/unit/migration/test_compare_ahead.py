@@ -13,12 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from unit.migration.test_known_differences import Clusters
 from unit.migration.test_readiness import TABLE, compare, following, noes
 from walferry import clock
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration import compare_ahead, touched
+from walferry.migration.accept import accept_named
 from walferry.migration.compare_ahead import _Pace, look
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.readiness import before_approval
@@ -26,6 +28,7 @@ from walferry.migration.touched import Begun, standing_comparison
 from walferry.migration.written_rows import Written
 from walferry.replay.standstill import Standstill
 from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
+from walferry.run.looks import note_look
 from walferry.run.run import Run
 
 OTHER = "shop:customers"
@@ -275,3 +278,77 @@ def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.M
     look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
     assert standing_comparison(ledger, TABLE) is None
     assert touched.Seen.of(ledger).void == {TABLE: "2000 MB of log"}
+
+
+@pytest.fixture
+def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunLedger, dict[bytes, str]], None]:
+    """Look at a table of which these rows differ, by these cells and without an explanation."""
+    monkeypatch.setattr(compare_ahead, "UNDER_WAY_SECONDS", 0.0)
+    clusters = Clusters(monkeypatch)
+
+    def look_at(ledger: RunLedger, differ: dict[bytes, str]) -> None:
+        clusters.kinds = dict.fromkeys(differ, "unexplained")
+        found = Written(frozenset(), rows=len(differ), differing=differ)
+        monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: found)
+        monkeypatch.setattr(compare_ahead, "differing", lambda run, table, rows: {row: differ[row] for row in rows})
+        look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
+
+    return look_at
+
+
+Looked = Callable[[RunLedger, dict[bytes, str]], None]
+
+
+def test_rows_without_an_explanation_stay_a_reason_until_a_look_has_confirmed_them_or_not(
+    book: Ledger, looked: Looked
+) -> None:
+    """Hole: after the first look they counted as under way, and the table as equal."""
+    ledger = following(book)
+    compare(ledger, "unexplained", age_s=120)
+    claim(run_of(ledger))
+    assert "comparison" in noes(ledger)
+    looked(ledger, {b"0": "cells"})
+    assert "comparison" in noes(ledger)
+    looked(ledger, {})
+    assert not noes(ledger)
+
+
+def test_a_look_that_began_before_a_comparison_ended_says_nothing_about_its_rows(book: Ledger) -> None:
+    ledger = following(book)
+    compare(ledger, "unexplained", age_s=120)
+    note_look(ledger, TABLE, ledger.comparisons.tables()[-1].began_ms + 1)
+    assert "comparison" in noes(ledger)
+
+
+def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_after_that_failed(
+    book: Ledger, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = following(book, repair="ask", max_comparison_age=600)
+    compare(ledger, age_s=120)
+    claim(run_of(ledger))
+    for _ in range(2):
+        looked(ledger, {b"a": "cells"})
+    assert "verified" in noes(ledger)
+    meanwhile: list[dict[str, str]] = []
+
+    def fails(*_: object) -> None:
+        meanwhile.append(noes(ledger))
+        raise TransientError("a server did not answer")
+
+    monkeypatch.setattr(compare_ahead, "compare", fails)
+    monkeypatch.setattr(_Pace, "of", lambda *_: True)
+    ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
+    assert ahead._compare_one(TABLE)
+    assert len(meanwhile) == compare_ahead.ATTEMPTS
+    assert all("verified" in found for found in (*meanwhile, noes(ledger)))
+
+
+def test_a_row_that_a_look_found_and_a_person_accepted_is_no_reason_any_more(book: Ledger, looked: Looked) -> None:
+    ledger = following(book, repair="ask")
+    compare(ledger, age_s=120)
+    claim(run_of(ledger))
+    for _ in range(2):
+        looked(ledger, {b"a": "cells"})
+    assert "verified" in noes(ledger)
+    accept_named(ledger, TABLE, "a", "we know this row", "kim")
+    assert not noes(ledger)
