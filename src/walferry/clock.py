@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 CLOCKS_APART_MS = 30_000
 """how far a region server's clock may be from ours: HBase refuses a server whose clock differs by more from the
@@ -13,6 +14,11 @@ _SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def now_ms() -> int:
     """Milliseconds since 1970 UTC."""
     return time.time_ns() // 1_000_000
+
+
+def shown_utc(ms: int, day: str = "") -> str:
+    """A recorded time as a person reads it: 09:41:07 UTC. `day`: how the day stands before it, as for strftime."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
 
 
 def duration(seconds: float) -> str:

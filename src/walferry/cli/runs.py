@@ -287,16 +287,15 @@ def abort(
     """
     from walferry.migration.cutover import require_closed
     from walferry.pipeline import abort as abort_run
-    from walferry.replay.objects import named
-    from walferry.run.facts import opened_ms
+    from walferry.replay.objects import named, stays_read_only
     from walferry.run.run import Run
 
     with existing(ledger) as book:
         record = book.find(name)
-        require_closed(book.of(record.run_id), target_is_open=target_is_open)
-        left = [o for o in book.of(record.run_id).objects.all() if o.state != "removed" and o.kind != "table"]
-        opened = opened_ms(book.of(record.run_id)) is not None
-        kept = [o for o in left if opened and o.kind == "read-only table"]
+        of_run = book.of(record.run_id)
+        require_closed(of_run, target_is_open=target_is_open)
+        left = [o for o in of_run.objects.all() if o.state != "removed" and o.kind != "table"]
+        kept = [o for o in left if o.kind == "read-only table" and stays_read_only(of_run, aborted=True)]
         facts = {"removed": [named(item) for item in left if item not in kept], "left": []}
         if not dry_run:
             with Run(book, record.run_id) as run:

@@ -16,8 +16,6 @@ from walferry.wal.others import cells_by_others
 
 log = logging.getLogger(__name__)
 
-_NOBODY: Callable[[bytes], Clients | None] = lambda _: None  # noqa: E731
-
 
 def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds) -> Callable[[bytes], Clients | None]:
     """What is known of clients' edits to each of these rows of a source table; of no row while the target is not open,
@@ -28,7 +26,7 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
     """
     since, first = opened_ms(run.ledger), clients_from(run.ledger, table)
     if since is None or first is None or not rows or run.ledger.record.state != "running":
-        return _NOBODY
+        return lambda _: None
     wrote: dict[bytes, list[Cell]] = {row: [] for row in rows}
     rooms = {row: bounds.room() for row in rows}
     unread = ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
+from walferry.clock import shown_utc
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import RunLedger
 from walferry.replay.objects import made
@@ -99,7 +99,7 @@ def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
     opened = opened_ms(ledger)
     if ledger.record.state != "running" or opened is None or target_is_open:
         return
-    at = datetime.fromtimestamp(opened / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    at = shown_utc(opened, "%Y-%m-%d ")
     raise UsageError(
         f"the target of {ledger.run_id} has been open to clients since {at}: there is no way back to the source. An "
         "abort would only end the comparison with the source, whose tables stay READONLY if the run has set that. Say "

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from walferry import clock
+from walferry.clock import shown_utc
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.report import compared_tables
 from walferry.migration.verified import verified
@@ -107,7 +107,7 @@ def _noted(ledger: RunLedger) -> list[Answer]:
     if facts is None:
         text = "nobody has looked yet: the gate does once the copy is checked"
         return [Answer("schema", text, known=False), Answer("rows", text, known=False)]
-    at = _time(at_ms, "%Y-%m-%d at ")
+    at = shown_utc(at_ms, "%Y-%m-%d at ")
     return [
         Answer(question, f"{text} (looked on {at})", tuple(reasons)) for question, text, reasons in facts["answers"]
     ]
@@ -192,7 +192,7 @@ def _comparison(ledger: RunLedger) -> Answer:
         unread = f"{result['uncompared']} cells expired while they were read" if result.get("uncompared") else ""
         differs = f"differing rows: {', '.join(bad)}" if bad else ""
         verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
-        when = f"{_time(made.began_ms)}{_applied(ledger, made)}"
+        when = f"{shown_utc(made.began_ms)}{_applied(ledger, made)}"
         texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
         if (bad or unread) and counts_as_equal(ledger, table):
             texts[-1] += ", and equal when they were looked at again"
@@ -202,8 +202,8 @@ def _comparison(ledger: RunLedger) -> Answer:
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:
             # Its age would be another reason each time that the gate is asked.
             reasons.append(
-                f"the comparison of {table} began on {_time(made.began_ms, '%Y-%m-%d at ')}, more than {most} s ago "
-                f"(`max_comparison_age`): {verify}"
+                f"the comparison of {table} began on {shown_utc(made.began_ms, '%Y-%m-%d at ')}, more than {most} s "
+                f"ago (`max_comparison_age`): {verify}"
             )
     return Answer("comparison", "; ".join(texts), tuple(reasons))
 
@@ -238,11 +238,7 @@ def _applied(ledger: RunLedger, made: ComparedTable) -> str:
     """Up to when the log was applied when a comparison began."""
     rounds = ledger.rounds.latest(_ROUNDS)
     covered = [earlier.covered_ms for earlier in rounds if earlier.finished_ms <= made.began_ms]
-    return f" (applied up to {_time(covered[-1])})" if covered else ""
-
-
-def _time(ms: int, day: str = "") -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
+    return f" (applied up to {shown_utc(covered[-1])})" if covered else ""
 
 
 def quarantine(ledger: RunLedger) -> Answer:

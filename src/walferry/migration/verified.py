@@ -6,9 +6,8 @@ The process that compares ahead notes what each look found.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
 
-from walferry.clock import duration, now_ms
+from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.touched import Claim, Seen, why_void
@@ -52,11 +51,11 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
 
 def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, str]:
     """About a table whose comparison counts: a text, and a reason against the cutover or ""."""
-    table, parts = whole.table, [f"{whole.table} was compared as a whole at {_time(whole.ended_ms)}"]
+    table, parts = whole.table, [f"{whole.table} was compared as a whole at {shown_utc(whole.ended_ms)}"]
     reason = ""
     if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
         parts.append(
-            f"what was touched since was last read at {_time(look.at_ms)}, "
+            f"what was touched since was last read at {shown_utc(look.at_ms)}, "
             f"{duration(max(0, now_ms() - look.at_ms) / 1000)} ago: {look.rows} rows, "
             f"{look.read_bytes / 1e3:.0f} kB of both sides"
         )
@@ -102,7 +101,3 @@ def _blind(ledger: RunLedger, seen: Seen) -> list[str]:
             else "`max_comparison_age` has tables compared as a whole again"
         )
     return found
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")

@@ -102,9 +102,11 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
     by_file = _rows_by_file(run, table, files)
-    rows = by_file if isinstance(by_file, str) else _rows(table, by_file, more)
-    if isinstance(by_file, str) or isinstance(rows, str):
-        return Written(frozenset(names), why=str(rows))
+    if isinstance(by_file, str):
+        return Written(frozenset(names), why=by_file)
+    rows = _rows(table, by_file, more)
+    if isinstance(rows, str):
+        return Written(frozenset(names), why=rows)
     began, began_ms = steady_s(), now_ms()
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import UsageError
+from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
 from walferry.replay import lease
 from walferry.replay.durability import restore
@@ -69,11 +70,11 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
     left: list[str] = []
     errors: list[Exception] = []
     underway = _phases_at_work(run)
-    lifts_read_only = aborted and opened_ms(run.ledger) is None
+    read_only_stays = stays_read_only(run.ledger, aborted=aborted)
     for item in run.ledger.objects.all():
         if item.state == "removed" or item.kind in ("table", "durability"):
             continue
-        if item.kind == "read-only table" and not lifts_read_only:
+        if item.kind == "read-only table" and read_only_stays:
             continue
         name = named(item)
         try:
@@ -104,6 +105,11 @@ def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
         log.error("run %s leaves behind %s: repeat this to remove it", run.run_id, ", ".join(left + others))
         raise errors[0]
     return {"removed": removed + restored, "left": left + others}
+
+
+def stays_read_only(ledger: RunLedger, *, aborted: bool) -> bool:
+    """Whether source tables that the run set READONLY stay so at its end."""
+    return not aborted or opened_ms(ledger) is not None
 
 
 def named(item: ClusterObject) -> str:

@@ -26,10 +26,10 @@ class Look(BaseModel):
     """of both sides"""
     under_way: int
     """of them, that differ and will be read again"""
+    suspected: int = 0
+    """of those, that differ without an explanation: the next look that reads the log tells whether they do"""
     left: int
     """of them, that differ and are neither under way, accepted nor repaired"""
-    suspected: int = 0
-    """of those under way, that differ without an explanation: the next look that reads the log tells whether they do"""
     first: tuple[str, ...] = ()
     """some of those, as shown to people, each with the reason why it is not repaired if that is known"""
 
@@ -58,7 +58,7 @@ def note_look(
     first = tuple(f"row {shown_row(row)}: {fault}" for row, fault in list(left.items())[:_SHOWN])
     under_way = len(differing or {}) - len(left)
     look = Look(
-        at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, left=len(left), suspected=suspected,
+        at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, suspected=suspected, left=len(left),
         first=first,
     )  # fmt: skip
     ledger.notes.keep(_NOTE, look.model_dump(), table)

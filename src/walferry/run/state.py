@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 from walferry import clock
+from walferry.clock import shown_utc
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.refusals import RefusalKind
 from walferry.run.backlog import unapplied
@@ -197,10 +197,12 @@ def label(phase: PhaseRecord) -> str:
 
 def state_of(ledger: RunLedger) -> State:
     """The state of a run, from what the ledger says now."""
-    state, opened = _state_of(ledger), opened_ms(ledger)
-    if opened is None or state.colour in ("green", "blue") or "open to clients since" in state.cause + state.next_step:
+    state = _state_of(ledger)
+    if state.colour in ("green", "blue") or "open to clients since" in state.cause + state.next_step:
         return state
-    return replace(state, cause=f"{state.cause}; the target has been open to clients since {_clock(opened)}")
+    if (opened := opened_ms(ledger)) is None:
+        return state
+    return replace(state, cause=f"{state.cause}; the target has been open to clients since {shown_utc(opened)}")
 
 
 def _superseded(phase: PhaseRecord) -> bool:
@@ -305,9 +307,10 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
     cause = f"{len(waiting)} rows of {named} differ and wait for a decision"
     if len(waiting) == 1:
         cause = f"1 row of {named} differs and waits for a decision"
+    # Clearing `compare` compares again only if rows were repaired.
     return State(
         "waiting for a decision", cause,
-        f"{way_on_if_rows_differ(ledger, tables)}; then {_again(run, 'compare')}",  # anew only if rows were repaired
+        f"{way_on_if_rows_differ(ledger, tables)}; then {_again(run, 'compare')}",
         label(check), since, "decision", "an operator, in the shell", check.message, check.error_class,
     )  # fmt: skip
 
@@ -325,7 +328,7 @@ def way_on_if_rows_differ(ledger: RunLedger, explained: Sequence[str]) -> str:
         return f"{shown}; {together} accepts them" if together else shown
     if opened is not None:
         return (
-            f"the target has been open to clients since {_clock(opened)}, and stays so: {shown}. `walferry repair "
+            f"the target has been open to clients since {shown_utc(opened)}, and stays so: {shown}. `walferry repair "
             f"{run.name}` makes those equal that no client has written to and that need no compaction; "
             f"{together or f'`walferry accept {run.name} --table TABLE --row ROW --reason …`'} leaves "
             f"{'them as they are' if together else 'a row as it is'}"
@@ -403,7 +406,7 @@ def _at_work(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], l
         since = f"; writes have been stopped for {stop.seconds():.0f} s" if stop else ""
         if opened is not None and stop:
             since = (
-                f"; the target has been open to clients since {_clock(opened)}, {stop.seconds():.1f} s after writes "
+                f"; the target has been open to clients since {shown_utc(opened)}, {stop.seconds():.1f} s after writes "
                 "stopped"
             )
             step = "let clients use the target; wait for the verdict of the whole comparison"
@@ -559,10 +562,6 @@ def _state(
     step = (next_step or STATES[name].next_step).replace("NAME", run.name)
     error, error_class = (phase.message, phase.error_class) if failed and phase else ("", "")
     return State(name, cause, step, label(phase) if phase else "", since, error=error, error_class=error_class)
-
-
-def _clock(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
 def _in_airflow(run: RunRecord) -> bool:

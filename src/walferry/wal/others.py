@@ -88,7 +88,8 @@ def cells_by_others(
     wanted = pa.array(sorted(rows), pa.binary())
     for span in spans:
         for batch in _entries(files, root, span):
-            entries = batch.take(_edits_by_others(batch, table.encode(), known))
+            mine = np.array([name == table.encode() for name in batch.tables] or [False])[batch.table]
+            entries = batch.take(np.flatnonzero(mine & _by_others(batch, known) & (batch.marker == Marker.NONE)))
             cells, _, _ = index_entry_cells(entries)
             found = pc.is_in(binary_column(cells.buffer, cells.row_start, cells.row_length), wanted)
             yield cells_to_arrow(cells.pick(np.flatnonzero(found.to_numpy(zero_copy_only=False))))
@@ -98,11 +99,10 @@ class LongLogError(WalferryError):
     """There is more log than may be read; fact `size`, in bytes."""
 
 
-def _edits_by_others(batch: EntryBatch, table: bytes, known: UUID) -> npt.NDArray[np.int64]:
-    """The numbers of the entries with edits of a table that do not name the cluster."""
+def _by_others(batch: EntryBatch, known: UUID) -> npt.NDArray[np.bool_]:
+    """Which entries do not name the cluster."""
     theirs = ~np.array([names(raw, known) for raw in batch.cluster_lists] or [False])
-    mine = np.array([name == table for name in batch.tables] or [False])[batch.table]
-    return np.flatnonzero(mine & theirs[batch.clusters] & (batch.marker == Marker.NONE))
+    return theirs[batch.clusters]
 
 
 def _entries(files: FileSystem, root: str, span: Span) -> Wal:
@@ -114,11 +114,12 @@ def _entries(files: FileSystem, root: str, span: Span) -> Wal:
 
 
 def _add(found: Others, batch: EntryBatch, asked: Collection[bytes], known: UUID, file: str) -> None:
+    theirs = _by_others(batch, known)
     for code, name in enumerate(batch.tables):
         if name not in asked:
             continue
         table, mine = name.decode(), batch.table == code
-        edits = _edits_by_others(batch, name, known)
+        edits = np.flatnonzero(mine & theirs & (batch.marker == Marker.NONE))
         rows = found.rows.setdefault(table, set())
         rows.update(rows_of(batch, edits).to_pylist())
         if len(rows) > MOST_ROWS:
