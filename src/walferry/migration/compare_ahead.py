@@ -17,14 +17,14 @@ from walferry.errors import WalferryError
 from walferry.migration import touched
 from walferry.migration.asked_repairs import answer_asked
 from walferry.migration.compare import compare
-from walferry.migration.known_differences import MOST_ROWS, Means, settle, suspected
+from walferry.migration.known_differences import MOST_ROWS, Means, settle
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
 from walferry.run.lag import caught_up
-from walferry.run.looks import note_look
+from walferry.run.looks import last_look, note_look
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -295,6 +295,8 @@ def look(
         end_claim(run, table, found.why)
         return 0.0
     began = steady_s()
+    before = last_look(run.ledger, table)
+    looks = looks or before is None or before.at_ms < since.ended_ms  # the comparison's own rows are looked at
     looks = looks or (found.also is not None and any(map(found.also.has, rows)))  # those are not under way
     means = Means(
         spark, standstill, lambda some: differing(run, table, some), MOST_LOG_BYTES if looks else 0, ANY_REGION_BYTES,
@@ -302,10 +304,13 @@ def look(
         under_way=lambda row: found.also is None or not found.also.has(row),
     )  # fmt: skip
     try:
-        left = settle(run, table, rows, means)
+        settled = settle(run, table, rows, means)
     except NoStandstillError:  # the next look begins where this one did
         return 0.0
+    left = settled.left
     found.keep(run, table, left if len(left) > MOST_ROWS else ())  # a few are read again in any case
-    if looks or not left:
-        note_look(run.ledger, table, at_ms, found.rows, found.read_bytes, left, suspected(run, table))
+    note_look(
+        run.ledger, table, at_ms, found.rows, found.read_bytes, left,
+        suspected=settled.suspected, unexamined=settled.unexamined,
+    )  # fmt: skip
     return steady_s() - began

@@ -6,7 +6,8 @@ A decision holds while exactly the same cells differ. A row that was repaired is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -22,9 +23,10 @@ from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
 
-_NOTE = "known differences"
+_NOTE, _EXAMINED = "known differences", "examined differences"
 MOST_ROWS = 1_000
-"""of a table, that are explained and repaired in one look"""
+"""of a table, that are explained and repaired in one look; if more differ, each look goes on where the last one ended
+"""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,23 @@ class Means:
     explanation, so it counts only if the same cells differ at the next look"""
 
 
+@dataclass(frozen=True)
+class Settled:
+    """What became of rows that differ in one look."""
+
+    left: Mapping[bytes, str]
+    """those that still differ and that nobody decided about, each with the reason why it is not repaired: "" where it
+    is under way, or nobody has looked for a reason"""
+    suspected: int = 0
+    """of these, that have no explanation; if the same cells differ at the next look, they are not under way"""
+    unexamined: int = 0
+    """of these, that nobody has looked for a reason for, although nothing says that they are under way"""
+
+
 _OF_THE_LOG = (UNEXPLAINED, NOT_IN_LOG)
 """kinds that a row under way may be taken for"""
-_SUSPECTED = "?"
-"""before the digest of the cells in which such a row differs"""
+_LEFT = "?"
+"""before the digest of the cells in which a row differs that may be under way"""
 
 
 def known_rows(run: Run, table: str) -> list[bytes]:
@@ -64,28 +79,21 @@ def rows_to_repair(run: Run, table: str) -> list[bytes]:
     return [
         bytes.fromhex(row)
         for row, cells in (run.ledger.notes.get(_NOTE, table) or {}).items()
-        if not cells or cells.startswith(_SUSPECTED)
+        if not cells or cells.startswith(_LEFT)
     ]
 
 
-def suspected(run: Run, table: str) -> int:
-    """How many rows had no explanation when they were last looked at, which may be because they are under way."""
-    return sum(cells.startswith(_SUSPECTED) for cells in (run.ledger.notes.get(_NOTE, table) or {}).values())
-
-
-def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -> dict[bytes, str]:
-    """Those of the rows that still differ and that nobody decided about, each with the reason why it is not repaired:
-    "" where it is under way, or was not looked at.
+def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -> Settled:
+    """Repair those of the rows that nobody decided about and that are not under way, as far as that is possible now.
 
     `differing`: each row with the digest of the cells that differ (`row_sides.differing_cells`), "" if unknown.
     """
     known = run.ledger.notes.get(_NOTE, table) or {}
-    new = [row for row, cells in differing.items() if not cells or known.get(row.hex()) != cells]
+    new = sorted(row for row, cells in differing.items() if not cells or known.get(row.hex()) != cells)
+    same = {row for row in new if differing[row] and known.get(row.hex()) == _LEFT + differing[row]}
     left = dict.fromkeys(new, "")
-    decided = set[bytes]()
-    repaired = set[bytes]()
-    suspected = set[bytes]()
-    some = sorted(new)[:MOST_ROWS]
+    decided, repaired, suspected = set[bytes](), set[bytes](), set[bytes]()
+    some = _part(run, table, new)
     kinds: dict[bytes, str] = {}
     found = _explained(run, means, table, some) if some else None
     if found is not None:
@@ -96,9 +104,8 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
             decided = {row for row in decided if again.get(row, "") == differing[row] != ""}
         kinds = {item.row: item.kind for item in found if item.kind != IN_FLIGHT and item.row not in decided}
         suspected = {
-            row for row, kind in kinds.items()
-            if kind in _OF_THE_LOG and means.under_way(row) and known.get(row.hex()) != _SUSPECTED + differing[row]
-        }  # fmt: skip
+            row for row, kind in kinds.items() if kind in _OF_THE_LOG and means.under_way(row) and row not in same
+        }
         kinds = {row: kind for row, kind in kinds.items() if row not in suspected}
     elif some and means.without_reasons and not _somebody_decided(run, table):
         kinds = dict.fromkeys(some, "")
@@ -111,16 +118,42 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
         made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
         left |= {row.row: row.fault for row in made}
         repaired = {row.row for row in made if not row.fault}
+    examined = set(some) if found is not None or means.without_reasons else set[bytes]()
+    before = [item for item in run.ledger.comparisons.looked(table) if item.row in left and item.row not in examined]
+    left |= {item.row: item.detail for item in before}
     left = {row: fault for row, fault in left.items() if row not in decided | repaired}
     # A row that differs in other cells now is still to be compared: the log that wrote it may count as verified.
-    kept = {row.hex(): "" if row in left or row in repaired else cells for row, cells in differing.items()}
-    before = {row for row in left if not kinds and known.get(row.hex()) == _SUSPECTED + differing[row]}
-    kept |= {row.hex(): _SUSPECTED + differing[row] for row in suspected | before}
+    kept = {row.hex(): cells for row, cells in differing.items()} | dict.fromkeys((row.hex() for row in repaired), "")
+    kept |= {row.hex(): _LEFT + differing[row] if differing[row] and not left[row] else "" for row in left}
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)
     if found is not None or not left:  # where nobody looked for reasons, what was found before still stands
-        run.ledger.comparisons.record_look(table, [item for item in found or () if left.get(item.row)])
-    return left
+        run.ledger.comparisons.record_look(table, [*before, *(item for item in found or () if left.get(item.row))])
+    waiting = same | _note_examined(run, table, new, some if examined else ())
+    return Settled(left, len(suspected), sum(row in waiting and not left[row] for row in left.keys() - examined))
+
+
+def _part(run: Run, table: str, rows: Sequence[bytes]) -> Sequence[bytes]:
+    """Those of the rows, which are in order, that are explained in this look."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    begin = bisect_right(rows, bytes.fromhex((run.ledger.notes.get(_EXAMINED, table) or {}).get("row", "")))
+    return rows[begin if begin < len(rows) else 0 :][:MOST_ROWS]
+
+
+def _note_examined(run: Run, table: str, rows: Sequence[bytes], examined: Sequence[bytes]) -> Set[bytes]:
+    """Keep how far the rows were examined. Returns those for which no look had a turn yet: none once a series of looks
+    has gone through all of them, since what such a series leaves is found by the next one."""
+    kept = run.ledger.notes.get(_EXAMINED, table)
+    if len(rows) <= MOST_ROWS:
+        if kept is not None and (examined or not rows):
+            run.ledger.notes.drop(_EXAMINED, table)
+        return frozenset()
+    row, through = (bytes.fromhex(kept["row"]), kept["through"]) if kept else (b"", False)
+    if examined:
+        row, through = examined[-1], through or examined[-1] == rows[-1]
+        run.ledger.notes.keep(_EXAMINED, {"row": row.hex(), "through": through}, table)
+    return frozenset() if through else frozenset(rows[bisect_right(rows, row) :])
 
 
 def _explained(run: Run, means: Means, table: str, rows: Sequence[bytes]) -> list[Difference] | None:

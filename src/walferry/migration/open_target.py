@@ -134,7 +134,7 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
             spark, standstill, lambda rows: differing(run, table, rows), MOST_LOG_BYTES, COMPACTED_BYTES,
             without_reasons=True,
         )  # fmt: skip
-        left = settle(run, table, found.differing, means)
+        left = settle(run, table, found.differing, means).left
         again = differing(run, table, sorted(found.differing.keys() - left.keys())) if found.differing else {}
     except (WalferryError, OSError) as error:
         if is_transient(error):

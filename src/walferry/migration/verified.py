@@ -63,6 +63,10 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
             parts.append(f"{look.under_way} of them are under way")
         if look.suspected:
             parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
+        if look.unexamined:
+            found = "1 row differs" if look.unexamined == 1 else f"{look.unexamined} rows differ"
+            reason = f"{table}: {found}, and nobody has looked for the reason yet: wait for the next looks"
+            parts.append(f"{found}, and the next looks will find out why")
         if fault := fault_now(ledger, table, look):
             name = ledger.record.name
             reason = (

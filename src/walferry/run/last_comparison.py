@@ -48,7 +48,7 @@ def counts_as_equal(ledger: RunLedger, table: str) -> bool:
     if made is None:
         return False
     if (look := last_look(ledger, table)) is not None and look.at_ms >= made.ended_ms:
-        return not (look.suspected or fault_now(ledger, table, look))
+        return not (look.suspected or look.unexamined or fault_now(ledger, table, look))
     decided = ledger.comparisons.accepted().keys()
     found = ledger.comparisons.differences([made])
     return not any(lacks_explanation(item, decided) or needs_decision(item, decided) for item in found)

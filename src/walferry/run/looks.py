@@ -28,6 +28,8 @@ class Look(BaseModel):
     """of them, that differ and will be read again"""
     suspected: int = 0
     """of those, that differ without an explanation: the next look that reads the log tells whether they do"""
+    unexamined: int = 0
+    """of those, that nobody has looked for a reason for yet, and that need not be under way at all"""
     left: int
     """of them, that differ and are neither under way, accepted nor repaired"""
     first: tuple[str, ...] = ()
@@ -48,7 +50,9 @@ def note_look(
     rows: int = 0,
     read_bytes: int = 0,
     differing: Mapping[bytes, str] | None = None,
+    *,
     suspected: int = 0,
+    unexamined: int = 0,
 ) -> None:
     """Keep what a look found that began at `at_ms`.
 
@@ -58,8 +62,8 @@ def note_look(
     first = tuple(f"row {shown_row(row)}: {fault}" for row, fault in list(left.items())[:_SHOWN])
     under_way = len(differing or {}) - len(left)
     look = Look(
-        at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, suspected=suspected, left=len(left),
-        first=first,
+        at_ms=at_ms, rows=rows, read_bytes=read_bytes, under_way=under_way, suspected=suspected,
+        unexamined=unexamined, left=len(left), first=first,
     )  # fmt: skip
     ledger.notes.keep(_NOTE, look.model_dump(), table)
 

@@ -281,22 +281,44 @@ def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunLedger, dict[bytes, str]], None]:
+def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Look at a table of which these rows differ, by these cells and without an explanation."""
     monkeypatch.setattr(compare_ahead, "UNDER_WAY_SECONDS", 0.0)
     clusters = Clusters(monkeypatch)
 
-    def look_at(ledger: RunLedger, differ: dict[bytes, str]) -> None:
+    def look_at(ledger: RunLedger, differ: dict[bytes, str], looks: bool = True) -> None:
         clusters.kinds = dict.fromkeys(differ, "unexplained")
         found = Written(frozenset(), rows=len(differ), differing=differ)
         monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: found)
         monkeypatch.setattr(compare_ahead, "differing", lambda run, table, rows: {row: differ[row] for row in rows})
-        look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
+        look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=looks)  # type: ignore[arg-type,return-value]
 
     return look_at
 
 
-Looked = Callable[[RunLedger, dict[bytes, str]], None]
+Looked = Callable[..., None]
+
+
+def test_the_first_look_after_a_whole_comparison_reads_the_log_even_if_it_rests(book: Ledger, looked: Looked) -> None:
+    """Otherwise the rows that the comparison found would count as under way."""
+    ledger = following(book)
+    compare(ledger, "unexplained", age_s=120)
+    claim(run_of(ledger))
+    looked(ledger, {b"0": "cells"}, looks=False)
+    assert "comparison" in noes(ledger)
+
+
+def test_a_row_that_differs_alike_while_the_log_rests_from_being_read_shuts_the_gate(
+    book: Ledger, looked: Looked
+) -> None:
+    ledger = following(book)
+    compare(ledger, age_s=120)
+    claim(run_of(ledger))
+    looked(ledger, {})
+    looked(ledger, {b"0": "cells"}, looks=False)
+    assert not noes(ledger), "it may be under way"
+    looked(ledger, {b"0": "cells"}, looks=False)
+    assert "verified" in noes(ledger)
 
 
 def test_rows_without_an_explanation_stay_a_reason_until_a_look_has_confirmed_them_or_not(

@@ -134,8 +134,8 @@ def test_after_a_clean_look_rows_that_were_not_read_stay_fragile(ledger: RunLedg
 # ------------------------------------------------------------------ the answer
 
 
-def look(ledger: RunLedger, differ: dict[bytes, str]) -> list[str]:
-    note_look(ledger, TABLE, now_ms() + 1, 7, 3_000, differ)
+def look(ledger: RunLedger, differ: dict[bytes, str], unexamined: int = 0) -> list[str]:
+    note_look(ledger, TABLE, now_ms() + 1, 7, 3_000, differ, unexamined=unexamined)
     return verified(ledger)[1]
 
 
@@ -148,6 +148,9 @@ def test_a_row_that_differs_speaks_against_a_cutover_unless_it_may_be_under_way(
         "shop:orders: 1 row differs, such as row a: the target refuses its cells; "
         "`walferry repair move --dry-run` shows what can be done, `walferry accept move --table shop:orders --row ROW "
         "--reason …` leaves a row as it is"
+    ]
+    assert look(ledger, {b"a": ""}, unexamined=1) == [
+        "shop:orders: 1 row differs, and nobody has looked for the reason yet: wait for the next looks"
     ]
     assert look(ledger, {}) == []
 
