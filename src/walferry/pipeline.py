@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
@@ -22,13 +22,13 @@ from walferry.checks.validation import import_ahead
 from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
 from walferry.migration import copy, cutover, report
 from walferry.migration.accept import unexplained_but_accepted
-from walferry.migration.compare import last_comparison
 from walferry.migration.compare_ahead import compared_ahead
+from walferry.migration.compare_last import compare_last
 from walferry.migration.late_edits import require_silence, watched
 from walferry.migration.open_target import open_target
 from walferry.migration.pair_pass import verify_pair
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, drain, follower, objects, protect, rounds, window
+from walferry.replay import cut, drain, follower, protect, rounds, window
 from walferry.replay.standstill import Standstill
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
@@ -87,7 +87,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
     "open_target": lambda run, _, means: open_target(run, means.spark, after_drain, means.standstill),
-    "compare": lambda run, table, means: last_comparison(run, means.spark, table, means.standstill),
+    "compare": lambda run, table, means: compare_last(run, means.spark, table, means.standstill),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(
         run, means.outcome or _outcome(run), require_silence if run.record.kind == "migration" else None
@@ -311,17 +311,6 @@ def _answer(run: Run, ask: Ask, question: str, at_work: Callable[[], None]) -> s
 
 class NotApprovedError(WalferryError):
     """A person answered no to the cutover; the question is asked again."""
-
-
-def abort(run: Run, reason: str, *, target_is_open: bool = False) -> dict[str, Any]:
-    """End the run as aborted and remove what it made on the clusters; target tables stay as they are.
-
-    Returns the facts of `objects.release`. Repeat it to remove what was left the first time. Once clients may use the
-    target, raises UsageError unless `target_is_open`; source tables that the run set READONLY stay so then.
-    """
-    cutover.require_closed(run.ledger, target_is_open=target_is_open)
-    run.ledger.end("aborted", run.actor, reason)
-    return objects.release(run, aborted=True)
 
 
 def retried(work: Callable[[], object], progress: Callable[[], object] = lambda: None) -> None:

@@ -9,15 +9,22 @@ again takes its answer from there, and the app of the phase `replay` finds there
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator, Context
+from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
+from airflow.sdk import BaseOperator, Context, Param
+from airflow.sdk.bases.skipmixin import SkipMixin
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from walferry.airflow.operators import ACTOR, answered_ms, step
 from walferry.airflow.triggers import AnswerTrigger, note_asked, open_questions
-from walferry.run.answers import Word, keep_word, word_of
+from walferry.errors import WalferryError
+from walferry.migration.ways_out import Way, take, ways_out
+from walferry.process import opened, quiet_libraries
+from walferry.run.answers import Word, keep_word, note_refused, word_of
+from walferry.run.state import State, state_of
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +45,10 @@ class AskOperator(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Ask; Airflow continues this task when there is an answer."""
         with step(self.run) as run:
+            done = run.ledger.phases.find(self.phase)
+            if done is not None and done.state == "done":  # in an earlier run of the DAG, which this one continues
+                given = run.done(self.phase)
+                return super().execute_complete(context, _event(Word(given["by"], done.finished_ms or 0)))
             word = word_of(run.ledger, self.phase)
             if word is None:
                 note_asked(run.ledger, self.phase, str(context["task_instance"].id))
@@ -85,3 +96,99 @@ class HearAnswersOperator(BaseOperator):
     def heard(self, context: Context, event: str) -> None:
         """Log what the trigger has recorded."""
         log.info("%s", event)
+
+
+CONTINUES = "continues"
+"""the param of a DAG run that continues a run of another one: the run's id"""
+NEXT_DAG_RUN = "next_dag_run"
+"""XCom of the operator: the id of that DAG run, the same for each try"""
+_TAKEN = "way out"
+_WAYS: Mapping[str, str] = {
+    "Check again": "*Check again*: after you have removed the cause.",
+    "Repair, check again": "*Repair, check again*: rows of the target that differ are made equal to the source's.",
+    "Accept, check again": "*Accept, check again*: the rows named below, or all with a known reason, stay as they are.",
+    "Withdraw": "*Withdraw*: writers go on, the log is followed again, and the cutover is offered later. Source tables "
+    "that the run has set READONLY become writable at once.",
+    "Abort": "*Abort*: the run ends; the source stays in charge, and the target tables are left as they are.",
+}
+ROWS, REASON = "rows", "reason"
+ROWS_PARAM = Param(
+    [],
+    source="task",
+    type="array",
+    items={"type": "string"},
+    title="Rows to accept",
+    description="One per line: source table, space, row key as in the report. Empty: all that differ for a known "
+    "reason.",
+)
+REASON_PARAM = Param(
+    "", source="task", type="string", title="Reason", description="For the audit trail. Accepting rows needs one."
+)
+
+
+class WayOutOperator(HITLOperator, SkipMixin):
+    """Asks a person how to go on if the tasks before it have left the run with a gate that is shut, and does that.
+
+    It returns the params for a run of the DAG that continues the run. If nothing is shut, it is skipped; if the person
+    chose to abort, what follows it is. What cannot be done fails the try, and the retry asks again and says why.
+    """
+
+    template_fields = (*HITLOperator.template_fields, "run")
+
+    def __init__(self, *, run: Any, **kwargs: Any) -> None:
+        kwargs["params"] = {ROWS: ROWS_PARAM, REASON: REASON_PARAM}  # without the DAG's
+        super().__init__(subject="How to go on with {{ params.name }}?", options=list(get_args(Way)), **kwargs)
+        self.run = run
+
+    def execute(self, context: Context) -> Any:
+        """Ask; Airflow continues this task when there is an answer."""
+        if not self.run:
+            raise AirflowSkipException("there is no run: its plan failed")
+        with step(self.run) as run:
+            if (owner := run.record.owner) != f"{ACTOR} {context['run_id']}":
+                raise AirflowSkipException(f"{self.run} is continued by {owner}")
+            if taken := run.ledger.notes.get(_TAKEN, owner):
+                log.info("%s was chosen in an earlier try of this task, which was lost", taken["way"])
+                return self._go_on(context, taken)
+            self.options = list(ways_out(run.ledger))
+            state, name = state_of(run.ledger), run.record.name
+        if not self.options:
+            raise AirflowSkipException("no gate is shut")
+        self.body = _question(name, state, self.options)
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Do what the person chose."""
+        answer = super().execute_complete(context, event)
+        way, given = answer["chosen_options"][0], answer["params_input"]
+        actor = f"{ACTOR} {answer['responded_by_user']['name']}"
+        quiet_libraries()
+        with opened(self.run, actor=ACTOR) as run:
+            try:
+                take(run, way, given.get(ROWS) or [], given.get(REASON) or "", actor)
+            except WalferryError as error:
+                note_refused(run.ledger, f"{way} was not possible: {error}")
+                raise AirflowException(str(error)) from None
+            note_refused(run.ledger, "")
+            taken = {"way": way, "number": len(run.ledger.notes.named(_TAKEN)) + 1}
+            run.ledger.notes.keep(_TAKEN, taken, run.record.owner)
+        return self._go_on(context, taken)
+
+    def _go_on(self, context: Context, taken: Mapping[str, Any]) -> dict[str, Any]:
+        if taken["way"] == "Abort":
+            self.skip(context["ti"], context["task"].get_direct_relatives(upstream=False))
+        context["ti"].xcom_push(key=NEXT_DAG_RUN, value=f"{self.run}__continued_{taken['number']}")
+        of_dag = {key: value for key, value in context["params"].items() if key not in (ROWS, REASON)}
+        return of_dag | {CONTINUES: self.run}
+
+
+def _question(name: str, state: State, ways: Sequence[str]) -> str:
+    """What the form says, in Markdown. Airflow keeps it for all tries of the task."""
+    return "\n\n".join(
+        [
+            f"**{state.name}**: {state.cause}",
+            f"`walferry report {name}` shows the rows that differ, with the cells of both sides.",
+            *(_WAYS[way] for way in ways),
+            "If it is not possible, you are asked again; the board, and the log of the last try, then say why.",
+        ]
+    )

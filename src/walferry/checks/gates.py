@@ -32,6 +32,7 @@ from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
 from walferry.run.shut_gate import note_shut_gate
+from walferry.run.spot_check import spot_check_of
 from walferry.run.state import way_on_if_rows_differ
 
 if TYPE_CHECKING:
@@ -132,14 +133,20 @@ def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dic
     starts: dict[str, list[bytes]] = defaultdict(list)  # in order
     for item in ranges:
         starts[item.table].append(item.start)
+    checks = {made.table: check for made in compared if (check := spot_check_of(ledger, made)) and check.rows}
+    only_second = {(table, row) for table, check in checks.items() for row in check.differing}
     for difference in ledger.comparisons.differences(compared):
         of_table = starts[difference.table]
         start = of_table[max(0, bisect_right(of_table, difference.row) - 1)]
-        counts[difference.table, start][_weight(difference, decided)] += 1
+        of_region = counts[difference.table, start]
+        of_region[weight := _weight(difference, decided)] += 1
+        if weight == "unexplained" and (difference.table, difference.row.hex()) in only_second:
+            of_region["second_reader"] += 1
     weights = ("unexplained", "undecided", "explained")
     return [
         {name: getattr(item, name) for name in DRAIN_COLUMNS if hasattr(item, name)}
         | {weight: counts[item.table, item.start][weight] for weight in weights}
+        | {"second_reader": counts[item.table, item.start]["second_reader"] if item.table in checks else None}
         for item in ranges
     ]
 

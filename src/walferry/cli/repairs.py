@@ -66,7 +66,7 @@ def withdraw(
     everything after it: the cutover is offered again. Not once the target is open to clients.
     """
     from walferry.migration import late_edits
-    from walferry.migration.cutover import withdraw as withdraw_cutover
+    from walferry.migration.ways_out import withdraw as withdraw_cutover
     from walferry.run.run import Run
 
     with existing(ledger) as book:

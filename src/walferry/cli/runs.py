@@ -285,8 +285,8 @@ def abort(
 
     Source tables that the run has set READONLY are writable again, unless clients may use the target already.
     """
-    from walferry.migration.cutover import require_closed
-    from walferry.pipeline import abort as abort_run
+    from walferry.migration.ways_out import abort as abort_run
+    from walferry.migration.ways_out import require_closed
     from walferry.replay.objects import named, stays_read_only
     from walferry.run.run import Run
 

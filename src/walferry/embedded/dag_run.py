@@ -58,10 +58,15 @@ class DagRun:
         if task_id in self.waiting():
             self.answer(task_id)
 
-    def answer(self, task_id: str, option: str = "Approve") -> None:
+    def question(self, task_id: str) -> dict[str, Any]:
+        """What a step asks a person: `subject`, `body`, `options`."""
+        found: dict[str, Any] = self._get(f"/taskInstances/{task_id}/-1/hitlDetails")
+        return found
+
+    def answer(self, task_id: str, option: str = "Approve", fields: Mapping[str, Any] | None = None) -> None:
         """Answer a step that waits for a person, after a short pause. One that has an answer already keeps it."""
         time.sleep(ANSWER_PAUSE_S)
-        body = {"chosen_options": [option], "params_input": {}}
+        body = {"chosen_options": [option], "params_input": dict(fields or {})}
         answer = self.client.patch(f"{self._path}/taskInstances/{task_id}/-1/hitlDetails", json=body)
         if answer.status_code != httpx.codes.CONFLICT:
             answer.raise_for_status()

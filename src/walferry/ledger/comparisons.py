@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from sqlalchemy import ColumnElement, Table, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Table, delete, func, insert, select, tuple_, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
@@ -76,6 +76,23 @@ class Comparisons:
             outcome = f"{unequal} of {len(ranges)} ranges differ"
             self._store.note(connection, "compare", self._run_id, inputs, outcome)
         return compared
+
+    def add(self, compared: ComparedTable, differences: Sequence[Difference]) -> None:
+        """Add rows that differ, which a comparison had not found, to what is recorded of it."""
+        if not differences:
+            return
+        heads, found = self._store.table("compared_tables"), self._store.table("differences")
+        mine = (heads.c.run_id == self._run_id, heads.c.table_name == compared.table)
+        with self._store.database.write() as connection:
+            connection.execute(
+                update(heads)
+                .where(*mine, heads.c.attempt == compared.attempt)
+                .values(differing_rows=heads.c.differing_rows + len(differences))
+            )
+            key = {"run_id": self._run_id, "attempt": compared.attempt}
+            connection.execute(insert(found), [to_columns(item) | key for item in differences])
+            inputs = {"table": compared.table, "attempt": compared.attempt, "rows": len(differences)}
+            self._store.note(connection, "add differences", self._run_id, inputs)
 
     def tables(self) -> list[ComparedTable]:
         """Every comparison of every table, by table and number."""

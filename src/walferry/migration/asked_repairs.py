@@ -91,8 +91,8 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
         time.sleep(LOOK_SECONDS)
     ledger.notes.drop(_ASKED)
     raise TransientError(
-        "the process that replays did not answer: it repairs only while it compares ahead (`compare_ahead`) and until "
-        "writes have stopped; try again, or repair after the drain"
+        "the process that replays did not answer: it repairs only until writes have stopped; try again, or repair "
+        "after the drain"
     )
 
 

@@ -36,19 +36,17 @@ from walferry.migration.digest import (
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
 from walferry.migration.fragile_rows import NONE
-from walferry.migration.repair import repair
-from walferry.migration.repairable import repairable, why_not
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
-from walferry.replay.standstill import Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms
 from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.newest import clients_from, note_newest
 from walferry.run.run import Run
+from walferry.run.spot_check import sampled
 from walferry.run.write_stop import note_comparing
 from walferry.spark.clients import shared_client, workers
 from walferry.spark.fan_out import fan_out
@@ -66,8 +64,6 @@ _AT_A_TIME = 8
 """requested by one task, which mostly waits for the answers"""
 MANY_ROWS = 500
 """that differ while the log is followed: of more, their whole ranges are read again before each row is"""
-REPAIRS = 3
-"""of a table after the drain, each followed by a comparison"""
 PASSES = 3
 """over ranges in which many rows differ, at most"""
 NAMED_AGAIN = 100_000
@@ -88,6 +84,8 @@ class TableComparison:
     differences: list[Difference]
     decided: Collection[Decision]
     """what a person has accepted"""
+    sample: Sequence[bytes] = ()
+    """rows of each region, drawn by chance, for the second reader"""
 
     @property
     def table(self) -> str:
@@ -172,7 +170,8 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count + len(settled)})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
     run.ledger.comparisons.record_look(table, ())
-    result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys())
+    sample = sorted({row for outcome in outcomes for _, row in outcome.sample})
+    result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys(), sample)
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if begun is not None and result.names_all:  # those that differ are read again by the next look
         touched.keep_whole(run, begun, compared, sum((outcome.fragile for outcome in outcomes), NONE))
@@ -181,35 +180,6 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
         run.ledger.log.mark_verified(table, applied)
     log.info("%s", result.describe())
     return result
-
-
-def last_comparison(
-    run: Run, spark: Callable[[], SparkSession], table: str, standstill: Standstill | None = None
-) -> None:
-    """The comparison after the drain, as the phase `compare`. Rows that differ are repaired unless the target is open,
-    and the table is compared again. The gate that follows judges the differences."""
-
-    def work() -> dict[str, Any]:
-        result = compare(run, spark, table, "phase")
-        for _ in range(REPAIRS):
-            if opened_ms(run.ledger) is not None or not repair_found(run, standstill or Standstill(), result):
-                break
-            result = compare(run, spark, table, "phase")
-        return result.facts() | {"comparison": result.compared.attempt}
-
-    run.once("compare", work, table)
-
-
-def repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
-    """Repair the rows that a comparison found to differ, if that is done unasked (`known_differences.why_not`). Returns
-    how many were repaired."""
-    kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
-    if not kinds or result.differing_rows > EXPLAINED_ROWS:
-        return 0
-    if refusal := why_not(run, result.table, kinds):
-        log.warning("%s", refusal)
-        return 0
-    return sum(not row.fault for row in repair(run, standstill, result.table, kinds))
 
 
 def applied_files(run: Run, table: str) -> set[str]:
@@ -241,7 +211,7 @@ def _both_sides(
     if because is None:
         try:
             with snapshots_taken(run, table, purpose) as stored:
-                pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source))
+                pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source), purpose)
                 return pairs, compare_stored(run, spark, pairs, stored)
         except TransientError:
             raise
@@ -253,12 +223,12 @@ def _both_sides(
         log.info("%s is compared by scans: %s", table, because)
     # A scan continues when a region is moved, split or merged.
     regions = sorted(run.source.regions(table), key=lambda region: region.start)
-    pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions))
+    pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions), purpose)
     return pairs, compare_pairs(spark, pairs)
 
 
 def _pairs(
-    run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]]
+    run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]], purpose: Purpose
 ) -> list[RangePair]:
     """A range for every region of the source: its encoded name, first row, and the one after its last."""
     pair = run.pair(table)
@@ -269,10 +239,11 @@ def _pairs(
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     # Clients write to a target that is open. What they wrote is not to be compared.
     first, followed = _clients_from(run, table), _is_followed(run)
+    cells = sampled(run, len(borders)) if purpose == "phase" else 0
     return [
         RangePair(
             source, target, pair.source, pair.target, name, start, end, rules, named,
-            clients_from=first, names_expiring=followed,
+            sampled=cells, clients_from=first, names_expiring=followed,
         )
         for name, start, end in borders
     ]  # fmt: skip

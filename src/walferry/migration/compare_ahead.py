@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -63,22 +64,35 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
     not again for a process that goes on with a run for which this was done.
     """
     over = threading.Event()
-    if not run.spec.compare_ahead or run.ledger.phases.facts("write_stop") is not None:
+    if run.ledger.phases.facts("write_stop") is not None:
         end_comparing(run.ledger)  # a killed process may have left it
         yield
         return
-    before = left_to_compare(run.ledger)  # to a process that was killed
-    tables = [pair.source for pair in run.tables]
-    waits = [table for table in tables if table in before or standing_comparison(run.ledger, table) is None]
-    note_comparing_ahead(run.ledger, waits)
-    ahead = _Ahead(run, spark, standstill, over, waits)
-    thread = threading.Thread(target=ahead.work, name="compare ahead", daemon=True)
+    if run.spec.compare_ahead:
+        before = left_to_compare(run.ledger)  # to a process that was killed
+        tables = [pair.source for pair in run.tables]
+        waits = [table for table in tables if table in before or standing_comparison(run.ledger, table) is None]
+        note_comparing_ahead(run.ledger, waits)
+        work = _Ahead(run, spark, standstill, over, waits).work
+    else:
+        end_comparing(run.ledger)
+        work = partial(_answer, run, standstill, over)
+    thread = threading.Thread(target=work, name="compare ahead", daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join(timeout=END_SECONDS)
+
+
+def _answer(run: Run, standstill: Standstill, over: threading.Event) -> None:
+    """The thread's work with `compare_ahead: false`: repair what somebody asks for."""
+    while not over.wait(LOOK_SECONDS):
+        try:
+            answer_asked(run, standstill, over.is_set)
+        except (WalferryError, OSError) as error:
+            log.warning("whether somebody asks for a repair is not known now: %s", error)
 
 
 class _Ahead:

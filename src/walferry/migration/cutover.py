@@ -7,13 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from walferry.clock import shown_utc
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger import RunLedger
 from walferry.replay.objects import made
-from walferry.run.answers import drop_word, word_of
+from walferry.run.answers import word_of
 from walferry.run.facts import WriteStopFacts, note_opened, opened_ms
-from walferry.run.heartbeat import alive
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -51,7 +48,7 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
             by = confirmed() if callable(confirmed) else confirmed
         at_ms = time.time_ns() // 1_000_000
         if run.spec.write_stop == "readonly":
-            ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table"}
+            ours = {o.name for o in run.ledger.objects.all() if o.kind == "read-only table" and o.state != "removed"}
             for pair in run.tables:
                 if run.source.describe(pair.source).read_only and pair.source not in ours:
                     continue  # set by its owner: an abort must not lift it
@@ -91,56 +88,3 @@ def drain_again(run: Run, *phases: str) -> None:
         run.ledger.phases.reopen("open_target")
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source)
-
-
-def require_closed(ledger: RunLedger, *, target_is_open: bool) -> None:
-    """Raise UsageError once clients may use the target, unless that is known: nobody then looks whether both sides are
-    equal."""
-    opened = opened_ms(ledger)
-    if ledger.record.state != "running" or opened is None or target_is_open:
-        return
-    at = shown_utc(opened, "%Y-%m-%d ")
-    raise UsageError(
-        f"the target of {ledger.run_id} has been open to clients since {at}: there is no way back to the source. An "
-        "abort would only end the comparison with the source, whose tables stay READONLY if the run has set that. Say "
-        "--target-is-open if that is what you want",
-        run=ledger.run_id, opened_ms=opened,
-    )  # fmt: skip
-
-
-AFTER_APPROVAL = ("approve", "write_stop", "replay", "end_fence", "drain", "open_target")
-
-
-def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> list[str]:
-    """Take the cutover back, so that the writers go on: the next attempt replays again, and everything from the
-    approval on is done anew.
-
-    READONLY that the run has set is lifted. Start fence, peer and whatever is not applied stay; so do rejected late
-    edits, which are left out for good. Returns the source tables that were read-only. Raises UsageError before the
-    write stop, once the target is open to clients, and while a process works on the run.
-    """
-    run.ledger.require_running()
-    if run.ledger.phases.facts("write_stop") is None:
-        raise UsageError(f"writes to the tables of {run.run_id} have not been stopped: there is no cutover to withdraw")
-    if opened_ms(run.ledger) is not None:
-        raise UsageError(f"the target of {run.run_id} is open to clients: the source can no longer take their place")
-    if working := sorted(alive(run.ledger)):
-        raise UsageError(
-            f"a process works on {run.run_id} ({', '.join(filter(None, working)) or 'its command'}): interrupt it first"
-        )
-    late = run.ledger.late.all()
-    ours = [o.name for o in run.ledger.objects.all() if o.kind == "read-only table" and o.state != "removed"]
-    if dry_run:
-        return ours
-    for name in ours:
-        run.source.set_read_only(name, False)
-        run.ledger.objects.removed("source", "read-only table", name)
-    run.ledger.late.decide([edit for edit in late if not edit.decision], "apply", reason or "the writers go on", actor)
-    for phase in ("approve", "write_stop"):  # whoever answered will be asked again
-        drop_word(run.ledger, phase)
-    for phase in AFTER_APPROVAL:
-        run.ledger.phases.reopen(phase, reason="the writers go on")
-    for pair in run.tables:
-        run.ledger.phases.reopen("compare", pair.source, "the writers go on")
-    run.ledger.audit(actor, "withdraw the cutover", {"run": run.run_id, "read_only_lifted": ours, "reason": reason})
-    return ours

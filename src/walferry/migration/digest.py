@@ -65,6 +65,8 @@ class RangePair:
     """how many of the rows that differ are named, at most"""
     rows: tuple[bytes, ...] = ()
     """only these, in order; (): all"""
+    sampled: int = 0
+    """cells whose rows are sampled"""
     clients_from: int | None = None
     """of the target, cells and markers of this timestamp or a later one that the source does not hold are left out:
     only clients can have written them (`run.newest`); None: nothing is"""
@@ -106,6 +108,8 @@ class Outcome:
     """rows, of either side, whose reading does not last although nobody writes to them"""
     newest: int = -1
     """the newest timestamp of any cell or marker that either side holds; -1: they hold none"""
+    sample: tuple[tuple[float, bytes], ...] = ()
+    """rows of cells drawn by chance, with the numbers that they drew: the lowest ones"""
 
     def __add__(self, other: Outcome) -> Outcome:
         return Outcome(
@@ -120,6 +124,7 @@ class Outcome:
             self.rows + other.rows,
             self.fragile + other.fragile,
             max(self.newest, other.newest),
+            self.sample + other.sample,
         )
 
 
@@ -160,8 +165,8 @@ def compare_pair(
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
             outcome = compare_pair(again, *(taken.live if taken else (source, target)), clock, read + 1)
-        total += outcome
-        total = replace(total, rows=total.rows[: pair.named])
+        total += replace(outcome, sample=_drawn(max(here.cells, there.cells, key=len), pair.sampled))
+        total = replace(total, rows=total.rows[: pair.named], sample=tuple(sorted(total.sample)[: pair.sampled]))
         start = stop
         del here, there  # large rows are not kept while the next ones are read
     return total
@@ -309,6 +314,15 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
         fragile_in(sides[0], first_ms, CLOCKS_APART_MS) + fragile_in(sides[1], first_ms, CLOCKS_APART_MS),
         int(max(piece.cells.timestamp.max() for piece in read)),
     )
+
+
+def _drawn(cells: CellIndex, most: int) -> tuple[tuple[float, bytes], ...]:
+    """The rows of the cells that draw the lowest numbers, each with its number."""
+    if not most:
+        return ()
+    drawn = np.random.default_rng().random(len(cells))
+    lowest = np.argpartition(drawn, most - 1)[:most] if len(cells) > most else np.arange(len(cells))
+    return tuple((float(drawn[number]), cells.row(number)) for number in lowest.tolist())
 
 
 def _expiring(

@@ -16,6 +16,7 @@ from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.explain import WORST_FIRST
 from walferry.run.missing_numbers import describe as describe_numbers
+from walferry.run.spot_check import spot_check_of
 from walferry.run.status import status
 
 SHOWN_ROWS = 20
@@ -72,6 +73,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
     by_table: dict[str, dict[str, Any]] = {}
     purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
     differing = {made.table: made.differing_rows for made in ledger.comparisons.tables()}  # not all are named
+    checks = {made.table: spot_check_of(ledger, made) for made in ledger.comparisons.tables()}
     summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
     for item in ledger.comparisons.ranges():
         row = by_table.setdefault(
@@ -95,6 +97,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "dropped": dict(row["dropped"]), "differences": dict(Counter(item.kind for item in found)),
             "unexplained": differing.get(table, 0) - sum(not lacks_explanation(item, decided) for item in found),
             "undecided": sum(needs_decision(item, decided) for item in found),
+            "second_reader": check.describe() if (check := checks.get(table)) else None,
             "rows": [describe(item, decided) for item in found],
             "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
@@ -115,6 +118,7 @@ def render(facts: dict[str, Any]) -> str:
             f"  target  {row['target_rows']:>10} rows {row['target_cells']:>11} cells  digest {row['target_digest']}",
             f"  differences: {_counts(row['differences'])}",
             *_rows(row["rows"]),
+            *([f"  second reader: {row['second_reader']}"] if row["second_reader"] else []),
             *(["  touched since, and differ:"] if row["rows_since"] else []),
             *_rows(row["rows_since"]),
             *_repaired(facts["repaired"].get(table, {})),

@@ -101,7 +101,7 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
-    by_file = _rows_by_file(run, table, files)
+    by_file = rows_by_file(run, table, files)
     if isinstance(by_file, str):
         return Written(frozenset(names), why=by_file)
     rows = _rows(table, by_file, more)
@@ -202,7 +202,7 @@ def _counted(scan: Scan, sizes: list[int]) -> Scan:
     return blocks
 
 
-def _rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa.Array] | str:
+def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa.Array] | str:
     """The rows of which each file holds edits; or why they are not known."""
     name = table.encode()
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from walferry.ledger import RunLedger
 
-_WORD = "answer"
+_WORD, _REFUSED = "answer", "way out refused"
 
 
 @dataclass(frozen=True)
@@ -31,3 +31,17 @@ def word_of(ledger: RunLedger, phase: str) -> Word | None:
 def drop_word(ledger: RunLedger, phase: str) -> None:
     """The answer is used: whoever asks again wants another one."""
     ledger.notes.drop(_WORD, phase)
+
+
+def note_refused(ledger: RunLedger, why: str) -> None:
+    """Keep why what a person chose after a check that did not pass was not possible; "" once something was."""
+    if why:
+        ledger.notes.keep(_REFUSED, {"why": why})
+    elif ledger.notes.get(_REFUSED) is not None:
+        ledger.notes.drop(_REFUSED)
+
+
+def why_refused(ledger: RunLedger) -> str:
+    """Why what a person chose last was not possible; "" if it was."""
+    kept = ledger.notes.get(_REFUSED)
+    return "" if kept is None else str(kept["why"])

@@ -252,6 +252,13 @@ class Spec(BaseModel):
         description="While the log is followed, each table is compared as a whole, then what was written since. "
         "Without it, the write stop includes a whole comparison.",
     )
+    spot_check: int = Field(
+        default=1000,
+        ge=0,
+        title="Rows for the second reader",
+        description="After the last comparison, about so many of each table are also read by HBase's own Java client, "
+        "if the Thrift servers of both clusters are known; 0: none.",
+    )
     repair: Literal["auto", "ask"] = Field(
         default="auto",
         title="Repair of rows that differ",

@@ -12,7 +12,9 @@ from typing import Literal
 from walferry import clock
 from walferry.clock import shown_utc
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
+from walferry.ledger.rows import RunKind
 from walferry.refusals import RefusalKind
+from walferry.run.answers import why_refused
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import left_to_compare
 from walferry.run.facts import opened_ms
@@ -182,6 +184,8 @@ def phase_shown(phase: PhaseRecord, run: RunRecord, signs: Collection[str]) -> P
 
     `signs`: the labels with a live heartbeat (`heartbeat.alive`).
     """
+    if _superseded(phase):
+        return "not begun"
     if phase.state != "running":
         return phase.state
     if run.state != "running" or label(phase) not in signs:
@@ -198,6 +202,10 @@ def label(phase: PhaseRecord) -> str:
 def state_of(ledger: RunLedger) -> State:
     """The state of a run, from what the ledger says now."""
     state = _state_of(ledger)
+    if state.name in ("gate shut", "waiting for a decision", "gap", "failed") and _asks_way_out(ledger):
+        refused = f"{why}. " if (why := why_refused(ledger)) else ""
+        step = f"`way_out` asks in Airflow how to go on; or {state.next_step}"
+        state = replace(state, cause=f"{refused}{state.cause}", next_step=step)
     if state.colour in ("green", "blue") or "open to clients since" in state.cause + state.next_step:
         return state
     if (opened := opened_ms(ledger)) is None:
@@ -205,8 +213,24 @@ def state_of(ledger: RunLedger) -> State:
     return replace(state, cause=f"{state.cause}; the target has been open to clients since {shown_utc(opened)}")
 
 
+def _asks_way_out(ledger: RunLedger) -> bool:
+    """Whether the DAG `hbase_migrate`, which gives its runs' ids as owners, asks a person how to go on."""
+    run = ledger.record
+    of_dag = _in_airflow(run) and len(run.owner.split()) == 2 and run.kind == "migration"
+    return of_dag and run.state == "running" and ledger.phases.facts("write_stop") is not None
+
+
 def _superseded(phase: PhaseRecord) -> bool:
+    """Whether a phase is to be done again, since what it was based on has changed."""
     return phase.state == "failed" and phase.transient and not phase.error_class
+
+
+def _overtaken(failed: PhaseRecord, phases: Sequence[PhaseRecord], kind: RunKind) -> bool:
+    """Whether a phase that failed is to be done again in any case, or one before it since then."""
+    order = {phase.name: number for number, phase in enumerate(phases_of(kind))}
+    at, ended = order.get(failed.phase, 0), failed.finished_ms or 0
+    again = [p for p in phases if _superseded(p)]
+    return any(p is failed or (order.get(p.phase, at) < at and (p.finished_ms or 0) > ended) for p in again)
 
 
 def _state_of(ledger: RunLedger) -> State:
@@ -223,7 +247,8 @@ def _state_of(ledger: RunLedger) -> State:
     resumed_ms = command_since(ledger) or 0  # what ended before is about to be repeated
     starting = _starting(ledger, phases)
     again = {name: max(resumed_ms, starting.get(name, 0)) for name in {label(p) for p in phases}}
-    failed = [p for p in phases if p.state == "failed" and p not in live and (p.finished_ms or 0) >= again[label(p)]]
+    ended = [p for p in phases if p.state == "failed" and p not in live and not _overtaken(p, phases, run.kind)]
+    failed = [p for p in ended if (p.finished_ms or 0) >= again[label(p)]]
     return (
         _gap(ledger, run, phases, failed)
         or _failed(ledger, run, failed, live)
@@ -501,16 +526,18 @@ def _idle(
     if command_lives:
         return _state("working", f"{label(last)} is {last.state}; the next phase is about to begin", last, run)
     quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000
+    again = f"that {label(last)} is to be done again ({last.message}) was found"
+    what = again if _superseded(last) else f"{label(last)} ended"
     if _in_airflow(run) or quiet < BETWEEN_SECONDS:
         due = _due(run, phases)
-        cause = f"{label(last)} ended {quiet:.0f} s ago, and {due} has not begun"
+        cause = f"{what} {quiet:.0f} s ago, and {due} has not begun"
         step = (
             ""
             if quiet < BETWEEN_SECONDS
             else f"look at the DAG run: if the task for {due} does not wait its turn, clear it"
         )
         return _state("between phases", cause, last, run, step)
-    cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and no process has worked on the run since"
+    cause = f"{what} {quiet / 60:.0f} min ago, and no process has worked on the run since"
     return _state("interrupted", cause, last, run, _again(run, last.phase))
 
 

@@ -21,7 +21,7 @@ from walferry.hbase.mutate import Cell, delete_family, put
 from walferry.migration import copy, history
 from walferry.migration.compare import compare
 from walferry.migration.plan import plan_run
-from walferry.pipeline import abort
+from walferry.migration.ways_out import abort
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.clients import shared_files
 

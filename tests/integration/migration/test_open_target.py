@@ -22,9 +22,10 @@ from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import compare_ahead, known_differences, late_edits
-from walferry.migration.compare import compare, last_comparison
-from walferry.migration.cutover import withdraw
+from walferry.migration.compare import compare
+from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
+from walferry.migration.ways_out import withdraw
 from walferry.pipeline import WORK, Means
 from walferry.replay import cut, follower
 from walferry.replay.applying import applying
@@ -286,7 +287,7 @@ def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm
     assert [edit.row for edit in late_edits.look(stopped)] == [b"late", b"r0003"]
     at_source.roll_wal(at_source.servers()[0])
     assert len(late_edits.look(stopped)) == 2
-    last_comparison(stopped, lambda: spark, table)
+    compare_last(stopped, lambda: spark, table)
     skip(stopped, "check_drain")
     with pytest.raises(GateShutError, match="2 edits came after writes were declared stopped"):
         WORK["release"](stopped, "", Means(lambda: spark, Path()))

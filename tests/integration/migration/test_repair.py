@@ -17,7 +17,8 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import touched
-from walferry.migration.compare import compare, last_comparison
+from walferry.migration.compare import compare
+from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
 from walferry.migration.repair import NO_COMPACTION, plan_repair, repair
 from walferry.replay import cut
@@ -141,7 +142,7 @@ def test_a_target_that_is_open_is_neither_compacted_nor_written_over_its_clients
     made = {row.row: row.fault for row in repair(run, Standstill(), table, DIFFERING)}
     assert "a compaction would drop deletes of its clients" in made[b"masked"]
     assert "clients have written to the row" in made[b"unlogged"], "a timestamp of its own hides no client"
-    last_comparison(run, lambda: spark, table)
+    compare_last(run, lambda: spark, table)
     assert not [row for row in run.ledger.repairs.all(table) if not row.fault]
 
 

@@ -28,7 +28,16 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
         (migrate.SPEC_PARAMS, {"window"}),
         (
             drain.PARAMS,
-            {"window", "protect", "write_stop", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes"},
+            {
+                "window",
+                "protect",
+                "write_stop",
+                "max_comparison_age",
+                "compare_ahead",
+                "spot_check",
+                "repair",
+                "unlogged_writes",
+            },
         ),
         (
             replay.PARAMS,
@@ -39,6 +48,7 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
                 "max_lag",
                 "max_comparison_age",
                 "compare_ahead",
+                "spot_check",
                 "repair",
                 "unlogged_writes",
             },

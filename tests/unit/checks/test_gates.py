@@ -83,7 +83,7 @@ def loaded(regions: int = 2) -> pd.DataFrame:
 
 def drained(regions: int = 2) -> pd.DataFrame:
     names = [f"r{number}" for number in range(1, regions + 1)]
-    rows = [("shop:orders", name, 5, 5, 9, 9, f"{name}ff", f"{name}ff", 0, 0, 0, 0, 0) for name in names]
+    rows = [("shop:orders", name, 5, 5, 9, 9, f"{name}ff", f"{name}ff", 0, 0, 0, 0, 0, None) for name in names]
     return pd.DataFrame(rows, columns=list(DRAIN_COLUMNS))
 
 

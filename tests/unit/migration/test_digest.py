@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import cast
@@ -66,10 +67,12 @@ class Copy:
         )  # fmt: skip
 
 
-def compare(source: Copy, target: Copy, ttl: int | None = None, versions: int = 1, named: int = 200) -> Outcome:
+def compare(
+    source: Copy, target: Copy, ttl: int | None = None, versions: int = 1, named: int = 200, sampled: int = 0
+) -> Outcome:
     rules = {b"f": FamilyRules(versions, 0, ttl)}
     source.family_ttl = target.family_ttl = ttl
-    pair = RangePair(ADDRESS, ADDRESS, "t", "t", "region", b"", b"", rules, named)
+    pair = RangePair(ADDRESS, ADDRESS, "t", "t", "region", b"", b"", rules, named, sampled=sampled)
     return compare_pair(pair, source.scan, target.scan, source.time)
 
 
@@ -256,3 +259,17 @@ def test_one_block_is_read_ahead_unless_it_is_large(
     assert outcome.source == outcome.target
     assert outcome.source.rows == 20
     assert max(held) == most
+
+
+def test_a_sample_draws_cells_of_every_block_alike() -> None:
+    source, target, _ = sides(rows_a_block=7)
+    for number in range(100):
+        source.put(b"%03d" % number, START)
+    target.rows = dict(source.rows)
+    target.put(b"0995", START)  # the last block has more rows there
+    counts = Counter(row for _ in range(200) for _, row in compare(source, target, sampled=10).sample)
+    assert counts.total() == 2_000
+    assert len(counts) == 101, "the target's rows, which are more"
+    assert max(counts.values()) < 50, "20 are expected of each"
+    assert compare(source, target).sample == ()
+    assert len(compare(source, target, sampled=500).sample) == 101

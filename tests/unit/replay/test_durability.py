@@ -17,7 +17,7 @@ from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, Round
 from walferry.ledger.rows import RunKind
-from walferry.pipeline import abort
+from walferry.migration.ways_out import abort
 from walferry.replay import applying as applying_module
 from walferry.replay import follower, lease
 from walferry.replay.applying import applying

@@ -16,7 +16,7 @@ from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.apply.bulk_loader import staging_folder
 from walferry.errors import TransientError
 from walferry.ledger import Ledger
-from walferry.pipeline import abort
+from walferry.migration.ways_out import abort
 from walferry.replay import objects, pinned, protect
 from walferry.replay.objects import release
 from walferry.run import heartbeat

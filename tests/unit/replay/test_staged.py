@@ -20,7 +20,7 @@ from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
 from walferry.migration import late_edits, report
-from walferry.pipeline import abort
+from walferry.migration.ways_out import abort
 from walferry.replay import pinned, protect, staged
 from walferry.replay.completeness import check_complete
 from walferry.replay.retention import Retention

@@ -119,7 +119,8 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     phases = ledger.of(run.run_id).phases.all()
     facts = summary(ledger.of(run.run_id))
     coverage = ledger.of(run.run_id).log.coverage()
-    differences = ledger.of(run.run_id).comparisons.differences()
+    known = ledger.of(run.run_id).comparisons
+    differences = list({(d.table, d.row): d for d in [*known.differences(), *known.looked()]}.values())
     comparison = ledger.of(run.run_id).comparisons.ranges()
     decided = ledger.of(run.run_id).comparisons.accepted()
     items = ledger.of(run.run_id).quarantine.items()
@@ -149,7 +150,11 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "comparison": _page(
             [_region(r) for r in sorted(comparison, key=lambda r: (r.equal, r.table, r.start))], pages.comparison
         )
-        | {"differing": sum(not r.equal for r in comparison)},
+        | {
+            "differing": sum(not r.equal for r in comparison),
+            "second_reader": [f"{table}: {of['second_reader']}." for table, of in facts["tables"].items()
+                              if of["second_reader"]],
+        },
         "differences": _page(
             [_difference(d, decided) for d in sorted(differences, key=lambda d: WORST_FIRST.index(d.kind))],
             pages.differences,

@@ -29,7 +29,16 @@ DEADLINE = timedelta(minutes=15)
 
 DEFAULTS = {"name": "drain", "source": SOURCE, "max_lag": 300}
 PARAMS = spec_params(
-    without={"protect", "write_stop", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes", "window"},
+    without={
+        "protect",
+        "write_stop",
+        "max_comparison_age",
+        "compare_ahead",
+        "spot_check",
+        "repair",
+        "unlogged_writes",
+        "window",
+    },
     else_variable=VARIABLE,
     defaults=DEFAULTS,
 )

@@ -1,23 +1,26 @@
 """Move live HBase tables to another cluster: plan, protect, fence, snapshot, copy, replay, cut over, compare.
 
 Trigger it with the form. Two steps wait for a person: `approve_cutover`, and `confirm_writes_stopped` unless walferry
-stops the writes itself (write_stop: readonly). Every task may be killed, retried or cleared at any time: walferry's
-ledger, not Airflow, records what is done.
+stops the writes itself (write_stop: readonly). If a check after the write stop does not pass, `way_out` asks how to go
+on, does that, and starts another run of this DAG that continues from there. Every task may be killed, retried or
+cleared at any time: walferry's ledger, not Airflow, records what is done.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
-from walferry.airflow.questions import AskOperator, HearAnswersOperator
+from walferry.airflow.questions import CONTINUES, NEXT_DAG_RUN, AskOperator, HearAnswersOperator, WayOutOperator
 from walferry.airflow.triggers import use_answer
 from walferry.process import reports_folder
 from walferry.run.phases import Phase, phases_of
@@ -44,7 +47,14 @@ PARAMS = SPEC_PARAMS | {
             "required": ["table", "row", "reason"],
             "additionalProperties": False,
         },
-    )
+    ),
+    CONTINUES: Param(
+        None,
+        type=["null", "string"],
+        title="Continue a run",
+        description="Id of an unfinished run that another run of this DAG began: what it has not done is done here. "
+        "The other fields must be as they were then.",
+    ),
 }
 
 LINKS = {
@@ -53,18 +63,24 @@ LINKS = {
     "check_copy": [BoardLink(), DocsLink()],
     "check_drain": [BoardLink(), DocsLink()],
     "report": [BoardLink(), ReportLink(), DocsLink()],
+    "way_out": [BoardLink(), DocsLink()],
 }
 
 
 @task
 def plan() -> str:
     """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
-    from walferry.run.start import start_run
+    from walferry.run.start import continue_run, start_run
 
     context = get_current_context()
-    spec = {key: value for key, value in context["params"].items() if key != ANYWAY}
+    params = dict(context["params"])
+    continued, _ = params.pop(CONTINUES, None), params.pop(ANYWAY, None)
+    owner = f"airflow {context['run_id']}"
     with final_errors():
-        run_id = start_run(spec, airflow_connection, f"airflow {context['run_id']}")
+        if continued:
+            run_id = continue_run(continued, params, airflow_connection, owner)
+        else:
+            run_id = start_run(params, airflow_connection, owner)
     with step(run_id) as run:
         do_phase(run, "plan")
     return run_id
@@ -96,6 +112,8 @@ def wait_until_ready(run: str) -> bool:
     from walferry.migration.accept import accept_named
 
     with step(run) as opened:
+        if opened.ledger.phases.facts("approve") is not None:
+            return True
         for named in get_current_context()["params"].get(ANYWAY) or ():
             accept_named(opened.ledger, **named, actor=opened.actor)
         try:
@@ -127,12 +145,16 @@ def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
 @task(retries=100)
 def stage_log(run: str) -> None:
     """Beside all other tasks, copy each WAL as soon as it is closed; ends at once unless the run has protect: stage."""
-    from threading import Event
-
     from walferry.replay.protect import tend, way_of
 
     with step(run) as opened:
-        tend(opened, way_of(opened), Event().wait)
+        owner = opened.record.owner
+
+        def ended(seconds: float) -> bool:
+            time.sleep(seconds)
+            return opened.ledger.record.owner != owner  # another run of the DAG continues the run, with such a task
+
+        tend(opened, way_of(opened), ended)
 
 
 @task
@@ -171,6 +193,7 @@ def hbase_migrate() -> DAG:
         ends["protect"] >> stage_log(run)
         begins["approve"] >> _hear(run)
         ends["release"] >> report(run)
+        [ends["compare"], ends["check_drain"], ends["release"]] >> _way_out(run)
     add_links(made, LINKS)
     return made
 
@@ -228,3 +251,24 @@ def _hear(run: Any) -> Any:
         "and a task whose try is lost need not ask again. Nothing waits for this task.",
         retries=100,
     )
+
+
+def _way_out(run: Any) -> Any:
+    """Ask a person how to go on once the tasks after the write stop have ended, unless the run is done, and go on."""
+    chosen = WayOutOperator(
+        task_id="way_out",
+        run=run,
+        trigger_rule="all_done",
+        retries=100,
+        doc_md="Asks how to go on after a check that did not pass, and does what a person chooses. Skipped otherwise.",
+    )
+    answered: Any = chosen.output
+    chosen >> TriggerDagRunOperator(
+        task_id="go_on",
+        trigger_dag_id="{{ dag.dag_id }}",
+        trigger_run_id=f"{{{{ ti.xcom_pull(task_ids='way_out', key='{NEXT_DAG_RUN}') }}}}",
+        conf=answered,
+        skip_when_already_exists=True,
+        doc_md="Starts another run of this DAG, which continues from there.",
+    )
+    return chosen

@@ -30,8 +30,8 @@ DEFAULTS = {"name": "replay"}
 PARAMS = (
     spec_params(
         without={
-            "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "repair", "unlogged_writes",
-            "window",
+            "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "spot_check", "repair",
+            "unlogged_writes", "window",
         },
         else_variable=VARIABLE,
         defaults=DEFAULTS,

@@ -33,7 +33,7 @@ WHOLE_EVERY = "whole_every"
 PARAMS = spec_params(
     without={
         "apply", "history", "protect", "stage", "write_stop", "compare", "max_comparison_age", "compare_ahead",
-        "repair", "unlogged_writes", "throttle", "window",
+        "spot_check", "repair", "unlogged_writes", "throttle", "window",
     },
     else_variable=VARIABLE,
     defaults=DEFAULTS,

@@ -151,7 +151,7 @@ function gaps(list) {
 function comparison(list, rows) {
   show(byId("comparison-none"), list.total === 0);
   show(byId("comparison-some"), list.total > 0);
-  say(byId("comparison-sum"), `${count(list.total - list.differing)} of ${count(list.total)} regions are equal. Those that differ come first.`);
+  say(byId("comparison-sum"), `${count(list.total - list.differing)} of ${count(list.total)} regions are equal. Those that differ come first. ${list.second_reader.join(" ")}`);
   fill(byId("comparison-rows"), list.rows, (r) => `${r.table} ${r.region} ${r.start}`, (r) => [
     r.table,
     { text: r.region, class: "hex" },

@@ -1,18 +1,20 @@
-"""A cutover whose checks did not pass can be taken back until the target is open, and an open target is no dead end."""
+"""A cutover whose checks did not pass has ways out until the target is open, and an open target is no dead end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from unit.migration.filled_ledger import SPEC
+from unit.migration.filled_ledger import SPEC, compared
 from walferry.errors import UsageError
-from walferry.ledger import LateEdit, Ledger
-from walferry.migration.cutover import drain_again, withdraw
-from walferry.pipeline import abort
+from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison
+from walferry.ledger.rows import DifferenceKind
+from walferry.migration import ways_out as ways_out_module
+from walferry.migration.cutover import drain_again
+from walferry.migration.ways_out import Way, abort, take, ways_out, withdraw
 from walferry.run.answers import Word, keep_word, word_of
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.heartbeat import beating
@@ -148,3 +150,72 @@ def test_a_failed_run_whose_target_is_open_says_since_when(run: Run) -> None:
     attempt = run.ledger.phases.start("check_drain")
     run.ledger.phases.fail("check_drain", "GateShutError: a reason", attempt=attempt)
     assert "the target has been open to clients since 08:00:00 UTC" in state_of(run.ledger).cause
+
+
+# ------------------------------------------------------------------ what a person chooses
+
+
+def differ(run: Run, **kinds: DifferenceKind) -> None:
+    """A comparison in which rows differ."""
+    found = [Difference(TABLE, row.encode(), kind, "detail", f"cells of {row}") for row, kind in kinds.items()]
+    part = RangeComparison(TABLE, "r1", b"", b"", 2, 4, "01", 2, 4, "02", {})
+    run.ledger.comparisons.record(compared(TABLE, len(found)), [part], found)
+
+
+def test_what_can_be_chosen_depends_on_the_write_stop_and_on_whether_the_target_is_open(run: Run) -> None:
+    assert ways_out(run.ledger) == get_args(Way)
+    done(run, "open_target", {"at_ms": 5})
+    assert ways_out(run.ledger) == ("Check again", "Repair, check again", "Accept, check again")
+    with pytest.raises(UsageError, match="Withdraw: this is not possible any more"):
+        take(run, "Withdraw", (), "", "kim")
+    run.ledger.phases.reopen("write_stop")
+    assert ways_out(run.ledger) == ()
+    run.ledger.end("aborted", "kim", "enough")
+    assert ways_out(run.ledger) == ()
+
+
+def test_rows_are_accepted_by_their_names_all_or_none(run: Run) -> None:
+    differ(run, a="unexplained", b="unexplained")
+    lost = f"{TABLE} a b"
+    for rows, text in (
+        ([f"{TABLE} a", lost], "no row a b"),
+        ([TABLE], "names no row"),
+        ([], "no row of move-1 differs"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            take(run, "Accept, check again", rows, "we know", "kim")
+    with pytest.raises(UsageError, match="give a reason"):
+        take(run, "Accept, check again", [f"{TABLE} a"], " ", "kim")
+    assert not run.ledger.comparisons.accepted()
+    take(run, "Accept, check again", [f"{TABLE} a"], "we know", "kim")
+    assert [row for _, row, _ in run.ledger.comparisons.accepted()] == [b"a"]
+
+
+def test_without_names_the_rows_with_a_known_reason_are_accepted(run: Run) -> None:
+    differ(run, a="unexplained", b="not-in-log")
+    take(run, "Accept, check again", [], "a cache", "kim")
+    assert [row for _, row, _ in run.ledger.comparisons.accepted()] == [b"b"]
+
+
+def test_rows_that_nobody_decided_about_are_repaired(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def repair(_: Run, wanted: Any) -> list[Any]:
+        asked.append(wanted)
+        return []
+
+    monkeypatch.setattr(ways_out_module, "repair_now", repair)
+    differ(run, a="unexplained")
+    take(run, "Repair, check again", [], "", "kim")
+    assert asked == [{TABLE: {b"a": "unexplained"}}]
+
+
+def test_who_withdraws_or_aborts_is_recorded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    take(run, "Withdraw", [], "too long", "airflow kim")
+    assert "write_stop" not in done_phases(run)
+    done(run, "write_stop", {"at_ms": 1})
+    take(run, "Abort", [], "", "airflow kim")
+    assert run.ledger.record.state == "aborted"
+    actions = {entry.action: entry.actor for entry in run.ledger.audit_trail() if entry.actor == "airflow kim"}
+    assert {"withdraw the cutover", "end run"} <= actions.keys()

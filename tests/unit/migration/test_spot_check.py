@@ -1,0 +1,169 @@
+"""What the second reader finds, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from thriftpy2.transport import TTransportException
+
+from unit.migration.filled_ledger import CLUSTER, SPEC, compared
+from walferry.formats.cells import CellType, encode_cell
+from walferry.ledger import Difference, Ledger, RangeComparison
+from walferry.ledger.rows import DifferenceKind
+from walferry.migration import spot_check as module
+from walferry.migration.compare import TableComparison
+from walferry.migration.spot_check import ONLY_SECOND, spot_check
+from walferry.run.run import Run
+from walferry.run.spot_check import SpotCheck, last_spot_check, sampled, spot_check_of
+
+TABLE = "shop:orders"
+WITH_THRIFT = SPEC | dict.fromkeys(("source", "target"), CLUSTER | {"thrift": "127.0.0.1:1"})
+SHOWN = {b"f:q": (b"v", 5)}
+OTHERS = {b"f:q": (b"w", 6)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield Run(ledger, ledger.open_run("move", "test", WITH_THRIFT, "test").run_id)
+
+
+class Clusters:
+    """In place of Thrift, the comparison's reader, and raw scans: rows as each of them shows them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.here: dict[bytes, Any] = {b"a": SHOWN, b"b": SHOWN, b"c": SHOWN}
+        self.there = dict(self.here)
+        self.kinds: dict[bytes, DifferenceKind] = {}
+        self.raw: list[bytes] = []
+        self.heals = False
+        self.asked: list[list[bytes]] = []
+        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(module, "last_written", lambda *_: [b"c"])
+        monkeypatch.setattr(module, "_Reader", lambda *_: self)
+        monkeypatch.setattr(module, "explain", self._explain)
+        self.source = self.target = self
+
+    def around(self, keys: Any) -> Any:
+        after = [row for key in keys for row in sorted(row for row in {**self.here, **self.there} if row >= key)[:2]]
+        return self.exactly(after)
+
+    def exactly(self, rows: Any) -> Any:
+        self.asked.append(list(rows))
+        if self.heals and len(self.asked) > 2:
+            self.there = dict(self.here)
+        sides = {row: (self.here.get(row, {}), self.there.get(row, {})) for row in rows}
+        return set(rows), {row: both for row, both in sides.items() if both[0] != both[1]}
+
+    def scan_raw(self, *_: Any) -> list[bytes]:
+        return self.raw
+
+    def _explain(self, run: Any, spark: Any, session: Any, table: str, rows: list[bytes]) -> list[Difference]:
+        return [Difference(table, row, self.kinds.get(row, "in-flight"), "detail", "1f") for row in rows]
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch, run: Run) -> Clusters:
+    made = Clusters(monkeypatch)
+    run.__dict__.update(source=made, target=made)
+    return made
+
+
+def compare(run: Run, *differences: Difference, sample: tuple[bytes, ...] = (b"a",)) -> TableComparison:
+    part = RangeComparison(TABLE, "r1", b"", b"", 2, 4, "01", 2, 4, "01", {})
+    made = run.ledger.comparisons.record(compared(TABLE, len(differences), purpose="phase"), [part], differences)
+    return TableComparison(made, [part], list(differences), {}, sample)
+
+
+def check(run: Run, *differences: Difference) -> SpotCheck:
+    return spot_check(run, lambda: None, compare(run, *differences))  # type: ignore[arg-type,return-value]
+
+
+def test_sampled_rows_those_after_them_and_those_written_last_are_read(run: Run, clusters: Clusters) -> None:
+    found = check(run)
+    assert (found.rows, found.differing, found.excused) == (3, (), 0)
+    assert clusters.asked == [[b"a", b"b"], [b"c"]]
+    assert found.describe() == "3 rows read by HBase's own Java client on both sides: all equal"
+
+
+def test_a_row_that_only_the_second_reader_finds_has_no_explanation_and_can_be_accepted(
+    run: Run, clusters: Clusters
+) -> None:
+    clusters.there[b"b"] = OTHERS
+    found = check(run)
+    assert found.differing == (b"b".hex(),)
+    [item] = run.ledger.comparisons.differences()
+    assert (item.row, item.kind, item.detail) == (b"b", "unexplained", ONLY_SECOND)
+    assert run.ledger.comparisons.tables()[-1].differing_rows == 1
+    first = item.fingerprint
+    clusters.there[b"b"] = {}
+    check(run)
+    assert run.ledger.comparisons.differences()[0].fingerprint != first, "a decision is about exactly these cells"
+
+
+def test_rows_that_differed_are_read_again_after_the_next_comparison(run: Run, clusters: Clusters) -> None:
+    clusters.here[b"z"] = SHOWN
+    clusters.there[b"b"] = OTHERS
+    check(run)
+    clusters.asked.clear()
+    check(run)
+    assert clusters.asked[1] == [b"c", b"b"]
+
+
+def test_a_row_that_is_equal_when_it_is_read_again_does_not_count(run: Run, clusters: Clusters) -> None:
+    clusters.there[b"b"], clusters.heals = OTHERS, True
+    assert check(run).differing == ()
+
+
+@pytest.mark.parametrize("kind", ["known", "written-at-target", "flushes"])
+def test_what_differs_for_a_known_reason_is_counted_apart(run: Run, clusters: Clusters, kind: str) -> None:
+    clusters.there[b"b"] = OTHERS
+    known = []
+    if kind == "known":
+        known = [Difference(TABLE, b"b", "not-in-log", "detail", "1f")]
+    elif kind == "written-at-target":
+        clusters.kinds[b"b"] = "written-at-target"
+    else:
+        clusters.raw = [
+            encode_cell(b"b", b"f", b"", 0 + 9, CellType.DELETE_FAMILY),
+            encode_cell(b"b", b"f", b"", 3, CellType.PUT, b"v"),
+        ]
+    found = check(run, *known)
+    assert (found.differing, found.excused) == ((), 1)
+    assert found.describe().endswith("1 differ, 1 for a known reason")
+
+
+def test_a_difference_that_the_first_reader_sees_by_now_keeps_its_class(run: Run, clusters: Clusters) -> None:
+    clusters.there[b"b"] = OTHERS
+    clusters.kinds[b"b"] = "history-dependent"
+    assert check(run).differing == (b"b".hex(),)
+    assert [item.kind for item in run.ledger.comparisons.differences()] == ["history-dependent"]
+
+
+def test_a_thrift_server_that_fails_is_told_and_shuts_nothing(
+    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise TTransportException(message="no answer")
+
+    monkeypatch.setattr(clusters, "exactly", fails)
+    found = check(run)
+    assert not found.rows
+    assert "reading by Thrift failed" in found.describe()
+
+
+def test_of_each_region_at_least_one_cell_is_sampled_where_there_can_be_a_check(run: Run, tmp_path: Path) -> None:
+    assert sampled(run, 3) == 111
+    assert sampled(run, 5_000) == 1
+    run.spec.__dict__["spot_check"] = 0
+    assert sampled(run, 3) == 0
+
+
+def test_only_the_check_after_a_comparison_counts_for_it(run: Run, clusters: Clusters) -> None:
+    first = compare(run)
+    found = spot_check(run, lambda: None, first)  # type: ignore[arg-type,return-value]
+    assert spot_check_of(run.ledger, first.compared) == last_spot_check(run.ledger, TABLE) == found
+    assert spot_check_of(run.ledger, compare(run).compared) is None
