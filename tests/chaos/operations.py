@@ -1,4 +1,4 @@
-"""An operator of the source, who moves, splits, flushes and compacts regions all the time."""
+"""An operator of a cluster, who moves, splits, flushes and compacts regions all the time."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class Operator:
     def _do(self, client: HBaseClient, operation: Operation) -> None:
         table = self._tables[int(operation.pick * 997) % len(self._tables)]
         regions = client.regions(table)
+        if not regions:
+            return  # the table is still to be created
         region = regions[int(operation.pick * len(regions))]
         if operation.what == "move":
             others = [server for server in client.servers() if server != region.server]

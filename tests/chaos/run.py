@@ -159,6 +159,8 @@ class ChaosRun:
             at_end.callback(processes.stop, [writer])
             operator = Operator(self._world.source, list(self.tables), self._schedule.operations)
             at_end.callback(operator.close)
+            at_target = Operator(self._world.target, list(self.tables.values()), self._schedule.at_target)
+            at_end.callback(at_target.close)
             moments = Moments(self._ledger)
             faults = Faults(self._schedule.faults, self._world, moments, lambda: self._command, self._ledger, self._say)
             at_end.callback(self._end_command)
@@ -167,7 +169,7 @@ class ChaosRun:
             self._follow(moments, faults, writer)
             moments.close()
             faults.close()
-            self.result.operations = operator.did.total()
+            self.result.operations = operator.did.total() + at_target.did.total()
             self.result.faults, self.result.missed = len(faults.done), len(faults.missed)
 
     def _follow(self, moments: Moments, faults: Faults, writer: Server) -> None:

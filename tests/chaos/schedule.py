@@ -72,6 +72,7 @@ _ACTS: Mapping[tuple[Act, str], tuple[int, float, float]] = {
 goes on after them, a killed server is started again, a killed command is resumed"""
 VICTIMS = tuple(dict.fromkeys(victim for _, victim in _ACTS))
 OPERATIONS = ("move", "move", "move", "split", "flush", "flush", "compact", "major compact")
+AT_TARGET = ("move", "split", "flush", "flush", "compact", "major compact")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Operation:
-    """What an operator of the source does next, `pause_s` seconds after the last thing."""
+    """What an operator of a cluster does next, `pause_s` seconds after the last thing."""
 
     what: str
     pause_s: float
@@ -111,6 +112,9 @@ class Schedule:
     mode: Mode
     faults: tuple[Fault, ...]
     operations: tuple[Operation, ...]
+    """at the source"""
+    at_target: tuple[Operation, ...]
+    """none with `mild`"""
     approve_after_s: float
     stop_after_s: float
     protect: Literal["peer", "stage"]
@@ -118,11 +122,12 @@ class Schedule:
     def describe(self) -> list[str]:
         """The schedule for people, a line each."""
         cutover = f"approval after {self.approve_after_s} s, write stop after {self.stop_after_s} s"
-        operations = ", ".join(operation.what for operation in self.operations[:8])
+        sides = (("operator", self.operations), ("target's operator", self.at_target))
+        told = [(who, ", ".join(one.what for one in what[:8])) for who, what in sides if what]
         return [
             f"seed {self.seed}, {self.mode}: protect by {self.protect}; {cutover}",
             *(f"  {fault.describe()}" for fault in self.faults),
-            f"  the operator, one after the other: {operations}, …",
+            *(f"  the {who}, one after the other: {operations}, …" for who, operations in told),
         ]
 
     def facts(self) -> dict[str, Any]:
@@ -142,18 +147,24 @@ def schedule(seed: int, mode: Mode, victims: Collection[str] = VICTIMS) -> Sched
         _, least, most = own[act, victim]
         after = round(rng.uniform(0, MOMENTS[moment][1]), 2)
         faults.append(Fault(moment, after, act, victim, round(rng.uniform(least, most), 1), rng.random()))
-    operations = tuple(
-        Operation(rng.choice(OPERATIONS), round(rng.uniform(0.5, 4), 1), rng.random(), rng.randrange(256))
-        for _ in range(200)
-    )
+    operations = _operations(rng, OPERATIONS)
+    at_target = _operations(random.Random(f"{mode} {seed} target"), AT_TARGET) if mode == "full" else ()
     return Schedule(
         seed=seed,
         mode=mode,
         faults=tuple(faults),
         operations=operations,
+        at_target=at_target,
         approve_after_s=round(rng.uniform(0, 4), 1),
         stop_after_s=round(rng.uniform(0, 4), 1),
         protect="stage" if rng.random() < 0.15 else "peer",
+    )
+
+
+def _operations(rng: random.Random, choice: Sequence[str]) -> tuple[Operation, ...]:
+    return tuple(
+        Operation(rng.choice(choice), round(rng.uniform(0.5, 4), 1), rng.random(), rng.randrange(256))
+        for _ in range(200)
     )
 
 

@@ -189,3 +189,10 @@ def test_command_client_and_log_reader_start_without_the_frameworks() -> None:
 
 if __name__ == "__main__":
     print(rooms_table())
+
+
+def test_dags_are_parsed_without_spark_and_great_expectations() -> None:
+    """Airflow parses them all the time."""
+    parse = "import sys, walferry.airflow.dags; print({'pyspark', 'great_expectations'} & sys.modules.keys())"
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", parse], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "set()"

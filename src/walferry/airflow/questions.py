@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
@@ -21,10 +22,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from walferry.airflow.operators import ACTOR, answered_ms, step
 from walferry.airflow.triggers import AnswerTrigger, note_asked, open_questions
 from walferry.errors import WalferryError
-from walferry.migration.ways_out import Way, take, ways_out
-from walferry.process import opened, quiet_libraries
+from walferry.ledger import RunLedger
 from walferry.run.answers import Word, keep_word, note_refused, word_of
+from walferry.run.run import Run
 from walferry.run.state import State, state_of
+from walferry.run.ways_out import Way, ways_out
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ CONTINUES = "continues"
 """the param of a DAG run that continues a run of another one: the run's id"""
 NEXT_DAG_RUN = "next_dag_run"
 """XCom of the operator: the id of that DAG run, the same for each try"""
-_TAKEN = "way out"
+_CHOSEN = "way out"
 _WAYS: Mapping[str, str] = {
     "Check again": "*Check again*: after you have removed the cause.",
     "Repair, check again": "*Repair, check again*: rows of the target that differ are made equal to the source's.",
@@ -147,9 +149,9 @@ class WayOutOperator(HITLOperator, SkipMixin):
         with step(self.run) as run:
             if (owner := run.record.owner) != f"{ACTOR} {context['run_id']}":
                 raise AirflowSkipException(f"{self.run} is continued by {owner}")
-            if taken := run.ledger.notes.get(_TAKEN, owner):
-                log.info("%s was chosen in an earlier try of this task, which was lost", taken["way"])
-                return self._go_on(context, taken)
+            if (chosen := _chosen(run.ledger)) is not None:
+                log.info("%s was chosen in an earlier try of this task, which was lost", chosen.way)
+                return self._do(context, run, chosen)
             self.options = list(ways_out(run.ledger))
             state, name = state_of(run.ledger), run.record.name
         if not self.options:
@@ -160,26 +162,54 @@ class WayOutOperator(HITLOperator, SkipMixin):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Do what the person chose."""
         answer = super().execute_complete(context, event)
-        way, given = answer["chosen_options"][0], answer["params_input"]
+        given = answer["params_input"]
         actor = f"{ACTOR} {answer['responded_by_user']['name']}"
-        quiet_libraries()
-        with opened(self.run, actor=ACTOR) as run:
-            try:
-                take(run, way, given.get(ROWS) or [], given.get(REASON) or "", actor)
-            except WalferryError as error:
-                note_refused(run.ledger, f"{way} was not possible: {error}")
-                raise AirflowException(str(error)) from None
-            note_refused(run.ledger, "")
-            taken = {"way": way, "number": len(run.ledger.notes.named(_TAKEN)) + 1}
-            run.ledger.notes.keep(_TAKEN, taken, run.record.owner)
-        return self._go_on(context, taken)
+        with step(self.run) as run:
+            number = 1 + max((facts["number"] for facts, _ in run.ledger.notes.named(_CHOSEN).values()), default=0)
+            rows, reason = given.get(ROWS) or [], given.get(REASON) or ""
+            chosen = _Chosen(answer["chosen_options"][0], rows, reason, actor, number)
+            run.ledger.notes.keep(_CHOSEN, asdict(chosen), run.record.owner)  # this try may be lost
+            return self._do(context, run, chosen)
 
-    def _go_on(self, context: Context, taken: Mapping[str, Any]) -> dict[str, Any]:
-        if taken["way"] == "Abort":
+    def _do(self, context: Context, run: Run, chosen: _Chosen) -> dict[str, Any]:
+        """Do what was chosen, or the rest of it."""
+        from walferry.migration.ways_out import abort, take
+
+        try:
+            if chosen.way in ways_out(run.ledger):
+                take(run, chosen.way, chosen.rows, chosen.reason, chosen.actor)
+            elif chosen.way == "Abort":
+                abort(run, chosen.reason, actor=chosen.actor)  # it has ended; what it made may be left
+        except WalferryError as error:
+            if run.ledger.record.state == "running":
+                note_refused(run.ledger, f"{chosen.way} was not possible: {error}")
+                run.ledger.notes.drop(_CHOSEN, run.record.owner)
+            raise AirflowException(str(error)) from None
+        note_refused(run.ledger, "")
+        if chosen.way == "Abort":
             self.skip(context["ti"], context["task"].get_direct_relatives(upstream=False))
-        context["ti"].xcom_push(key=NEXT_DAG_RUN, value=f"{self.run}__continued_{taken['number']}")
+        context["ti"].xcom_push(key=NEXT_DAG_RUN, value=f"{self.run}__continued_{chosen.number}")
         of_dag = {key: value for key, value in context["params"].items() if key not in (ROWS, REASON)}
         return of_dag | {CONTINUES: self.run}
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What a person chose in one run of the DAG."""
+
+    way: Way
+    rows: list[str]
+    reason: str
+    actor: str
+    number: int
+    """of the choice, from 1"""
+
+
+def _chosen(ledger: RunLedger) -> _Chosen | None:
+    """What was chosen in this run of the DAG, unless a check has failed since: then the task was cleared."""
+    facts, at_ms = ledger.notes.named(_CHOSEN).get(ledger.record.owner, (None, 0))
+    failed = [p.finished_ms or 0 for p in ledger.phases.all() if p.state == "failed" and p.error_class]
+    return None if facts is None or max(failed, default=0) > at_ms else _Chosen(**facts)
 
 
 def _question(name: str, state: State, ways: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from walferry.migration.cutover import drain_again
 from walferry.migration.history import load_rows
 from walferry.migration.late_edits import require_silence
 from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
+from walferry.migration.repair import is_unfinished
 from walferry.migration.schema import family_differences
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
@@ -92,7 +93,13 @@ def _require_open(reasons: Sequence[str]) -> None:
 
 
 def _faults(run: Run) -> list[str]:
-    return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run)]
+    unfinished = [pair.source for pair in run.tables if is_unfinished(run, pair.source)]
+    owed = [
+        f"a repair of {table} was interrupted after it had compacted a region of the target: `walferry repair "
+        f"{run.record.name} --table {table}` ends it"
+        for table in unfinished
+    ]
+    return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]
 
 
 def _schema_faults(run: Run) -> list[str]:

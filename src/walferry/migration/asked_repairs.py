@@ -14,7 +14,7 @@ from walferry.errors import TransientError, UsageError, WalferryError
 from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import RepairedRow
 from walferry.migration.known_differences import rows_to_repair
-from walferry.migration.repair import plan_repair, repair
+from walferry.migration.repair import is_unfinished, plan_repair, repair
 from walferry.migration.repairable import repairable
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import note_opened
@@ -49,12 +49,19 @@ def repair_now(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     again. Raises TransientError when that process does not answer."""
     if "replay" in alive(run.ledger):
         return _ask(run, wanted)
-    made = [row for table, kinds in wanted.items() if kinds for row in repair(run, Standstill(), table, kinds)]
+    made = []
     note_opened(run.ledger)
-    for table in {row.table for row in made if not row.fault}:
-        run.ledger.phases.reopen("compare", table, "rows were repaired")
-        run.ledger.phases.reopen("check_drain", reason="rows were repaired")
+    for table, kinds in wanted.items():
+        if kinds or is_unfinished(run, table):
+            compare_again(run, table, "rows are repaired")  # also those that are equal by now, and after a kill
+            made += repair(run, Standstill(), table, kinds)
     return made
+
+
+def compare_again(run: Run, table: str, reason: str) -> None:
+    """Have the next attempt compare a table again, and repeat the last check."""
+    run.ledger.phases.reopen("compare", table, reason)
+    run.ledger.phases.reopen("check_drain", reason=reason)
 
 
 def answer_asked(run: Run, standstill: Standstill, over: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from walferry.clock import CLOCKS_APART_MS
 from walferry.errors import WalferryError, is_transient
 from walferry.migration.explain import Clients
 from walferry.migration.row_sides import Bounds, Cell, cells_of
@@ -25,7 +26,8 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
     that is known comes from timestamps. `bounds`: what is kept of each row.
     """
     since, first = opened_ms(run.ledger), clients_from(run.ledger, table)
-    if since is None or first is None or not rows or run.ledger.record.state != "running":
+    late = clients_from(run.ledger, table, late_ms=CLOCKS_APART_MS)
+    if since is None or first is None or late is None or not rows or run.ledger.record.state != "running":
         return lambda _: None
     wrote: dict[bytes, list[Cell]] = {row: [] for row in rows}
     rooms = {row: bounds.room() for row in rows}
@@ -48,6 +50,6 @@ def edits_of_clients(run: Run, table: str, rows: Sequence[bytes], bounds: Bounds
     def of(row: bytes) -> Clients:
         full = row in rooms and rooms[row].exhausted
         why = unread or ("clients have written too much to the row to examine it" if full else "")
-        return Clients(since, first, frozenset() if why else frozenset(wrote.get(row, ())), why)
+        return Clients(since, first, frozenset() if why else frozenset(wrote.get(row, ())), why, late)
 
     return of

@@ -62,6 +62,8 @@ _PER_TASK = 100
 """and by one task"""
 _AT_A_TIME = 8
 """requested by one task, which mostly waits for the answers"""
+EQUAL_NOW = "equal when read again"
+"""of a row that was under way"""
 MANY_ROWS = 500
 """that differ while the log is followed: of more, their whole ranges are read again before each row is"""
 PASSES = 3
@@ -166,7 +168,7 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
         # The gate uses recorded rows: rows that were left out must not pass with the explained ones of their region.
         message = f"{count - len(rows)} more rows from here on differ, too many to examine each"
         differences.append(Difference(table, rows[-1], UNEXPLAINED, message))
-    differences += [Difference(table, row, IN_FLIGHT, "equal when read again") for row in settled]
+    differences += [Difference(table, row, IN_FLIGHT, EQUAL_NOW) for row in settled]
     ended = ComparedTable(**vars(before) | {"ended_ms": now_ms(), "differing_rows": count + len(settled)})
     compared = run.ledger.comparisons.record(ended, ranges, differences)
     run.ledger.comparisons.record_look(table, ())
@@ -373,7 +375,7 @@ def explain(
     differences = []
     for row, found in sides.items():
         if found is None:  # what differed was under way
-            differences.append(Difference(table, row, IN_FLIGHT, "equal when read again"))
+            differences.append(Difference(table, row, IN_FLIGHT, EQUAL_NOW))
             continue
         explanation = classify(found.value(), logs.of(row), rules, clients(row))
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.migration.compare import EXPLAINED_ROWS, TableComparison, compare
-from walferry.migration.repair import repair
+from walferry.migration.repair import finish_repair, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.spot_check import spot_check
 from walferry.replay.standstill import Standstill
@@ -28,6 +28,7 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
     table is compared again. The gate that follows judges the differences."""
 
     def work() -> dict[str, Any]:
+        finish_repair(run, standstill or Standstill(), table)
         result = compare(run, spark, table, "phase")
         for _ in range(REPAIRS):
             if opened_ms(run.ledger) is not None or not _repair_found(run, standstill or Standstill(), result):
@@ -40,11 +41,12 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
-    """Repair the rows that a comparison found to differ, if that is done unasked. Returns how many were repaired."""
+    """Repair the rows that a comparison found to differ, if that is done unasked. Returns how many
+    were, or are equal by now."""
     kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
     if not kinds or result.differing_rows > EXPLAINED_ROWS:
         return 0
     if refusal := why_not(run, result.table, kinds):
         log.warning("%s", refusal)
         return 0
-    return sum(not row.fault for row in repair(run, standstill, result.table, kinds))
+    return len(kinds) - sum(bool(row.fault) for row in repair(run, standstill, result.table, kinds))

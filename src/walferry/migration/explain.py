@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from walferry.clock import CLOCKS_APART_MS
 from walferry.formats.cells import CellType, decode_tags
 from walferry.formats.resolve import FamilyRules
 from walferry.ledger.rows import DifferenceKind
@@ -87,16 +86,18 @@ class Clients:
     """what clients have written to the row since then, by the target's log"""
     unread: str = ""
     """why the target's log does not tell"""
+    late: int = 1 << 62
+    """if the log does not tell, a cell of this timestamp or a later one may be of a client whose server's clock is late
+    """
 
     def near(self, column: tuple[bytes, bytes], sides: RowSides, log: RowLog) -> frozenset[Cell]:
         """Their cells in a column, and their markers of its family.
 
         What only the target holds is theirs if its log says so, or if its timestamp can be of no cell that was there
-        before. The clock of a server may be late: but for what was there before, 30 s are allowed.
+        before. The clock of a server may be late: only if the log does not tell, 30 s are allowed for that.
         """
         known = log.applied.keys() | log.pending | log.left_out | sides.source
-        sure = self.first > self.since_ms or log.let_go or log.unread
-        first = self.first if sure else self.since_ms - CLOCKS_APART_MS
+        first = min(self.first, self.late) if self.unread and not (log.let_go or log.unread) else self.first
         found = {cell for cell in sides.target - known if _timestamp(cell) >= first}
         family, qualifier = column
         return frozenset(found) | {

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from walferry.ledger import Difference
-from walferry.migration.compare import explain
+from walferry.migration.compare import EQUAL_NOW, explain
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
-from walferry.migration.repair import repair
+from walferry.migration.repair import is_unfinished, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.wal_lookup import log_bytes
 from walferry.refusals import ANY_TABLE
@@ -92,17 +92,18 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     new = sorted(row for row, cells in differing.items() if not cells or known.get(row.hex()) != cells)
     same = {row for row in new if differing[row] and known.get(row.hex()) == _LEFT + differing[row]}
     left = dict.fromkeys(new, "")
-    decided, repaired, suspected = set[bytes](), set[bytes](), set[bytes]()
+    decided, equal, suspected = set[bytes](), set[bytes](), set[bytes]()
     some = _part(run, table, new)
     kinds: dict[bytes, str] = {}
     found = _explained(run, means, table, some) if some else None
     if found is not None:
         accepted = run.ledger.comparisons.accepted().keys()
-        decided = {item.row for item in found if item.kind != IN_FLIGHT and not repairable(item, accepted)}
-        if decided:  # about the very cells: those of a row that was written to meanwhile are others
-            again = means.read_again(sorted(decided))
-            decided = {row for row in decided if again.get(row, "") == differing[row] != ""}
-        kinds = {item.row: item.kind for item in found if item.kind != IN_FLIGHT and item.row not in decided}
+        of_a_person = {item.row for item in found if item.kind != IN_FLIGHT and not repairable(item, accepted)}
+        if of_a_person:  # about the very cells: those of a row that was written to meanwhile are others
+            again = means.read_again(sorted(of_a_person))
+            decided = {row for row in of_a_person if again.get(row, "") == differing[row] != ""}
+        equal = {item.row for item in found if item.kind == IN_FLIGHT and item.detail == EQUAL_NOW}
+        kinds = {item.row: item.kind for item in found if item.kind != IN_FLIGHT and item.row not in of_a_person}
         suspected = {
             row for row, kind in kinds.items() if kind in _OF_THE_LOG and means.under_way(row) and row not in same
         }
@@ -114,16 +115,16 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
         left |= dict.fromkeys(some, f"no reason found: {size:.0f} MB of log would have to be read")
     if kinds and (refusal := why_not(run, table, kinds)):
         left |= dict.fromkeys(kinds, refusal)
-    elif kinds:
+    elif kinds or is_unfinished(run, table):
         made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
         left |= {row.row: row.fault for row in made}
-        repaired = {row.row for row in made if not row.fault}
+        equal |= kinds.keys() - {row.row for row in made if row.fault}
     examined = set(some) if found is not None or means.without_reasons else set[bytes]()
     before = [item for item in run.ledger.comparisons.looked(table) if item.row in left and item.row not in examined]
     left |= {item.row: item.detail for item in before}
-    left = {row: fault for row, fault in left.items() if row not in decided | repaired}
+    left = {row: fault for row, fault in left.items() if row not in decided | equal}
     # A row that differs in other cells now is still to be compared: the log that wrote it may count as verified.
-    kept = {row.hex(): cells for row, cells in differing.items()} | dict.fromkeys((row.hex() for row in repaired), "")
+    kept = {row.hex(): cells for row, cells in differing.items()} | dict.fromkeys((row.hex() for row in equal), "")
     kept |= {row.hex(): _LEFT + differing[row] if differing[row] and not left[row] else "" for row in left}
     if kept != known:
         run.ledger.notes.keep(_NOTE, kept, table)

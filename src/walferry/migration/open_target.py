@@ -20,6 +20,7 @@ from walferry.errors import GateShutError, WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.migration import late_edits, touched
 from walferry.migration.known_differences import Means, settle
+from walferry.migration.repair import finish_repair
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
@@ -51,8 +52,10 @@ def open_target(
     """
 
     def work() -> dict[str, Any]:
-        began, why = steady_s(), [*_reasons(run, gate)]
-        tables = [pair.source for pair in run.tables]
+        began, tables = steady_s(), [pair.source for pair in run.tables]
+        for table in tables:
+            finish_repair(run, standstill or Standstill(), table)
+        why = [*_reasons(run, gate)]
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
             why = [*_look(run)]

@@ -23,7 +23,7 @@ from walferry.run.newest import keeps_closed
 from walferry.run.phases import steps
 from walferry.run.spec import Spec
 from walferry.run.state import accept_command
-from walferry.run.write_stop import ExpectedStop, expected_write_stop
+from walferry.run.write_stop import ExpectedStop, expected_write_stop, reread_after_flush
 
 _NOTE = "asked of the clusters"
 _AGAIN_MS = 60_000
@@ -228,8 +228,13 @@ def _opening(ledger: RunLedger) -> Answer:
     """When the target will open. That it opens late is no reason against the cutover: the write stop tells of it."""
     found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record.spec)]
     late = [why for why in found if why]
+    again = reread_after_flush(ledger, source_tables(ledger.record.spec))
+    flushed = (
+        f"; READONLY flushes the regions, so that rows with delete markers of {', '.join(again)} are read again then"
+    )
     if not late:
-        return Answer("opening", "the target opens once what was touched last is found equal")
+        text = "the target opens once what was touched last is found equal"
+        return Answer("opening", f"{text}{flushed if again else ''}")
     more = f" (and {len(late) - 1} more tables)" if len(late) > 1 else ""
     return Answer("opening", f"the target opens only after the whole comparison: {late[0]}{more}")
 

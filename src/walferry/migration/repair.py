@@ -3,7 +3,8 @@
 Rows are read and written while the replay stands still (`replay.standstill`), so that no older reading replaces a newer
 edit; what the source wrote since is applied afterwards. A marker that only the target has is purged by a flush and a
 major compaction of its region, which drops every marker and what those hide. So all markers that the source still has
-there are sent again, before the row itself. A kill in between leaves rows that the next look finds.
+there are sent again, before the row itself; until that is done, a note in the ledger has the range, and whoever repairs
+next begins there. Any other kill in between leaves rows that the next look finds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,7 @@ COMPACTIONS = 3
 """of a region, at most, until the markers are gone"""
 NO_COMPACTION = 0
 ANY_REGION_BYTES = 1 << 62
+_OWED = "markers to send again"
 _HIDDEN = (
     "markers that hide it at the target were not purged: an open scan or KEEP_DELETED_CELLS keeps them, or the repair "
     "ended first"
@@ -119,6 +122,7 @@ def repair(
     rows = sorted(kinds)
     work = _table(run, standstill, table, over, rows)
     position = covered_ms(run.ledger)
+    _send_owed(work)
     try:
         _send_rows(work, rows)
         for _ in range(COMPACTIONS):
@@ -136,6 +140,12 @@ def repair(
             f", {len(faults)} could not be, the first: {faults[0].row!r}: {faults[0].fault}" if faults else "",
         )  # fmt: skip
     return made
+
+
+def finish_repair(run: Run, standstill: Standstill, table: str) -> None:
+    """Do what a repair still owes that has ended too early. Raises as `repair` does."""
+    if is_unfinished(run, table):
+        repair(run, standstill, table, {})
 
 
 def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
@@ -259,6 +269,7 @@ def _purge(work: _Table, region_bytes: int) -> None:
     """Compact the regions of rows in whose way markers are, one after the other, and repair those rows."""
     waiting = {**work.deleted, **work.hidden}
     while waiting and not work.over():
+        _send_owed(work)
         first = min(waiting)
         region = work.run.target.locate(work.target, first)
         mine = {
@@ -271,14 +282,16 @@ def _purge(work: _Table, region_bytes: int) -> None:
             continue
         families = {cell.family for plan in mine.values() for cell in (*plan.purge, *plan.deleted)}
         began = steady_s()
+        work.run.ledger.notes.keep(_OWED, _owed(region.start, region.end, families), work.source)
         try:
             before, region = region, work.run.target.compact_region(work.target, first, families)
-        except TransientError as error:
+        except TransientError as error:  # it may be under way
             _leave(work, mine, f"its region could not be compacted: {error}")
             continue
         # A split meanwhile leaves two regions to look after.
         start, end = min(before.start, region.start), max(before.end, region.end) if before.end and region.end else b""
-        again = _send_markers(work, start, end, families)
+        work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source)
+        again = _send_owed(work)
         log.info(
             "region %s of target table %s was compacted for %d rows in %.1f s; %d markers were sent again",
             region.encoded, work.target, len(mine), steady_s() - began, again,
@@ -303,20 +316,33 @@ def _prove(work: _Table, rows: Sequence[bytes]) -> None:
             del work.deleted[row]
 
 
-def _send_markers(work: _Table, start: bytes, end: bytes, families: set[bytes]) -> int:
-    """Send all markers that the source has in a row range: the compaction dropped them. Returns how many.
+def is_unfinished(run: Run, table: str) -> bool:
+    """Whether a repair of a source table has ended between a compaction and what it owes the rows beside."""
+    return run.ledger.notes.get(_OWED, table) is not None
+
+
+def _owed(start: bytes, end: bytes, families: Iterable[bytes]) -> dict[str, Any]:
+    return {"start": start.hex(), "end": end.hex(), "families": sorted(family.decode() for family in families)}
+
+
+def _send_owed(work: _Table) -> int:
+    """Send all markers that the source has in the row range of the last compaction, which dropped them at the target.
+    Returns how many; 0 if none are owed.
 
     What it dropped had been at the source before, so that a scan which begins now finds it, if the source still has it.
     """
-    count = 0
-    names = [family.decode() for family in sorted(families)]
-    for some in _some(_marked_rows(work, start, end, names)):
+    owed = work.run.ledger.notes.get(_OWED, work.source)
+    if owed is None:
+        return 0
+    count, names = 0, owed["families"]
+    for some in _some(_marked_rows(work, bytes.fromhex(owed["start"]), bytes.fromhex(owed["end"]), names)):
         with work.standstill.held(work.run, work.over) as route:
             for block in work.run.source.scan_raw(work.source, some[0], some[-1] + b"\0", families=names, rows=some):
                 index = index_cells(np.frombuffer(block, np.uint8))
                 run, starts = as_run(index.pick(np.flatnonzero(index.type != CellType.PUT)))
                 if len(starts):
                     count += send_cells(writer_to(route), route, work.source, run.tobytes())
+    work.run.ledger.notes.drop(_OWED, work.source)
     return count
 
 

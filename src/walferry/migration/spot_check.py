@@ -20,7 +20,7 @@ from itertools import islice
 from pyspark.sql import SparkSession
 from thriftpy2.thrift import TException
 
-from walferry.clock import steady_s
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.errors import WalferryError
 from walferry.formats.cells import CellType
 from walferry.hbase.address import ClusterAddress
@@ -28,7 +28,8 @@ from walferry.hbase.thrift import connect
 from walferry.ledger import Difference
 from walferry.migration.compare import TableComparison, explain
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
-from walferry.migration.row_repair import raw_cells
+from walferry.migration.row_repair import TooLargeError, raw_cells, shown
+from walferry.migration.stored_sides import rules_of
 from walferry.migration.written_rows import rows_by_file
 from walferry.replay.cut import as_listed
 from walferry.run.run import Run
@@ -37,6 +38,8 @@ from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
+EXPIRED_MS = CLOCKS_APART_MS + 60_000
+"""so long ago, at most, a cell may have expired that a cluster whose clock is late showed when rows were read"""
 READS = 3
 """of rows that differ: a cell may have expired in between"""
 PAUSE_SECONDS = 1.0
@@ -47,6 +50,7 @@ ROWS_AT_ONCE = 10
 MOST_LOG_BYTES = 64 << 20
 """that are read for the rows that were written last, but for the newest log"""
 FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
+UNREAD = "HBase's own Java client showed different cells on both sides last time, and cannot be asked now"
 ONLY_SECOND = "HBase's own Java client shows different cells on both sides, although raw scans show the same"
 
 Shown = Mapping[bytes, tuple[bytes, int]]
@@ -55,30 +59,37 @@ Rows = dict[bytes, Shown]
 
 
 def spot_check(run: Run, spark: Callable[[], SparkSession], result: TableComparison) -> SpotCheck:
-    """Read rows of a comparison's sample, and those that were written last, by the second reader, and record what it
-    found. Rows that differ for it alone are added to the comparison, without an explanation."""
+    """Read rows of a comparison's sample, those written last, and those that differed last time, by the second reader,
+    and record what it found. Rows that differ for it alone are added to the comparison, without an explanation;
+    so are those that differed last time if they cannot be read now.
+
+    Raises the errors of finding out why rows differ.
+    """
     began, table, known = steady_s(), result.table, {item.row for item in result.differences}
+    before = last_spot_check(run.ledger, table)
+    again = [row for row in map(bytes.fromhex, before.differing) if row not in known] if before else []
     found = SpotCheck(comparison=result.compared.attempt, why=why_none(run))
+    faults = [Difference(table, row, UNEXPLAINED, UNREAD, hashlib.sha256(row).hexdigest()) for row in again]
     if not found.why:
         try:
-            rows, differing = _read(run, table, result.sample)
-            faults = _faults(run, spark, table, {row: sides for row, sides in differing.items() if row not in known})
-            run.ledger.comparisons.add(result.compared, faults)
-            found = SpotCheck(
-                comparison=found.comparison, rows=len(rows), seconds=round(steady_s() - began, 1),
-                differing=tuple(item.row.hex() for item in faults), excused=len(differing) - len(faults),
-            )  # fmt: skip
+            rows, differing = _read(run, table, result.sample, again)
         except (TException, OSError, WalferryError) as error:
-            found = SpotCheck(comparison=found.comparison, why=f"reading by Thrift failed: {error}")
+            found = found.model_copy(update={"why": f"reading by Thrift failed: {error}"})
+        else:
+            faults = _faults(run, spark, table, {row: sides for row, sides in differing.items() if row not in known})
+            found = found.model_copy(update={"rows": len(rows), "excused": len(differing) - len(faults)})
+    run.ledger.comparisons.add(result.compared, faults)
+    rest = {"differing": tuple(item.row.hex() for item in faults), "seconds": round(steady_s() - began, 1)}
+    found = found.model_copy(update=rest)
     note_spot_check(run.ledger, table, found)
     (log.warning if found.differing else log.info)("%s: %s", table, found.describe())
     return found
 
 
-def _read(run: Run, table: str, sample: Sequence[bytes]) -> tuple[set[bytes], dict[bytes, Sides]]:
+def _read(
+    run: Run, table: str, sample: Sequence[bytes], again: Sequence[bytes]
+) -> tuple[set[bytes], dict[bytes, Sides]]:
     """The rows that were read, and those of them that differ each time."""
-    before = last_spot_check(run.ledger, table)
-    again = [bytes.fromhex(row) for row in before.differing] if before else []
     reader = _Reader(run, table)
     rows, differing = reader.around(sample)
     more, others = reader.exactly([*last_written(run, table, run.spec.spot_check // 3), *again])
@@ -117,7 +128,7 @@ def _faults(
         return []
     found = []
     for item in explain(run, spark, None, table, sorted(differing)):
-        if item.kind == WRITTEN_SINCE or (item.kind == IN_FLIGHT and _depends_on_flushes(run, table, item.row)):
+        if item.kind == WRITTEN_SINCE or (item.kind == IN_FLIGHT and _depends_on_the_moment(run, table, item.row)):
             continue
         if item.kind == IN_FLIGHT:
             shown = repr([sorted(side.items()) for side in differing[item.row]]).encode()
@@ -126,14 +137,21 @@ def _faults(
     return found
 
 
-def _depends_on_flushes(run: Run, table: str, row: bytes) -> bool:
-    """Whether HBase itself shows a row by what is flushed: cells with an empty qualifier, and a delete of their family
+def _depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
+    """Whether correct copies of a row may be shown differently: a cell expires about now, by the clock of one cluster;
+    or HBase goes by what is flushed, as for cells with an empty qualifier and a delete of their family
     (docs/fine-print.md)."""
-    pair = run.pair(table)
+    pair, rules, at_ms = run.pair(table), rules_of(run.source.describe(table)), now_ms()
     for client, name in ((run.source, pair.source), (run.target, pair.target)):
-        cells = raw_cells(b"".join(bytes(block) for block in client.scan_raw(name, row, row + b"\0")))
+        try:
+            cells = raw_cells(b"".join(bytes(block) for block in client.scan_raw(name, row, row + b"\0")))
+        except TooLargeError:
+            return False
         empty = {cell.family for cell in cells if not cell.qualifier and cell.type not in FAMILY_MARKERS}
         if any(cell.type in FAMILY_MARKERS and cell.family in empty for cell in cells):
+            return True
+        first, last = (shown(cells, rules, moment).keys() for moment in (at_ms - EXPIRED_MS, at_ms + CLOCKS_APART_MS))
+        if first != last:
             return True
     return False
 

@@ -27,12 +27,13 @@ from walferry.migration.fragile_rows import NONE, Range, Span, Spans
 from walferry.replay.retention import retention_of
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.run import Run
+from walferry.run.write_stop import CLAIM
 from walferry.wal.others import Others, log_end, written_by_others
 from walferry.wal.tail import Offset
 
 log = logging.getLogger(__name__)
 
-_SEEN, _CLAIM = "touched", "claim"
+_SEEN = "touched"
 _ASKED_AT_ONCE = 8
 SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 Counts = Mapping[str, int]
@@ -230,7 +231,7 @@ class Claim:
     @classmethod
     def find(cls, ledger: RunLedger, of: ComparedTable) -> Claim | None:
         """The one that is based on a comparison, if it is in the ledger."""
-        kept = ledger.notes.get(_CLAIM, of.table)
+        kept = ledger.notes.get(CLAIM, of.table)
         if kept is None or kept["of"] != of.attempt:
             return None
         return cls(of.table, kept["of"], Spans.unpack(kept["fragile"]), frozenset(kept["files"]), kept["rules"])
@@ -239,10 +240,10 @@ class Claim:
         """Keep it in the ledger, unless it is there."""
         facts = {
             "of": self.of, "fragile": self.fragile.pack(), "files": sorted(self.files), "rules": self.rules,
-            "rows": len(self.fragile.rows), "ranges": len(self.fragile.ranges),
+            "rows": len(self.fragile.rows), "ranges": len(self.fragile.ranges), "marked": len(self.fragile.marked),
         }  # fmt: skip
-        if ledger.notes.get(_CLAIM, self.table) != facts:
-            ledger.notes.keep(_CLAIM, facts, self.table)
+        if ledger.notes.get(CLAIM, self.table) != facts:
+            ledger.notes.keep(CLAIM, facts, self.table)
 
 
 Files = Sequence[tuple[Range, str]]
@@ -337,7 +338,7 @@ def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
 def keep(run: Run, checked: Touched, claim: Claim) -> None:
     """Call it once all of that was read and found equal."""
     with _looking:
-        kept = run.ledger.notes.get(_CLAIM, claim.table)
+        kept = run.ledger.notes.get(CLAIM, claim.table)
         if kept is not None and kept["of"] == claim.of:  # otherwise the table was compared as a whole meanwhile
             claim.keep(run.ledger)
             Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)

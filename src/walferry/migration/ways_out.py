@@ -7,33 +7,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from walferry.clock import shown_utc
 from walferry.errors import UsageError
 from walferry.ledger import RunLedger
 from walferry.migration.accept import accept, waiting
-from walferry.migration.asked_repairs import candidates, describe, repair_now
+from walferry.migration.asked_repairs import candidates, compare_again, describe, repair_now
 from walferry.replay import objects
 from walferry.run.answers import drop_word
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run
+from walferry.run.ways_out import Way, ways_out
 
 log = logging.getLogger(__name__)
 
-Way = Literal["Check again", "Repair, check again", "Accept, check again", "Withdraw", "Abort"]
-AFTER_APPROVAL = ("approve", "write_stop", "replay", "end_fence", "drain", "open_target")
-
-
-def ways_out(ledger: RunLedger) -> tuple[Way, ...]:
-    """What a person may choose from; none before writes have stopped, and none once the run is over.
-
-    Once the target is open to clients, the source can no longer take their place.
-    """
-    if ledger.record.state != "running" or ledger.phases.facts("write_stop") is None:
-        return ()
-    return get_args(Way) if opened_ms(ledger) is None else get_args(Way)[:3]
+LAST_TO_FIRST = ("open_target", "drain", "end_fence", "replay", "write_stop", "approve")
+"""the phases from the approval on: a withdrawal that is killed can be repeated until the write stop is taken back"""
 
 
 def take(run: Run, way: Way, rows: Sequence[str], reason: str, actor: str) -> None:
@@ -47,7 +38,9 @@ def take(run: Run, way: Way, rows: Sequence[str], reason: str, actor: str) -> No
         raise UsageError(f"{way}: this is not possible any more, or not yet, for {run.run_id}", run=run.run_id)
     match way:
         case "Check again":
-            pass
+            for pair in run.tables:
+                if waiting(run.ledger, pair.source, unexplained=True):
+                    compare_again(run, pair.source, "the cause may be gone")
         case "Repair, check again":
             _repair(run)
         case "Accept, check again":
@@ -127,10 +120,10 @@ def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> lis
     run.ledger.late.decide([edit for edit in late if not edit.decision], "apply", reason or "the writers go on", actor)
     for phase in ("approve", "write_stop"):  # whoever answered will be asked again
         drop_word(run.ledger, phase)
-    for phase in AFTER_APPROVAL:
-        run.ledger.phases.reopen(phase, reason="the writers go on")
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source, "the writers go on")
+    for phase in LAST_TO_FIRST:
+        run.ledger.phases.reopen(phase, reason="the writers go on")
     run.ledger.audit(actor, "withdraw the cutover", {"run": run.run_id, "read_only_lifted": ours, "reason": reason})
     return ours
 

@@ -35,16 +35,18 @@ def newest_of(ledger: RunLedger, table: str) -> int | None:
     return None if kept is None else int(kept["timestamp"])
 
 
-def clients_from(ledger: RunLedger, table: str) -> int | None:
+def clients_from(ledger: RunLedger, table: str, late_ms: int = 0) -> int | None:
     """The timestamp from which on cells that only the open target holds are its clients'; None while it is not open.
 
-    Late edits that are applied come to the target after the opening, with timestamps of their time.
+    Late edits that are applied come to the target after the opening, with timestamps of their time. `late_ms`: by how
+    much the clock of a server of the target may be late.
     """
     if (opened := opened_ms(ledger)) is None:
         return None
     newest = newest_of(ledger, table)
-    late = [edit.write_ms for edit in ledger.late.all() if edit.table == table and edit.decision == "apply"]
-    return max(opened, -1 if newest is None else newest + 1, *(at_ms + CLOCKS_APART_MS + 1 for at_ms in late))
+    applied = [edit.write_ms for edit in ledger.late.all() if edit.table == table and edit.decision == "apply"]
+    before = opened if newest is None else newest + 1
+    return max(opened - late_ms, before, *(at_ms + CLOCKS_APART_MS + 1 for at_ms in applied))
 
 
 def keeps_closed(ledger: RunLedger, table: str, at_ms: int) -> str:

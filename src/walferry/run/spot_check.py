@@ -23,15 +23,16 @@ class SpotCheck(BaseModel):
     differing: tuple[str, ...] = ()
     """those that differ although the comparison found them equal, as hex"""
     excused: int = 0
-    """those that differ for a reason that is known"""
+    """those that the comparison knows of, or that correct copies may show differently"""
     why: str = ""
     """why no row, or not every one, was read"""
 
     def describe(self) -> str:
         """The result as a clause."""
         if not self.rows:
-            return f"no row was read by a second reader: {self.why}"
-        known = f", {self.excused} for a known reason" if self.excused else ""
+            owed = f"; {len(self.differing)} that differed last time were not read" if self.differing else ""
+            return f"no row was read by a second reader: {self.why or 'both sides have none'}{owed}"
+        known = f", {self.excused} of which the comparison knows" if self.excused else ""
         found = f"{len(self.differing) + self.excused} differ{known}" if self.differing or self.excused else "all equal"
         left = f" ({self.why})" if self.why else ""
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"

@@ -202,7 +202,7 @@ def label(phase: PhaseRecord) -> str:
 def state_of(ledger: RunLedger) -> State:
     """The state of a run, from what the ledger says now."""
     state = _state_of(ledger)
-    if state.name in ("gate shut", "waiting for a decision", "gap", "failed") and _asks_way_out(ledger):
+    if state.name in ("gate shut", "waiting for a decision", "gap", "failed") and _asks_way_out(ledger, state):
         refused = f"{why}. " if (why := why_refused(ledger)) else ""
         step = f"`way_out` asks in Airflow how to go on; or {state.next_step}"
         state = replace(state, cause=f"{refused}{state.cause}", next_step=step)
@@ -213,11 +213,14 @@ def state_of(ledger: RunLedger) -> State:
     return replace(state, cause=f"{state.cause}; the target has been open to clients since {shown_utc(opened)}")
 
 
-def _asks_way_out(ledger: RunLedger) -> bool:
+def _asks_way_out(ledger: RunLedger, state: State) -> bool:
     """Whether the DAG `hbase_migrate`, which gives its runs' ids as owners, asks a person how to go on."""
     run = ledger.record
-    of_dag = _in_airflow(run) and len(run.owner.split()) == 2 and run.kind == "migration"
-    return of_dag and run.state == "running" and ledger.phases.facts("write_stop") is not None
+    if not (_in_airflow(run) and len(run.owner.split()) == 2 and run.kind == "migration" and run.state == "running"):
+        return False
+    names = [phase.name for phase in phases_of(run.kind)]
+    late = names[names.index("end_fence") :]
+    return state.phase.partition(" ")[0] in late and ledger.phases.facts("write_stop") is not None
 
 
 def _superseded(phase: PhaseRecord) -> bool:

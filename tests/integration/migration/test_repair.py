@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import raw, skip, unique
 from walferry.checks.gates import after_drain
 from walferry.embedded.cluster import Cluster
+from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
@@ -23,6 +27,7 @@ from walferry.migration.open_target import open_target
 from walferry.migration.repair import NO_COMPACTION, plan_repair, repair
 from walferry.replay import cut
 from walferry.replay.follower import replay
+from walferry.replay.lease import LeaseHeldError
 from walferry.replay.rounds import drain
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
@@ -177,3 +182,65 @@ def test_a_row_that_is_written_while_it_is_repaired_ends_as_the_source_has_it(
     assert repaired > 10
     here, there = sides(run)
     assert there == here
+
+
+KILLED = """
+import os, signal, sys
+from walferry.ledger import Ledger
+from walferry.migration import repair as module
+from walferry.replay.standstill import Standstill
+from walferry.run.run import Run
+
+url, run_id, table, place, number = sys.argv[1:6]
+left = int(number)
+
+def dies(work):
+    def die(*arguments, **keywords):
+        global left
+        left -= 1
+        if place.startswith("before") and not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made = work(*arguments, **keywords)
+        if place.startswith("after") and not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+    return die
+
+with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
+    if place.endswith("sent"):
+        module.send_cells = dies(module.send_cells)
+    else:
+        run.target.compact_region = dies(run.target.compact_region)
+    rows = ("masked", "shown", "unlogged", "stray")
+    module.repair(run, Standstill(), table, {row.encode(): "" for row in rows})
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [("after cells are sent", 1), ("before it has compacted", 1), ("after it has compacted", 1),
+     ("before cells are sent", 2), ("after cells are sent", 2)],
+)  # fmt: skip
+def test_a_repair_that_is_killed_is_finished_by_the_next_one(
+    differing: tuple[Run, str], sides: Sides, at_target: HBaseClient, place: str, number: int
+) -> None:
+    run, table = differing
+    markers = [cell for cell in raw(at_target, table, b"marked") if cell[2] != CellType.PUT]
+    assert markers
+    command = [sys.executable, "-c", KILLED, run.ledger.whole.url, run.run_id, table, place, str(number)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    if place == "after it has compacted":
+        with pytest.raises(GateShutError, match=r"a repair of .* was interrupted"):
+            after_drain(run)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            repair(run, Standstill(), table, DIFFERING)
+            break
+        except LeaseHeldError:  # the killed one's runs out
+            assert time.monotonic() < deadline
+            time.sleep(1)
+    here, there = sides(run)
+    assert there == here
+    assert [cell for cell in raw(at_target, table, b"marked") if cell[2] != CellType.PUT] == markers

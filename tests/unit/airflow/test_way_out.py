@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.airflow.dags import migrate
 from walferry.airflow.operators import approved_by
 from walferry.airflow.questions import NEXT_DAG_RUN, AskOperator, WayOutOperator
-from walferry.errors import UsageError
+from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger, RunLedger
 from walferry.run.heartbeat import RunBusyError, beating
 from walferry.run.start import continue_run, start_run
@@ -109,6 +110,57 @@ def test_an_answer_is_carried_out_and_the_next_run_of_the_dag_continues_the_run(
     assert not first.skipped
     assert run.phases.facts("write_stop") is None
     assert "airflow ann" in [line.actor for line in run.audit_trail() if line.action == "withdraw the cutover"]
+
+
+def test_a_try_that_is_killed_before_or_after_it_has_done_what_was_chosen_is_followed_by_one_that_does_it(
+    run: RunLedger, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a withdrawal was done, the retry found nothing to ask about, and nobody followed the log any more."""
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("walferry.migration.ways_out.take", "walferry.airflow.questions.note_refused"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, killed)
+            with pytest.raises(KeyboardInterrupt):
+                Try(run).answer("Withdraw")
+        assert (run.phases.facts("write_stop") is None) == place.endswith("note_refused")
+        if place.endswith("note_refused"):
+            assert Try(run).ask() == PARAMS | {"continues": "move-1"}
+    assert not asked
+
+
+def test_a_choice_is_asked_for_again_once_a_check_has_failed_again(run: RunLedger, asked: list[Any]) -> None:
+    """Hole: whoever cleared the check in the same run of the DAG was told that they had chosen already."""
+    Try(run).answer("Check again")
+    time.sleep(0.002)
+    attempt = run.phases.start("check_drain")
+    run.phases.fail("check_drain", "GateShutError: the gate is shut: another reason", attempt=attempt)
+    Try(run).ask()
+    assert len(asked) == 1
+    again = Try(run)
+    again.answer("Check again")
+    assert again.pushed == {NEXT_DAG_RUN: "move-1__continued_2"}
+
+
+def test_an_abort_whose_clean_up_fails_is_repeated(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: the run had ended, so nothing was asked any more, and the peer stayed."""
+    calls: list[int] = []
+
+    def release(*_: Any, **__: Any) -> dict[str, Any]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise TransientError("ZooKeeper does not answer")
+        return {"removed": [], "left": []}
+
+    monkeypatch.setattr("walferry.migration.ways_out.objects.release", release)
+    with pytest.raises(AirflowException, match="ZooKeeper"):
+        Try(run).answer("Abort")
+    last = Try(run)
+    last.ask()
+    assert len(calls) == 2
+    assert last.skipped == ["go_on"]
 
 
 def test_a_try_after_one_that_was_lost_goes_on_with_what_was_done(run: RunLedger, asked: list[Any]) -> None:

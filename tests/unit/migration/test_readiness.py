@@ -23,7 +23,9 @@ from walferry.ledger import (
     notes,
 )
 from walferry.ledger.rows import DifferenceKind
+from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
+from walferry.migration.touched import Claim
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
 from walferry.run.newest import note_newest
 from walferry.run.write_stop import expected_write_stop, note_comparing
@@ -241,6 +243,27 @@ def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
     without = expected_write_stop(run)
     assert without.seconds is not None
     assert without.seconds < longer.seconds - 6, "what is clean is not compared again before the target opens"
+
+
+@pytest.mark.parametrize(("wish", "more_s"), [("confirm", 0), ("readonly", 7)])
+def test_with_readonly_rows_with_markers_are_read_again_in_the_stop_and_that_is_told(
+    book: Ledger, wish: str, more_s: int
+) -> None:
+    run = following(book, write_stop=wish)
+    compare(run, took_s=7)
+    short, told = expected_write_stop(run), opening(run)
+    marked = Spans((Span(b"a", b"g", marked=True),))
+    Claim(TABLE, run.comparisons.tables()[-1].attempt, marked, frozenset(), "").keep(run)
+    longer = expected_write_stop(run)
+    assert short.most is not None
+    assert longer.most is not None
+    assert longer.most - short.most == pytest.approx(more_s, abs=0.5)
+    assert "READONLY" not in told
+    assert ("READONLY flushes" in opening(run)) == bool(more_s)
+
+
+def opening(run: RunLedger) -> str:
+    return {answer.question: answer.text for answer in before_approval(run)}["opening"]
 
 
 def test_a_table_with_cells_of_the_future_makes_the_write_stop_longer_and_is_no_reason_against_it(book: Ledger) -> None:

@@ -14,13 +14,14 @@ from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration import ways_out as ways_out_module
 from walferry.migration.cutover import drain_again
-from walferry.migration.ways_out import Way, abort, take, ways_out, withdraw
+from walferry.migration.ways_out import abort, take, withdraw
 from walferry.run.answers import Word, keep_word, word_of
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.heartbeat import beating
 from walferry.run.phases import steps
 from walferry.run.run import Run
 from walferry.run.state import state_of
+from walferry.run.ways_out import Way, ways_out
 from walferry.run.write_stop import write_stop_of
 
 TABLE = "shop:orders"
@@ -208,6 +209,34 @@ def test_rows_that_nobody_decided_about_are_repaired(run: Run, monkeypatch: pyte
     differ(run, a="unexplained")
     take(run, "Repair, check again", [], "", "kim")
     assert asked == [{TABLE: {b"a": "unexplained"}}]
+
+
+@pytest.mark.parametrize("way", ["Check again", "Repair, check again"])
+def test_rows_that_are_equal_by_now_are_compared_again(run: Run, monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+    """Hole: the gate judged the same comparison for ever."""
+    monkeypatch.setattr("walferry.migration.asked_repairs.repair", lambda *_, **__: [])
+    take(run, "Check again", [], "", "kim")
+    assert run.ledger.phases.facts("compare", TABLE) is not None, "nothing waits"
+    differ(run, a="history-dependent")
+    take(run, way, [], "", "kim")
+    assert run.ledger.phases.facts("compare", TABLE) is None
+
+
+def test_a_withdrawal_that_is_killed_can_be_repeated(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: the end fence of the cutover that was taken back could stay."""
+    reopen = run.ledger.phases.reopen
+
+    def killed(phase: str, *arguments: Any, **more: Any) -> None:
+        if phase == "write_stop":
+            raise KeyboardInterrupt
+        reopen(phase, *arguments, **more)
+
+    monkeypatch.setattr(run.ledger.phases, "reopen", killed)
+    with pytest.raises(KeyboardInterrupt):
+        withdraw(run, "", "kim")
+    monkeypatch.undo()
+    withdraw(run, "", "kim")
+    assert done_phases(run) == {"plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy"}
 
 
 def test_who_withdraws_or_aborts_is_recorded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,20 @@
+"""What a person may choose from when a check after the write stop has not passed."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from walferry.ledger import RunLedger
+from walferry.run.facts import opened_ms
+
+Way = Literal["Check again", "Repair, check again", "Accept, check again", "Withdraw", "Abort"]
+
+
+def ways_out(ledger: RunLedger) -> tuple[Way, ...]:
+    """What a person may choose from; none before writes have stopped, and none once the run is over.
+
+    Once the target is open to clients, the source can no longer take their place.
+    """
+    if ledger.record.state != "running" or ledger.phases.facts("write_stop") is None:
+        return ()
+    return get_args(Way) if opened_ms(ledger) is None else get_args(Way)[:3]
