@@ -19,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round up down lint lock
+.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round bench-reread up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-wal: setup ## How fast logs of each kind are read, beside HBase's own read
 
 bench-round: setup ## What a round costs walferry itself on a large source (BENCH_ARGS: its options); about ten minutes
 	$(BIN)/python bench/round_cost.py $(BENCH_ARGS)
+
+bench-reread: setup ## What it costs to prove a table equal again, beside reading it whole (BENCH_ARGS: its options)
+	$(BIN)/python -m bench.reread_cost $(BENCH_ARGS)
 
 up: setup ## Boot source, target and Airflow, and leave them running (addresses: .run/endpoints.json)
 	$(BIN)/python -m walferry.embedded up
