@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param, get_current_context, task
+from airflow.sdk.exceptions import AirflowException
 
 from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_params
 from walferry.airflow.hook import airflow_connection
@@ -70,6 +71,7 @@ LINKS = {
 @task
 def plan() -> str:
     """Open the run in the ledger, examine both clusters, refuse what cannot be moved."""
+    from walferry.run.heartbeat import RunBusyError
     from walferry.run.start import continue_run, start_run
 
     context = get_current_context()
@@ -77,10 +79,13 @@ def plan() -> str:
     continued, _ = params.pop(CONTINUES, None), params.pop(ANYWAY, None)
     owner = f"airflow {context['run_id']}"
     with final_errors():
-        if continued:
-            run_id = continue_run(continued, params, airflow_connection, owner)
-        else:
-            run_id = start_run(params, airflow_connection, owner)
+        try:
+            if continued:
+                run_id = continue_run(continued, params, airflow_connection, owner)
+            else:
+                run_id = start_run(params, airflow_connection, owner)
+        except RunBusyError as busy:  # a task of the other run of the DAG is about to end
+            raise AirflowException(str(busy)) from None
     with step(run_id) as run:
         do_phase(run, "plan")
     return run_id
