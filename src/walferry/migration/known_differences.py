@@ -118,7 +118,8 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
     elif kinds or is_unfinished(run, table):
         made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
         left |= {row.row: row.fault for row in made}
-        equal |= kinds.keys() - {row.row for row in made if row.fault}
+        done = {row.row for row in made} if means.over() else kinds.keys()  # the others are equal by now
+        equal |= done - {row.row for row in made if row.fault}
     examined = set(some) if found is not None or means.without_reasons else set[bytes]()
     before = [item for item in run.ledger.comparisons.looked(table) if item.row in left and item.row not in examined]
     left |= {item.row: item.detail for item in before}

@@ -54,13 +54,18 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     return Clusters(monkeypatch)
 
 
-def look(run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True) -> Mapping[bytes, str]:
-    return settled(run, differ, examined=examined, by_log=by_log).left
+def look(
+    run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True, ended: bool = False
+) -> Mapping[bytes, str]:
+    return settled(run, differ, examined=examined, by_log=by_log, ended=ended).left
 
 
-def settled(run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True) -> Settled:
+def settled(
+    run: Run, differ: dict[bytes, str], *, examined: bool = True, by_log: bool = True, ended: bool = False
+) -> Settled:
+    most = 1 if examined else -1
     means = Means(
-        lambda: None, Standstill(), lambda rows: differ, 1 if examined else -1, 0, under_way=lambda _: by_log  # type: ignore[arg-type,return-value]
+        lambda: None, Standstill(), lambda rows: differ, most, 0, lambda: ended, under_way=lambda _: by_log  # type: ignore[arg-type,return-value]
     )  # fmt: skip
     return settle(run, TABLE, differ, means)
 
@@ -200,6 +205,7 @@ def test_a_row_that_is_equal_by_now_is_not_left(run: Run, clusters: Clusters, mo
     clusters.kinds = dict.fromkeys((b"a", b"b"), "history-dependent")
     monkeypatch.setattr(known_differences, "repair", lambda *_, **__: [])
     assert look(run, {b"a": "1"}) == {}
+    assert look(run, {b"a": "2"}, ended=True) == {b"a": ""}, "the repair has ended before it came to this row"
     clusters.kinds = {b"b": "in-flight"}
     clusters.details = {b"b": EQUAL_NOW}
     assert look(run, {b"b": "1"}) == {}
