@@ -265,7 +265,7 @@ def begin(run: Run, table: str) -> Begun:
     """Call it before a table is read as a whole."""
     look(run)
     seen = Seen.of(run.ledger)
-    files = [file for side in SIDES for file in _files(run, side, table, None)]
+    files = store_files(run, table)
     return Begun(seen.pending.get(table, NONE), seen.void.get(table, ""), files, _rules(run, table))
 
 
@@ -342,6 +342,18 @@ def keep(run: Run, checked: Touched, claim: Claim) -> None:
         if kept is not None and kept["of"] == claim.of:  # otherwise the table was compared as a whole meanwhile
             claim.keep(run.ledger)
             Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)
+
+
+def store_files(run: Run, table: str) -> Files:
+    """A digest of the store files of each region of a table, on both sides."""
+    return [file for side in SIDES for file in _files(run, side, table, None)]
+
+
+def stood_still(before: Files, after: Files, fragile: Spans) -> bool:
+    """Whether no region that has fragile rows with markers was flushed, compacted or split between two readings."""
+    marked = fragile.marked
+    first, second = ({file for file in files if marked.meet(file[0])} for files in (before, after))
+    return first == second and all(digest for _, digest in second)
 
 
 def _of_fragile(files: Files, fragile: Spans) -> frozenset[str]:

@@ -11,7 +11,10 @@ from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Difference, Ledger
-from walferry.migration import known_differences, open_target
+from walferry.migration import known_differences, open_target, touched
+from walferry.migration.fragile_rows import NONE, Span, Spans
+from walferry.migration.known_differences import Settled
+from walferry.migration.touched import Claim
 from walferry.migration.written_rows import Written
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
@@ -29,6 +32,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     found = Written(frozenset(), rows=1, differing={ROW: "cells"})
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since: found)
     monkeypatch.setattr(open_target, "differing", lambda run, table, rows: dict.fromkeys(rows, "cells"))
+    monkeypatch.setattr(open_target, "keeps_closed", lambda *_: "")
+    monkeypatch.setattr(touched, "store_files", lambda *_: ())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
         run.ledger.phases.start("drain")
@@ -51,3 +56,59 @@ def test_in_a_task_without_spark_a_row_with_a_large_log_keeps_clients_waiting_an
     (why,) = opened.why
     assert why.startswith(f"of what was touched last of {TABLE}, 1 row differs")
     assert "no reason found: 200 MB of log would have to be read" in why
+
+
+MARKED = Spans((Span(b"a", b"g", marked=True),))
+
+
+class Readings:
+    """The rows that differ at each reading, and the store files before and after it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, differ: list[dict[bytes, str]], files: list[str]) -> None:
+        self.made = 0
+        self._differ, self._files = differ, iter(files)
+        monkeypatch.setattr(open_target, "compare_written", self._read)
+        monkeypatch.setattr(open_target, "differing", lambda *_: {})
+        monkeypatch.setattr(open_target, "settle", lambda *_: Settled({}))
+        monkeypatch.setattr(touched, "store_files", lambda *_: [((b"", b"m"), next(self._files)), ((b"m", b""), "x")])
+
+    def _read(self, *_: object) -> Written:
+        found = self._differ[min(self.made, len(self._differ) - 1)]
+        self.made += 1
+        claim = Claim(TABLE, 1, NONE + MARKED, frozenset(), "")
+        return Written(frozenset(), rows=3, differing=found, claim=claim)
+
+
+@pytest.mark.parametrize(
+    ("differ", "files", "readings"),
+    [
+        ([{}], ["1", "1"], 1),
+        ([{ROW: "cells"}, {}], ["1", "2", "2", "2"], 2),
+        ([{}], ["1", "2", "2", "2"], 2),
+        ([{}], ["1", "", "2", "2"], 2),
+    ],
+    ids=["nothing came in between", "a row was repaired", "a region was compacted", "a region was moved"],
+)
+def test_the_target_opens_after_a_reading_that_nothing_has_voided(
+    run: Run, monkeypatch: pytest.MonkeyPatch, differ: list[dict[bytes, str]], files: list[str], readings: int
+) -> None:
+    """Hole: while rows were repaired, the source compacted, and showed a put that its marker had hidden."""
+    made = Readings(monkeypatch, differ, files)
+    opened = open_target.open_target(run, no_spark, lambda run: None)
+    assert opened.at_ms is not None
+    assert made.made == readings
+
+
+def test_a_table_that_does_not_come_to_rest_keeps_the_target_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Readings(monkeypatch, [{}], [str(number) for number in range(100)])
+    opened = open_target.open_target(run, no_spark, lambda run: None)
+    assert opened.at_ms is None
+    assert "were flushed or compacted meanwhile" in opened.why[0]
+
+
+def test_regions_without_markers_may_be_flushed_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Readings(monkeypatch, [{}], ["1", "1"])
+    numbers = iter("abcdef")
+    monkeypatch.setattr(touched, "store_files", lambda *_: [((b"", b"m"), "same"), ((b"m", b""), next(numbers))])
+    assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
+    assert made.made == 1
