@@ -19,6 +19,11 @@ TASK_DEFAULTS: dict[str, Any] = {
 }
 """`default_args` of a DAG"""
 
+OF_MIGRATIONS = frozenset(
+    ("protect", "write_stop", "max_comparison_age", "compare_ahead", "spot_check", "repair", "unlogged_writes")
+)
+"""keys of the spec that say nothing to the other DAGs"""
+
 _LIST_HINT = "One per line; enter a mapping in the JSON under Advanced Options."
 
 

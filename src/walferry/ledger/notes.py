@@ -48,6 +48,18 @@ class Notes:
         with self._store.database.write() as connection:
             self._keep(connection, name, facts, subject)
 
+    def keep_text(self, name: str, text: str) -> None:
+        """Keep a text in place of the previous one; "" removes that."""
+        if text:
+            self.keep(name, {"why": text})
+        elif self.text(name):
+            self.drop(name)
+
+    def text(self, name: str) -> str:
+        """The text that `keep_text` kept; "" when there is none."""
+        kept = self.get(name)
+        return "" if kept is None else str(kept["why"])
+
     def keep_unless(
         self, name: str, facts: Mapping[str, Any], subject: str, holds: Callable[[Mapping[str, Any], int], bool]
     ) -> tuple[dict[str, Any], int] | None:

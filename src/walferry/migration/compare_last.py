@@ -27,11 +27,13 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
     """Compare a table as a whole after the drain. Rows that differ are repaired unless the target is open, and the
     table is compared again. The gate that follows judges the differences."""
 
+    standstill = standstill or Standstill()
+
     def work() -> dict[str, Any]:
-        finish_repair(run, standstill or Standstill(), table)
+        finish_repair(run, standstill, table)
         result = compare(run, spark, table, "phase")
         for _ in range(REPAIRS):
-            if opened_ms(run.ledger) is not None or not _repair_found(run, standstill or Standstill(), result):
+            if opened_ms(run.ledger) is not None or not _repair_found(run, standstill, result):
                 break
             result = compare(run, spark, table, "phase")
         second = spot_check(run, spark, result)
@@ -41,8 +43,8 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:
-    """Repair the rows that a comparison found to differ, if that is done unasked. Returns how many
-    were, or are equal by now."""
+    """Repair the rows that a comparison found to differ, if that is done unasked. Returns how
+    many were, or are equal by now."""
     kinds = {item.row: item.kind for item in result.differences if repairable(item, result.decided)}
     if not kinds or result.differing_rows > EXPLAINED_ROWS:
         return 0

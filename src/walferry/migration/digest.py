@@ -165,7 +165,8 @@ def compare_pair(
         if outcome.uncompared and read < READS:
             again = replace(pair, start=start, stop=stop)
             outcome = compare_pair(again, *(taken.live if taken else (source, target)), clock, read + 1)
-        total += replace(outcome, sample=_drawn(max(here.cells, there.cells, key=len), pair.sampled))
+        below = total.sample[-1][0] if len(total.sample) == pair.sampled > 0 else 1.0
+        total += replace(outcome, sample=_drawn(max(here.cells, there.cells, key=len), pair.sampled, below))
         total = replace(total, rows=total.rows[: pair.named], sample=tuple(sorted(total.sample)[: pair.sampled]))
         start = stop
         del here, there  # large rows are not kept while the next ones are read
@@ -316,13 +317,13 @@ def _compare(here: _Piece, there: _Piece, rules: Mapping[bytes, FamilyRules], na
     )
 
 
-def _drawn(cells: CellIndex, most: int) -> tuple[tuple[float, bytes], ...]:
-    """The rows of the cells that draw the lowest numbers, each with its number."""
+def _drawn(cells: CellIndex, most: int, below: float) -> tuple[tuple[float, bytes], ...]:
+    """The rows of the cells that draw the lowest numbers, each with it, if it is below what is kept so far."""
     if not most:
         return ()
     drawn = np.random.default_rng().random(len(cells))
     lowest = np.argpartition(drawn, most - 1)[:most] if len(cells) > most else np.arange(len(cells))
-    return tuple((float(drawn[number]), cells.row(number)) for number in lowest.tolist())
+    return tuple((float(drawn[number]), cells.row(number)) for number in lowest[drawn[lowest] < below].tolist())
 
 
 def _expiring(

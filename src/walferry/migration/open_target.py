@@ -54,17 +54,19 @@ def open_target(
     `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
     """
 
+    standstill = standstill or Standstill()
+
     def work() -> dict[str, Any]:
         began, tables = steady_s(), [pair.source for pair in run.tables]
         for table in tables:
-            finish_repair(run, standstill or Standstill(), table)
+            finish_repair(run, standstill, table)
         why = [*_reasons(run, gate)]
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
             why = [*_look(run)]
         if not why:
             with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="written rows") as at_once:
-                means = partial(_compare, run, spark, standstill or Standstill())
+                means = partial(_compare, run, spark, standstill)
                 found = dict(zip(tables, at_once.map(means, tables), strict=True))
             why = [one.why for one in found.values() if one.why]
             rows = {table: one.rows for table, one in found.items() if not one.why}

@@ -13,6 +13,7 @@ from walferry import clock
 from walferry.clock import shown_utc
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.report import compared_tables
+from walferry.migration.touched import reread_after_flush
 from walferry.migration.verified import verified
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import waits_for_comparing
@@ -23,7 +24,7 @@ from walferry.run.newest import keeps_closed
 from walferry.run.phases import steps
 from walferry.run.spec import Spec
 from walferry.run.state import accept_command
-from walferry.run.write_stop import ExpectedStop, expected_write_stop, reread_after_flush
+from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
 _NOTE = "asked of the clusters"
 _AGAIN_MS = 60_000
@@ -82,7 +83,7 @@ class Readiness:
 def readiness(ledger: RunLedger, of_gate: Sequence[Answer] | None = None) -> Readiness:
     """Every answer now: `of_gate` has those of the gate; without it, those of the clusters are what it last found."""
     gate = [*before_approval(ledger), *_noted(ledger)] if of_gate is None else of_gate
-    return Readiness((_phases(ledger), *gate), expected_write_stop(ledger))
+    return Readiness((_phases(ledger), *gate), expected_write_stop(ledger, reread_after_flush(ledger)))
 
 
 def before_approval(ledger: RunLedger) -> list[Answer]:
@@ -228,13 +229,13 @@ def _opening(ledger: RunLedger) -> Answer:
     """When the target will open. That it opens late is no reason against the cutover: the write stop tells of it."""
     found = [keeps_closed(ledger, table, clock.now_ms()) for table in source_tables(ledger.record.spec)]
     late = [why for why in found if why]
-    again = reread_after_flush(ledger, source_tables(ledger.record.spec))
-    flushed = (
-        f"; READONLY flushes the regions, so that rows with delete markers of {', '.join(again)} are read again then"
-    )
     if not late:
+        again = reread_after_flush(ledger)
         text = "the target opens once what was touched last is found equal"
-        return Answer("opening", f"{text}{flushed if again else ''}")
+        if again:
+            text += "; READONLY flushes the regions, so that rows with delete markers of "
+            text += f"{', '.join(again)} are read again then"
+        return Answer("opening", text)
     more = f" (and {len(late) - 1} more tables)" if len(late) > 1 else ""
     return Answer("opening", f"the target opens only after the whole comparison: {late[0]}{more}")
 

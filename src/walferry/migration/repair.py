@@ -26,6 +26,7 @@ from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, as_run, index_cells
 from walferry.formats.resolve import FamilyRules
+from walferry.hbase.client import HBaseClient
 from walferry.ledger import RepairedRow
 from walferry.migration.clients import edits_of_clients
 from walferry.migration.explain import Clients
@@ -234,8 +235,8 @@ def _read(work: _Table, rows: Sequence[bytes]) -> list[_Sides]:
 
     def read(row: bytes) -> _Sides:
         try:
-            there = _raw(work.run.target.scan_raw(work.target, row, row + b"\0"))
-            here = _raw(work.run.source.scan_raw(work.source, row, row + b"\0"))
+            there = raw_row(work.run.target, work.target, row)
+            here = raw_row(work.run.source, work.source, row)
         except TooLargeError as error:
             return _Sides(row, (), (), str(error))
         return _Sides(row, here, there)
@@ -246,7 +247,7 @@ def _read(work: _Table, rows: Sequence[bytes]) -> list[_Sides]:
 
 def _read_target(work: _Table, rows: Sequence[bytes]) -> list[tuple[bytes, list[RawCell]]]:
     def read(row: bytes) -> tuple[bytes, list[RawCell]]:
-        return row, _raw(work.run.target.scan_raw(work.target, row, row + b"\0"))
+        return row, raw_row(work.run.target, work.target, row)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="repair") as readers:
         return list(readers.map(read, rows))
@@ -258,8 +259,9 @@ def _some(rows: Iterable[bytes], most: int = ROWS_AT_ONCE) -> Iterator[tuple[byt
         yield some
 
 
-def _raw(blocks: Iterator[bytes]) -> list[RawCell]:
-    return raw_cells(b"".join(bytes(block) for block in blocks))
+def raw_row(client: HBaseClient, table: str, row: bytes) -> list[RawCell]:
+    """A row of a table, raw. Raises TooLargeError."""
+    return raw_cells(b"".join(bytes(block) for block in client.scan_raw(table, row, row + b"\0")))
 
 
 # ------------------------------------------------------------------ markers

@@ -34,7 +34,7 @@ _CELL_OVERHEAD = 16  # timestamp, type and lengths
 _CELLS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 1 << 20
 """turned into objects at a time"""
-_FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
+FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
 
 Cell = tuple[bytes, bytes, int, int, bytes, bytes]
 """family, qualifier, timestamp, type, value (or its SHA-256 if that is shorter), tags"""
@@ -202,7 +202,7 @@ def cells_of(batch: pa.RecordBatch) -> Iterator[Cell]:
 
 def is_family_marker(cell: Cell) -> bool:
     """Whether the cell deletes of a whole family."""
-    return cell[3] in _FAMILY_MARKERS
+    return cell[3] in FAMILY_MARKERS
 
 
 def _differing(source: Iterator[Cell], target: Iterator[Cell]) -> Iterator[tuple[Cell, bool]]:

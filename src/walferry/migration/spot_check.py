@@ -12,23 +12,23 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import islice
 
 from pyspark.sql import SparkSession
 from thriftpy2.thrift import TException
 
 from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.errors import WalferryError
-from walferry.formats.cells import CellType
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.thrift import connect
 from walferry.ledger import Difference
 from walferry.migration.compare import TableComparison, explain
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
-from walferry.migration.row_repair import TooLargeError, raw_cells, shown
+from walferry.migration.repair import raw_row
+from walferry.migration.row_repair import TooLargeError, shown
+from walferry.migration.row_sides import FAMILY_MARKERS
 from walferry.migration.stored_sides import rules_of
 from walferry.migration.written_rows import rows_by_file
 from walferry.replay.cut import as_listed
@@ -49,7 +49,6 @@ ROWS_AT_ONCE = 10
 """in one answer: a row may be large"""
 MOST_LOG_BYTES = 64 << 20
 """that are read for the rows that were written last, but for the newest log"""
-FAMILY_MARKERS = (CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)
 UNREAD = "HBase's own Java client showed different cells on both sides last time, and cannot be asked now"
 ONLY_SECOND = "HBase's own Java client shows different cells on both sides, although raw scans show the same"
 
@@ -68,19 +67,21 @@ def spot_check(run: Run, spark: Callable[[], SparkSession], result: TableCompari
     began, table, known = steady_s(), result.table, {item.row for item in result.differences}
     before = last_spot_check(run.ledger, table)
     again = [row for row in map(bytes.fromhex, before.differing) if row not in known] if before else []
-    found = SpotCheck(comparison=result.compared.attempt, why=why_none(run))
     faults = [Difference(table, row, UNEXPLAINED, UNREAD, hashlib.sha256(row).hexdigest()) for row in again]
-    if not found.why:
+    rows, excused, why = set[bytes](), 0, why_none(run)
+    if not why:
         try:
             rows, differing = _read(run, table, result.sample, again)
         except (TException, OSError, WalferryError) as error:
-            found = found.model_copy(update={"why": f"reading by Thrift failed: {error}"})
+            why = f"reading by Thrift failed: {error}"
         else:
             faults = _faults(run, spark, table, {row: sides for row, sides in differing.items() if row not in known})
-            found = found.model_copy(update={"rows": len(rows), "excused": len(differing) - len(faults)})
+            excused = len(differing) - len(faults)
     run.ledger.comparisons.add(result.compared, faults)
-    rest = {"differing": tuple(item.row.hex() for item in faults), "seconds": round(steady_s() - began, 1)}
-    found = found.model_copy(update=rest)
+    found = SpotCheck(
+        comparison=result.compared.attempt, rows=len(rows), seconds=round(steady_s() - began, 1),
+        differing=tuple(item.row.hex() for item in faults), excused=excused, why=why,
+    )  # fmt: skip
     note_spot_check(run.ledger, table, found)
     (log.warning if found.differing else log.info)("%s: %s", table, found.describe())
     return found
@@ -123,7 +124,7 @@ def last_written(run: Run, table: str, most: int) -> list[bytes]:
 def _faults(
     run: Run, spark: Callable[[], SparkSession], table: str, differing: Mapping[bytes, Sides]
 ) -> list[Difference]:
-    """Those rows of which the comparison's reader knows no reason either."""
+    """Those of the rows that the comparison's reader cannot explain either."""
     if not differing:
         return []
     found = []
@@ -144,7 +145,7 @@ def _depends_on_the_moment(run: Run, table: str, row: bytes) -> bool:
     pair, rules, at_ms = run.pair(table), rules_of(run.source.describe(table)), now_ms()
     for client, name in ((run.source, pair.source), (run.target, pair.target)):
         try:
-            cells = raw_cells(b"".join(bytes(block) for block in client.scan_raw(name, row, row + b"\0")))
+            cells = raw_row(client, name, row)
         except TooLargeError:
             return False
         empty = {cell.family for cell in cells if not cell.qualifier and cell.type not in FAMILY_MARKERS}
@@ -203,10 +204,5 @@ def _from_each(address: ClusterAddress, table: str, keys: Sequence[bytes]) -> Ro
 def _each(address: ClusterAddress, table: str, rows: Sequence[bytes]) -> Rows:
     with closing(connect(address)) as connection:
         opened = connection.table(table)
-        return {row: cells for some in _parts(rows) for row, cells in opened.rows(some, include_timestamp=True)}
-
-
-def _parts(rows: Sequence[bytes]) -> Iterator[list[bytes]]:
-    left = iter(rows)
-    while some := list(islice(left, ROWS_AT_ONCE)):
-        yield some
+        parts = (list(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE))
+        return {row: cells for some in parts for row, cells in opened.rows(some, include_timestamp=True)}

@@ -21,19 +21,18 @@ from walferry.clock import now_ms
 from walferry.errors import GapError, WalferryError, is_transient
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
-from walferry.ledger import ComparedTable, RunLedger
+from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.fragile_rows import NONE, Range, Span, Spans
 from walferry.replay.retention import retention_of
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.run import Run
-from walferry.run.write_stop import CLAIM
 from walferry.wal.others import Others, log_end, written_by_others
 from walferry.wal.tail import Offset
 
 log = logging.getLogger(__name__)
 
-_SEEN = "touched"
+_SEEN, _CLAIM = "touched", "claim"
 _ASKED_AT_ONCE = 8
 SIDES: tuple[ClusterSide, ClusterSide] = ("source", "target")
 Counts = Mapping[str, int]
@@ -231,7 +230,7 @@ class Claim:
     @classmethod
     def find(cls, ledger: RunLedger, of: ComparedTable) -> Claim | None:
         """The one that is based on a comparison, if it is in the ledger."""
-        kept = ledger.notes.get(CLAIM, of.table)
+        kept = ledger.notes.get(_CLAIM, of.table)
         if kept is None or kept["of"] != of.attempt:
             return None
         return cls(of.table, kept["of"], Spans.unpack(kept["fragile"]), frozenset(kept["files"]), kept["rules"])
@@ -240,10 +239,10 @@ class Claim:
         """Keep it in the ledger, unless it is there."""
         facts = {
             "of": self.of, "fragile": self.fragile.pack(), "files": sorted(self.files), "rules": self.rules,
-            "rows": len(self.fragile.rows), "ranges": len(self.fragile.ranges), "marked": len(self.fragile.marked),
+            "rows": len(self.fragile.rows), "ranges": len(self.fragile.ranges),
         }  # fmt: skip
-        if ledger.notes.get(CLAIM, self.table) != facts:
-            ledger.notes.keep(CLAIM, facts, self.table)
+        if ledger.notes.get(_CLAIM, self.table) != facts:
+            ledger.notes.keep(_CLAIM, facts, self.table)
 
 
 Files = Sequence[tuple[Range, str]]
@@ -288,6 +287,16 @@ def why_void(ledger: RunLedger, of: ComparedTable) -> str:
     if why := Seen.of(ledger).void.get(of.table, ""):
         return why
     return "" if Claim.find(ledger, of) is not None else f"nothing was recorded of what touched {of.table} since"
+
+
+def reread_after_flush(ledger: RunLedger) -> list[str]:
+    """The tables of which rows with delete markers are read again in the write stop, since READONLY flushes their
+    regions."""
+    if ledger.record.spec.get("write_stop") != "readonly":
+        return []
+    whole = [whole_comparison(ledger, table) for table in source_tables(ledger.record.spec)]
+    claims = [claim for of in whole if of is not None and (claim := Claim.find(ledger, of)) is not None]
+    return [claim.table for claim in claims if claim.fragile.marked]
 
 
 @dataclass(frozen=True)
@@ -338,7 +347,7 @@ def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
 def keep(run: Run, checked: Touched, claim: Claim) -> None:
     """Call it once all of that was read and found equal."""
     with _looking:
-        kept = run.ledger.notes.get(CLAIM, claim.table)
+        kept = run.ledger.notes.get(_CLAIM, claim.table)
         if kept is not None and kept["of"] == claim.of:  # otherwise the table was compared as a whole meanwhile
             claim.keep(run.ledger)
             Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)

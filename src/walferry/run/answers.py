@@ -35,13 +35,9 @@ def drop_word(ledger: RunLedger, phase: str) -> None:
 
 def note_refused(ledger: RunLedger, why: str) -> None:
     """Keep why what a person chose after a check that did not pass was not possible; "" once something was."""
-    if why:
-        ledger.notes.keep(_REFUSED, {"why": why})
-    elif ledger.notes.get(_REFUSED) is not None:
-        ledger.notes.drop(_REFUSED)
+    ledger.notes.keep_text(_REFUSED, why)
 
 
 def why_refused(ledger: RunLedger) -> str:
     """Why what a person chose last was not possible; "" if it was."""
-    kept = ledger.notes.get(_REFUSED)
-    return "" if kept is None else str(kept["why"])
+    return ledger.notes.text(_REFUSED)

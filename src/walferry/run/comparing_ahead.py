@@ -16,16 +16,12 @@ def note_comparing_ahead(ledger: RunLedger, tables: Sequence[str], written: Sequ
 
 def note_failing(ledger: RunLedger, why: str) -> None:
     """Keep why nothing is compared ahead now; "" once that is over."""
-    if why:
-        ledger.notes.keep(_FAILING, {"why": why})
-    elif ledger.notes.get(_FAILING) is not None:
-        ledger.notes.drop(_FAILING)
+    ledger.notes.keep_text(_FAILING, why)
 
 
 def why_failing(ledger: RunLedger) -> str:
     """Why nothing is compared ahead now; "" if nothing keeps it."""
-    kept = ledger.notes.get(_FAILING)
-    return "" if kept is None else str(kept["why"])
+    return ledger.notes.text(_FAILING)
 
 
 def end_comparing(ledger: RunLedger) -> None:

@@ -218,9 +218,14 @@ def _asks_way_out(ledger: RunLedger, state: State) -> bool:
     run = ledger.record
     if not (_in_airflow(run) and len(run.owner.split()) == 2 and run.kind == "migration" and run.state == "running"):
         return False
-    names = [phase.name for phase in phases_of(run.kind)]
-    late = names[names.index("end_fence") :]
-    return state.phase.partition(" ")[0] in late and ledger.phases.facts("write_stop") is not None
+    order = _order(run.kind)
+    late = order.get(state.phase.partition(" ")[0], -1) >= order["end_fence"]
+    return late and ledger.phases.facts("write_stop") is not None
+
+
+def _order(kind: RunKind) -> dict[str, int]:
+    """The places of the phases of a kind of run."""
+    return {phase.name: number for number, phase in enumerate(phases_of(kind))}
 
 
 def _superseded(phase: PhaseRecord) -> bool:
@@ -230,7 +235,7 @@ def _superseded(phase: PhaseRecord) -> bool:
 
 def _overtaken(failed: PhaseRecord, phases: Sequence[PhaseRecord], kind: RunKind) -> bool:
     """Whether a phase that failed is to be done again in any case, or one before it since then."""
-    order = {phase.name: number for number, phase in enumerate(phases_of(kind))}
+    order = _order(kind)
     at, ended = order.get(failed.phase, 0), failed.finished_ms or 0
     again = [p for p in phases if _superseded(p)]
     return any(p is failed or (order.get(p.phase, at) < at and (p.finished_ms or 0) > ended) for p in again)
@@ -297,7 +302,7 @@ def _failed(
     A failed phase is being worked on when an earlier phase of the run is running again. Replay does not count for the
     two questions, which are asked while it runs.
     """
-    order = {phase.name: number for number, phase in enumerate(phases_of(run.kind))}
+    order = _order(run.kind)
 
     def worked_past(failed: PhaseRecord) -> bool:
         beside = {"replay"} if failed.phase in ("approve", "write_stop") else set()

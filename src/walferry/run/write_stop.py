@@ -74,12 +74,12 @@ _STEPS = 3
 """of the write stop besides the comparisons: end_fence, drain, and open_target or check_drain"""
 
 
-def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
+def expected_write_stop(ledger: RunLedger, rereads: Sequence[str] = ()) -> ExpectedStop:
     """The sum of what took its place so far: the start fence, rounds and the time between two phases; if a table has no
     clean comparison yet, also comparisons, one after the other or, at least, all at once, and the copy's gate.
 
-    READONLY reopens the source's regions, which flushes them: rows of clean tables with delete markers are read again,
-    which takes as long as their comparison at most.
+    `rereads`: tables of which rows are read again in the stop, although they are clean; that takes as long as their
+    comparison at most.
     """
     phases = [phase for phase in ledger.phases.all() if phase.state == "done" and phase.finished_ms is not None]
     fences, gates = (_seconds(phases, name) for name in ("fence", "check_copy"))
@@ -94,8 +94,7 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
     if missing := [table for table in tables if table not in compared]:
         verify = f"`walferry verify {ledger.record.name}` measures it"
         return ExpectedStop(None, None, None, f"{missing[0]} has not been compared in this run; {verify}")
-    marked = reread_after_flush(ledger, [t for t in source_tables(ledger.record.spec) if t not in tables])
-    again = sum(compared.get(table, 0.0) for table in marked)
+    again = sum(compared.get(table, 0.0) for table in rereads if table not in tables)
     between = _between(phases) or [0.0]
     each = [compared[table] for table in tables]
     steps = _STEPS + len(tables)
@@ -106,19 +105,6 @@ def expected_write_stop(ledger: RunLedger) -> ExpectedStop:
         round(fixed + max(rounds) + sum(each) + steps * max(between) + again, 1),
         "",
     )
-
-
-def reread_after_flush(ledger: RunLedger, tables: Sequence[str]) -> list[str]:
-    """Those of the tables of which rows or ranges with delete markers are read again in the stop, since READONLY has
-    flushed their regions."""
-    if ledger.record.spec.get("write_stop") != "readonly":
-        return []
-    claims = ledger.notes.named(CLAIM)
-    return [table for table in tables if table in claims and claims[table][0].get("marked")]
-
-
-CLAIM = "claim"
-"""the note of what is claimed of a table since its last whole comparison (`migration.touched`)"""
 
 
 def note_comparing(ledger: RunLedger, table: str, seconds: float) -> None:

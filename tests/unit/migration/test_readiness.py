@@ -251,10 +251,10 @@ def test_with_readonly_rows_with_markers_are_read_again_in_the_stop_and_that_is_
 ) -> None:
     run = following(book, write_stop=wish)
     compare(run, took_s=7)
-    short, told = expected_write_stop(run), opening(run)
+    short, told = readiness(run).write_stop, opening(run)
     marked = Spans((Span(b"a", b"g", marked=True),))
     Claim(TABLE, run.comparisons.tables()[-1].attempt, marked, frozenset(), "").keep(run)
-    longer = expected_write_stop(run)
+    longer = readiness(run).write_stop
     assert short.most is not None
     assert longer.most is not None
     assert longer.most - short.most == pytest.approx(more_s, abs=0.5)

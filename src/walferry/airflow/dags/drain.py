@@ -17,7 +17,7 @@ from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, do_phase, final_errors, step
@@ -29,16 +29,7 @@ DEADLINE = timedelta(minutes=15)
 
 DEFAULTS = {"name": "drain", "source": SOURCE, "max_lag": 300}
 PARAMS = spec_params(
-    without={
-        "protect",
-        "write_stop",
-        "max_comparison_age",
-        "compare_ahead",
-        "spot_check",
-        "repair",
-        "unlogged_writes",
-        "window",
-    },
+    without=OF_MIGRATIONS | {"window"},
     else_variable=VARIABLE,
     defaults=DEFAULTS,
 )

@@ -18,7 +18,7 @@ from typing import Any
 from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
 from airflow.sdk import DAG, CronDataIntervalTimetable, Variable, get_current_context, task
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params, window_params
+from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params, window_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 
@@ -29,10 +29,7 @@ VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
 PARAMS = (
     spec_params(
-        without={
-            "protect", "write_stop", "max_lag", "max_comparison_age", "compare_ahead", "spot_check", "repair",
-            "unlogged_writes", "window",
-        },
+        without=OF_MIGRATIONS | {"max_lag", "window"},
         else_variable=VARIABLE,
         defaults=DEFAULTS,
     )

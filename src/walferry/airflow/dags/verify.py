@@ -17,7 +17,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, Variable, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from walferry.airflow.dag_parts import TASK_DEFAULTS, spec_keys, spec_params
+from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import send
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
@@ -31,10 +31,7 @@ VARIABLE = "walferry_verify"
 DEFAULTS = {"name": "verify"}
 WHOLE_EVERY = "whole_every"
 PARAMS = spec_params(
-    without={
-        "apply", "history", "protect", "stage", "write_stop", "compare", "max_comparison_age", "compare_ahead",
-        "spot_check", "repair", "unlogged_writes", "throttle", "window",
-    },
+    without=OF_MIGRATIONS | {"apply", "history", "stage", "compare", "throttle", "window"},
     else_variable=VARIABLE,
     defaults=DEFAULTS,
 ) | {
