@@ -75,6 +75,7 @@ class Result:
     decided: int = 0
     unsure: int = 0
     repaired: int = 0
+    aged: int = 0
     folder: str = ""
 
     def line(self) -> str:
@@ -88,7 +89,8 @@ class Result:
             f"journal"
             f"{f', {self.unsure} unsure' if self.unsure else ''}"
         )
-        return text + (f", {self.repaired} rows were repaired on the way" if self.repaired else "")
+        text += f", {self.repaired} rows were repaired on the way" if self.repaired else ""
+        return text + (f", {self.aged} have changed since the opening" if self.aged else "")
 
 
 class ChaosRun:
@@ -117,7 +119,7 @@ class ChaosRun:
             self._move()
             verdict = self._judge()
             self.result.wrong += verdict.wrong
-            for name in ("cells", "decided", "unsure", "repaired"):
+            for name in ("cells", "decided", "unsure", "repaired", "aged"):
                 setattr(self.result, name, getattr(verdict, name))
         except WalferryError as error:
             self.result.wrong.append(str(error))

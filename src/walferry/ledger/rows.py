@@ -42,6 +42,7 @@ DifferenceKind = Literal[
     "expired-overwrite",
     "left-out",
     "written-at-target",
+    "changed-since-opening",
     "unexplained",
 ]
 """Why a row differs (walferry/migration/explain.py)."""

@@ -37,6 +37,7 @@ from walferry.migration.digest import (
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
+from walferry.migration.since_opening import changed_since
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
 from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
@@ -365,6 +366,7 @@ def explain(
     applied, until_ms = applied_files(run, table), now_ms()
     rules = rules_of(run.source.describe(table))
     bounds = Bounds.of_each(len(rows))
+    since = changed_since(run, table, rows)
     sides = _read_again(run, session, table, rows, rules, bounds)
     questions: dict[bytes, Packed[Question]] = {}
     for row, found in sides.items():
@@ -377,7 +379,7 @@ def explain(
         if found is None:  # what differed was under way
             differences.append(Difference(table, row, IN_FLIGHT, EQUAL_NOW))
             continue
-        explanation = classify(found.value(), logs.of(row), rules, clients(row))
+        explanation = classify(found.value(), logs.of(row), rules, clients(row), since.get(row, {}))
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
     kinds = Counter(difference.kind for difference in differences)
     log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from walferry.formats.cells import CellType, decode_tags
@@ -33,10 +34,14 @@ SNAPSHOT_MARKER: Final = "snapshot-marker"
 the snapshot, and the source has purged it since"""
 WRITTEN_SINCE: Final = "written-at-target"
 """a client wrote it, hid it or overwrote it at the open target, which may have been before the comparison"""
+CHANGED_SINCE: Final = "changed-since-opening"
+"""history-dependent, snapshot-marker or expired-overwrite, but only since the target was opened, when the row was equal
+(`since_opening`)"""
 UNEXPLAINED: Final = "unexplained"
 
 WORST_FIRST: tuple[DifferenceKind, ...] = (
-    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, SNAPSHOT_MARKER, HISTORY, EXPIRED_OVERWRITE, WRITTEN_SINCE
+    UNEXPLAINED, NOT_IN_LOG, IN_FLIGHT, LEFT_OUT, SNAPSHOT_MARKER, HISTORY, EXPIRED_OVERWRITE, CHANGED_SINCE,
+    WRITTEN_SINCE,
 )  # fmt: skip
 
 SHOWN_CELLS = 3
@@ -115,11 +120,16 @@ class Explanation:
 
 
 def classify(
-    sides: RowSides, log: RowLog, rules: Mapping[bytes, FamilyRules], clients: Clients | None = None
+    sides: RowSides,
+    log: RowLog,
+    rules: Mapping[bytes, FamilyRules],
+    clients: Clients | None = None,
+    since: Mapping[DifferenceKind, str] = MappingProxyType({}),
 ) -> Explanation:
     """Determine the class of a row's difference: the worst of its cells'.
 
     `clients`: what they may have written to the target; None while it is not open.
+    `since`: for each class, what may have caused it since the target was opened, when the row was equal.
     A row with more differing cells than are examined is unexplained, and its exact cells are unknown.
     """
     kinds: set[DifferenceKind] = set()
@@ -137,7 +147,9 @@ def classify(
                 kind, because = WRITTEN_SINCE, done
             else:
                 kind, because = why(cell, *near.to(cell), rules)
-                if clients and clients.unread and kind != IN_FLIGHT:
+                if kind in since:
+                    kind, because = CHANGED_SINCE, f"{because}; {since[kind]}"
+                if clients and clients.unread and kind not in (IN_FLIGHT, CHANGED_SINCE):
                     because += f"; whether a client did it is not known: {clients.unread}"
             kinds.add(kind)
             details.append(f"only the {side} shows {_show(cell)}: {because}")

@@ -122,6 +122,11 @@ class Spans:
         at = max(0, bisect_right(self.all, other[0], key=lambda span: span.start) - 1)
         return any(span.meets(other) for span in self.all[at : at + 2])
 
+    def over(self, row: bytes) -> Span | None:
+        """The one that has a row."""
+        at = bisect_right(self.all, row, key=lambda span: span.start) - 1
+        return self.all[at] if at >= 0 and self.all[at].meets((row, row + b"\0")) else None
+
     @property
     def marked(self) -> Spans:
         """Those with delete markers."""

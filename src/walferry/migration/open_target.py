@@ -22,6 +22,7 @@ from walferry.migration import late_edits, touched
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.known_differences import Means, settle
 from walferry.migration.repair import finish_repair
+from walferry.migration.since_opening import NOTHING, Fragile
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
@@ -75,6 +76,8 @@ def open_target(
         if why:
             log.info("clients may use the target after the whole comparison: %s", "; ".join(why))
             return OpenFacts(at_ms=None, why=tuple(why), rows=rows).model_dump()
+        for table, one in found.items():
+            one.fragile.keep(run.ledger, table)
         at_ms = now_ms()
         log.info(
             "THE TARGET IS OPEN: clients may use it. %d rows that were written since the last comparison are equal%s "
@@ -128,6 +131,8 @@ class _Compared:
     """how many of them differ for a known reason"""
     why: str = ""
     """why the table does not count as equal"""
+    fragile: Fragile = NOTHING
+    """what may change by itself from the last reading on"""
 
 
 def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill, table: str) -> _Compared:
@@ -149,9 +154,9 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
                 return _Compared(why=f"of what was touched last of {table}, {rows}, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
             fragile = found.claim.fragile if found.claim is not None else NONE
-            still = touched.stood_still(files, touched.store_files(run, table), fragile)
-            if still and explained == len(found.differing):
-                return _Compared(found.rows, explained)
+            after = touched.store_files(run, table)
+            if touched.stood_still(files, after, fragile) and explained == len(found.differing):
+                return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))
             log.info("%s: rows were repaired, or regions flushed or compacted: what was touched is read again", table)
     except (WalferryError, OSError) as error:
         if is_transient(error):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from walferry.ledger import Difference
 from walferry.ledger.comparisons import Decision, decision
-from walferry.migration.explain import IN_FLIGHT, LEFT_OUT, NOT_IN_LOG, UNEXPLAINED, WRITTEN_SINCE
+from walferry.migration.explain import CHANGED_SINCE, IN_FLIGHT, LEFT_OUT, NOT_IN_LOG, UNEXPLAINED, WRITTEN_SINCE
 from walferry.run.run import Run
 
 MOST_UNEXPLAINED = 1_000
@@ -14,9 +14,10 @@ MOST_UNEXPLAINED = 1_000
 
 
 def repairable(item: Difference, accepted: Collection[Decision]) -> bool:
-    """Whether a row is to be repaired: it is not under way, no person left its edit out or accepted the difference, and
-    no client wrote it at the open target."""
-    return item.kind not in (IN_FLIGHT, LEFT_OUT, WRITTEN_SINCE) and decision(item) not in accepted
+    """Whether a row is to be repaired: it is not under way, no person left its edit out or accepted the difference, it
+    was not equal at the opening, and no client wrote it at the open target."""
+    left = (IN_FLIGHT, LEFT_OUT, CHANGED_SINCE, WRITTEN_SINCE)
+    return item.kind not in left and decision(item) not in accepted
 
 
 def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:

@@ -270,7 +270,7 @@ def begin(run: Run, table: str) -> Begun:
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> None:
     """Call it once the comparison that was begun has named all rows that differ, with its fragile rows."""
-    claim = Claim(compared.table, compared.attempt, fragile, _of_fragile(begun.files, fragile), begun.rules)
+    claim = Claim(compared.table, compared.attempt, fragile, of_fragile(begun.files, fragile), begun.rules)
     with _looking:
         claim.keep(run.ledger)
         Seen.of(run.ledger).without(compared.table, begun.pending, begun.void).keep(run.ledger)
@@ -327,7 +327,7 @@ class Touched:
         """What is claimed once its ranges and some rows (in order), all of its own among them, were found equal, with
         fragile ones among them."""
         fragile = self.claim.fragile.after(rows, self.ranges, found)
-        return replace(self.claim, fragile=fragile, files=_of_fragile(self.files, fragile))
+        return replace(self.claim, fragile=fragile, files=of_fragile(self.files, fragile))
 
 
 def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
@@ -338,7 +338,7 @@ def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
     if claim.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was compared"
     marked = claim.fragile.marked
-    files = [file for side in SIDES for file in _files(run, side, table, marked)] if len(marked) else []
+    files = [file for side in SIDES for file in store_files_at(run, side, table, marked)] if len(marked) else []
     changed = [region for region, digest in files if not digest or digest not in claim.files]
     pending = Seen.of(run.ledger).pending.get(table, NONE)
     return Touched(claim, pending, claim.fragile.due(changed, now_ms()), files)
@@ -355,7 +355,7 @@ def keep(run: Run, checked: Touched, claim: Claim) -> None:
 
 def store_files(run: Run, table: str) -> Files:
     """A digest of the store files of each region of a table, on both sides."""
-    return [file for side in SIDES for file in _files(run, side, table, None)]
+    return [file for side in SIDES for file in store_files_at(run, side, table)]
 
 
 def stood_still(before: Files, after: Files, fragile: Spans) -> bool:
@@ -365,12 +365,13 @@ def stood_still(before: Files, after: Files, fragile: Spans) -> bool:
     return first == second and all(digest for _, digest in second)
 
 
-def _of_fragile(files: Files, fragile: Spans) -> frozenset[str]:
+def of_fragile(files: Files, fragile: Spans) -> frozenset[str]:
+    """The digests, as far as they are known, of the regions that have fragile rows with markers."""
     marked = fragile.marked
     return frozenset(digest for region, digest in files if digest and marked.meet(region))
 
 
-def _files(run: Run, side: ClusterSide, table: str, of: Spans | None) -> Files:
+def store_files_at(run: Run, side: ClusterSide, table: str, of: Spans | None = None) -> Files:
     """A digest of the store files of a table's regions on one side: of those that have some of the spans, or of all."""
     client, name = _client(run, side), _name(run, side, table)
     families = [family.encode() for family in client.describe(name).families]

@@ -218,6 +218,33 @@ def test_rows_whose_history_made_them_differ_are_repaired_and_keep_no_target_clo
     assert there == here
 
 
+def test_what_a_compaction_shows_after_the_opening_is_no_difference_to_be_decided_and_excuses_none(
+    at_source: HBaseClient, table: str, start_run: StartRun, spark: SparkSession, target: Cluster
+) -> None:
+    run = start_run(table, unlogged_writes="ignore")
+    both = (b"r0001", b"r0002")
+    at_source.mutate(table, [delete_column(row, b"f", b"q", 9) for row in both])
+    replay(run, spark, until=lambda: True)
+    assert not compare(run, lambda: spark, table).shuts_the_gate
+    at_source.flush_table(table)
+    at_source.put(table, [value(row, b"hidden by the marker") for row in both])
+    skip(run, "check_copy", "replay", "approve", "write_stop")
+    cut.end_fence(run)
+    drain(run, spark)
+    assert open_target(run, lambda: spark, after_drain).at_ms is not None
+    assert not compare(run, lambda: spark, table).differing_rows
+    at_source.compact_table(table, major=True)  # without the puts, which are in memory
+    wait_until(lambda: all(list(at_source.scan(table, row, row + b"\0")) for row in both))
+    found = compare(run, lambda: spark, table)
+    assert {item.row: item.kind for item in found.differences} == dict.fromkeys(both, "changed-since-opening")
+    assert "its region at the source was flushed, compacted or split since" in found.differences[0].detail
+    assert not found.shuts_the_gate
+    assert not run.ledger.repairs.all()
+    spoil(run, table, b"r0002", b"other")
+    kinds = {item.row: item.kind for item in compare(run, lambda: spark, table).differences}
+    assert kinds == {b"r0001": "changed-since-opening", b"r0002": "unexplained"}
+
+
 def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
 ) -> None:

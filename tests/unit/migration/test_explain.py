@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from walferry.formats.cells import CellType, decode_tags, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.migration.explain import (
+    CHANGED_SINCE,
     EXPIRED_OVERWRITE,
     HISTORY,
     IN_FLIGHT,
@@ -233,6 +234,27 @@ def test_a_log_that_could_not_be_looked_at_is_named() -> None:
     assert found
     assert found.kind == NOT_IN_LOG
     assert "not all of the log could be read: WAL file rs.7 is gone from the source" in found.detail
+
+
+# ---- what has changed since the target was opened
+
+
+def since_opening(source: list[Cell], target: list[Cell], applied: Mapping[Cell, int]) -> Explanation:
+    sides = row_sides(block(source), block(target), {b"f": FamilyRules(1, 0, None)}, NOW, WIDE)
+    assert sides
+    log = RowLog(SINCE, UNTIL, dict(applied))
+    dropped = dict.fromkeys((HISTORY, SNAPSHOT_MARKER), "compacted since")
+    return classify(sides, log, {b"f": FamilyRules(1, 0, None)}, since=dropped)  # type: ignore[arg-type]
+
+
+def test_what_a_marker_that_was_dropped_since_the_opening_shows_is_told_and_nothing_else_is_excused_by_it() -> None:
+    cell, gone, lost = put(2_000), marker(2_500), put(2_000, qualifier=b"lost")
+    found = since_opening([cell], [gone, cell], {cell: 9, gone: 8})
+    assert (found.kind, found.detail.endswith("; compacted since")) == (CHANGED_SINCE, True)
+    assert since_opening([cell], [marker(5_000), cell], {cell: 9}).kind == UNEXPLAINED
+    assert since_opening([put(5)], [put(5), marker(500)], {}).kind == CHANGED_SINCE
+    assert since_opening([cell, lost], [gone, cell], {cell: 9, gone: 8, lost: 10}).kind == UNEXPLAINED
+    assert since_opening([put(2_000)], [], {}).kind == NOT_IN_LOG
 
 
 # ---- rows of which more differs than is examined

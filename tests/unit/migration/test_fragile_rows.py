@@ -67,6 +67,12 @@ def test_few_rows_are_kept_by_their_keys_and_long_keys_are_bounded_too() -> None
     assert held(long, b"0500" + b"x" * 2_000)
 
 
+@given(st.lists(spans(), max_size=20), ROWS)
+def test_the_span_over_a_row_is_the_one_that_holds_it(some: list[Span], row: bytes) -> None:
+    found = Spans.of(some)
+    assert found.over(row) == next(iter(held(found, row)), None)
+
+
 @given(st.lists(spans(), max_size=20))
 def test_what_the_ledger_keeps_is_read_back(some: list[Span]) -> None:
     found = Spans.of(some)
