@@ -345,7 +345,11 @@ def snapshots(client: Calls) -> list[pb.SnapshotDescription]:
 
 
 def delete_snapshot(client: Calls, name: str) -> bool:
-    """Delete a snapshot; False when there was none."""
+    """Delete a snapshot; False when there was none.
+
+    The master must read it first: after a restart of HDFS it may not be able to for some seconds, and does not list it
+    among its snapshots. Raises TransientError for one that cannot be read.
+    """
     request = pb.DeleteSnapshotRequest(snapshot=pb.SnapshotDescription(name=name))
     attempts = 0
 
@@ -356,6 +360,8 @@ def delete_snapshot(client: Calls, name: str) -> bool:
             client.master_call("DeleteSnapshot", request, pb.DeleteSnapshotResponse, attempts=1)
         except SnapshotNotFoundError:
             return attempts > 1  # an earlier call deleted it, but its answer was lost
+        except SnapshotFailedError as error:
+            raise TransientError(f"snapshot {name} cannot be deleted now: {error}", snapshot=name) from error
         return True
 
     return retried(delete)

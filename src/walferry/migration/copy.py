@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from walferry.apply.region_events import store_file
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.descriptors import TableDescriptor
+from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
 from walferry.migration.history import load_history
 from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
@@ -213,18 +214,15 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
             | {"source_bytes": file["source_bytes"], "source_checksum": file["source_checksum"]}
             | {"target_bytes": length, "target_checksum": checksum}
         )
-    source = {start: (name, end) for name, start, end in borders(manifest)}
-    target = {region.start: region for region in run.target.regions(pair.target)}
-    for start in sorted(source.keys() | target.keys()):
-        name, end = source.get(start, (None, None))
-        there = target.get(start)
+    there = sorted(run.target.regions(pair.target), key=lambda region: region.start)
+    for name, start, end in borders(manifest):
+        first, last = covered(there, start, end)
         rows.append(
             {
-                "table": table, "kind": "region", "region": name or (there.encoded if there else ""), "name": "borders",
-                "source_start": None if name is None else f"[{start.hex()}",
-                "source_end": None if end is None else f"{end.hex()})",
-                "target_start": None if there is None else f"[{start.hex()}",
-                "target_end": None if there is None else f"{there.end.hex()})",
+                "table": table, "kind": "region", "region": name, "name": "borders",
+                "source_start": f"[{start.hex()}", "source_end": f"{end.hex()})",
+                "target_start": None if first is None else f"[{first.hex()}",
+                "target_end": None if last is None else f"{last.hex()})",
             }
         )  # fmt: skip
     rows.append(
@@ -235,6 +233,25 @@ def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
         }
     )  # fmt: skip
     return rows
+
+
+def covered(regions: Sequence[Region], start: bytes, end: bytes) -> tuple[bytes | None, bytes | None]:
+    """The part of a row range, from its first row on, that regions, in order, have: its start, and its end up to the
+    first hole. None: no part, or some of it twice.
+
+    The clone's regions may have been split or merged since.
+    """
+    inside = [one for one in regions if (not end or one.start < end) and (not one.end or start < one.end)]
+    if not inside:
+        return None, None
+    first = max(start, inside[0].start)
+    for before, after in pairwise(inside):
+        if not before.end or after.start < before.end:
+            return first, None
+        if before.end < after.start:
+            return first, before.end
+    last = inside[-1].end
+    return first, last if last and (not end or last < end) else end
 
 
 def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str | None]:

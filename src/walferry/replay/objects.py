@@ -123,10 +123,7 @@ def _remove(run: Run, item: ClusterObject) -> bool:
     if item.kind == "peer":
         return item.name in client.peers() and client.remove_peer(item.name)
     if item.kind == "snapshot":
-        there = item.name in {snapshot.name for snapshot in client.snapshots()}
-        if there:
-            client.delete_snapshot(item.name)
-        return there
+        return client.delete_snapshot(item.name)
     if item.kind == "staging folder":
         table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
         holder = lease.holder_of(client.zk, table)

@@ -42,7 +42,7 @@ _UP_TO_COPY = (
     *_UP_TO_SNAPSHOT,
     Phase("copy", "copy the snapshot's files", ("snapshot",), by_table=True, spark=True),
     Phase("clone", "create the target table from the copied files", ("copy",), by_table=True),
-    Phase("check_copy", "check files, bytes, checksums, region borders and schema", ("clone",)),
+    Phase("check_copy", "check files, bytes, checksums, schema, and that the regions have all rows", ("clone",)),
 )
 
 _PHASES: dict[RunKind, tuple[Phase, ...]] = {

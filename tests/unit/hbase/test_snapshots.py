@@ -1,4 +1,4 @@
-"""Snapshots that fail because a region moved, which a version before 2.6 does not wait for."""
+"""Snapshots that fail because a region moved, which a version before 2.6 does not wait for; their deletion."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, procedures
+from walferry.hbase import admin, procedures, retry
 from walferry.hbase.calls import Calls
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.hbase.errors import SnapshotFailedError, remote_error
@@ -66,3 +67,27 @@ def test_a_snapshot_that_always_fails_is_given_up() -> None:
     with pytest.raises(SnapshotFailedError, match="Regions moved"):
         admin.snapshot(cast(Calls, master), "S", "t")
     assert master.taken == admin.SNAPSHOT_ATTEMPTS
+
+
+class Restarted:
+    """A master whose HDFS has just been restarted: it lists no snapshot that it cannot read."""
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    def master_call(self, method: str, request: Any, response_type: Any, **_: Any) -> Any:
+        if method == "GetCompletedSnapshots":
+            return pb.GetCompletedSnapshotsResponse()
+        self.left -= 1
+        if self.left >= 0:
+            name = "org.apache.hadoop.hbase.snapshot.CorruptedSnapshotException"
+            raise remote_error(name, f"{name}: Couldn't read snapshot info", server="m", method=method)
+        return pb.DeleteSnapshotResponse()
+
+
+def test_a_snapshot_that_the_master_cannot_read_for_a_moment_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: after a kill of the target's HDFS it did not list them, and they counted as removed."""
+    monkeypatch.setattr(retry, "pause_s", lambda error, attempt: 0.0)
+    assert admin.delete_snapshot(cast(Calls, Restarted(failures=2)), "S")
+    with pytest.raises(TransientError, match=r"snapshot S cannot be deleted now: .*Couldn't read snapshot info"):
+        admin.delete_snapshot(cast(Calls, Restarted(failures=100)), "S")

@@ -130,8 +130,12 @@ def test_what_cannot_be_removed_keeps_nothing_else(
         raise TransientError(f"{peer} stays")
 
     deleted: list[str] = []
-    source.__dict__["snapshots"] = lambda: [SimpleNamespace(name="snap")]
-    source.__dict__["delete_snapshot"] = deleted.append
+
+    def delete_snapshot(name: str) -> bool:
+        deleted.append(name)
+        return True
+
+    source.__dict__["delete_snapshot"] = delete_snapshot
 
     def restore(*_: object, **__: object) -> tuple[list[str], list[str]]:
         deleted.append("durability")
