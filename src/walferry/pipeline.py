@@ -24,6 +24,7 @@ from walferry.migration import copy, cutover, report
 from walferry.migration.accept import unexplained_but_accepted
 from walferry.migration.compare_ahead import compared_ahead
 from walferry.migration.compare_last import compare_last
+from walferry.migration.copy_again import copied_again
 from walferry.migration.late_edits import require_silence, watched
 from walferry.migration.open_target import open_target
 from walferry.migration.pair_pass import verify_pair
@@ -138,7 +139,7 @@ def do_through(run: Run, phase: str, last: str, means: Means) -> None:
     names = [known.name for known in phases_of(run.record.kind)]
     following = names[names.index(phase) + 1 : names.index(last) + 1]
     open_clients(run)
-    with compared_ahead(run, means.spark, means.standstill):
+    with compared_ahead(run, means.spark, means.standstill), copied_again(run, means.standstill):
         do(run, phase, "", means)
     try:
         with watched(run):
@@ -174,7 +175,7 @@ def migrate(run: Run, ask: Ask, means: Means) -> None:
     with protect.tended(run):
         for phase, subject in todo[:begin]:
             _do_again(run, phase.name, subject, means)
-        with compared_ahead(run, means.spark, means.standstill):
+        with compared_ahead(run, means.spark, means.standstill), copied_again(run, means.standstill):
             _follow(run, ask, means)
         with watched(run):
             _do_all(run, names[end:-1], means)

@@ -28,6 +28,7 @@ from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
+from walferry.run.copying_again import waits_for_copying
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
@@ -99,6 +100,8 @@ def _faults(run: Run) -> list[str]:
         f"{run.record.name} --table {table}` ends it"
         for table in unfinished
     ]
+    if again := waits_for_copying(run.ledger):
+        owed.append(f"{again}: `walferry copy-again` ends it while nobody replays")
     return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]
 
 

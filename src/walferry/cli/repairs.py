@@ -1,4 +1,4 @@
-"""`walferry repair` and `withdraw`: make rows equal that differ; take a cutover back, so that the writers go on."""
+"""`walferry repair`, `copy-again` and `withdraw`: make rows or a whole table equal; take a cutover back."""
 
 from __future__ import annotations
 
@@ -51,6 +51,43 @@ def repair(
             print(f"no row of {record.run_id} is known to differ")
     if faults := sum(bool(item.fault) for item in found):
         raise SidesDifferError(f"{faults} rows of {record.run_id} cannot be repaired as things are")
+
+
+def copy_again(
+    name: RunName,
+    table: Annotated[str, typer.Option(help="source table")],
+    reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Empty one table of the target and copy it again from the source, while the run and its other tables go on.
+
+    For a table of which too many rows differ, or rows that `repair` cannot make equal. While the log is followed, the
+    process that replays does it; otherwise this command. Until it is done no gate opens; interrupted, it goes on. Not
+    once the cutover has begun.
+    """
+    from walferry.migration import copy_again as again
+    from walferry.run.run import Run
+
+    with existing(ledger) as book:
+        record = book.find(name)
+        with Run(book, record.run_id) as run:
+            plan = again.plan_copy_again(run, table)
+            done = None if dry_run else again.copy_again(run, table, reason)
+    if as_json:
+        print_json({"run": record.run_id, "dry_run": dry_run, **plan} | (
+            {} if done is None else {"cells": done.cells, "bytes": done.size}
+        ))  # fmt: skip
+        return
+    if done is not None:
+        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB; it is compared as a whole next")
+        return
+    here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
+    print(f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there")
+    print(f"would copy {plan['regions']} regions of {table} again: {here:.0f} MB as they are stored")
+    if decided := plan["accepted_rows"] + plan["left_out_edits"]:
+        print(f"would undo {decided} decisions about rows and edits: all that the source has is copied")
 
 
 def withdraw(

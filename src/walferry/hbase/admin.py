@@ -32,6 +32,7 @@ from walferry.hbase.errors import (
 )
 from walferry.hbase.procedures import (
     DEADLINE_S,
+    Nonce,
     await_procedure,
     await_reopened,
     await_restored,
@@ -93,10 +94,13 @@ def delete_table(client: Calls, name: str) -> None:
     client.forget(name)
 
 
-def truncate_table(client: Calls, name: str, preserve_splits: bool = True) -> None:
-    """Empty a disabled table; HBase enables it. Raises TableNotFoundError, TableStateError."""
+def truncate_table(client: Calls, name: str, preserve_splits: bool = True, *, nonce: Nonce | None = None) -> None:
+    """Empty a disabled table; HBase enables it, unless it has done so before for the same `nonce`.
+
+    Raises TableNotFoundError, TableStateError.
+    """
     request = pb.TruncateTableRequest(tableName=table_name(name), preserveSplits=preserve_splits)
-    procedure(client, "truncateTable", request, pb.TruncateTableResponse, name)
+    procedure(client, "truncateTable", request, pb.TruncateTableResponse, name, nonce)
     client.forget(name)
 
 

@@ -18,16 +18,27 @@ POLL_S = 0.05
 MAX_POLL_S = 1.0
 
 
-def with_nonce(request: Any) -> Any:
-    """The request with a nonce of its own: the master answers a repeated one with the outcome of the first."""
-    request.nonce_group = random.getrandbits(63)
-    request.nonce = random.getrandbits(63)
+Nonce = tuple[int, int]
+"""a group, and a number in it"""
+
+
+def new_nonce() -> Nonce:
+    """One that nobody has used."""
+    return random.getrandbits(63), random.getrandbits(63)
+
+
+def with_nonce(request: Any, nonce: Nonce | None = None) -> Any:
+    """The request with a nonce, by default one of its own: the master answers a repeated one with the outcome of the
+    first."""
+    request.nonce_group, request.nonce = nonce or new_nonce()
     return request
 
 
-def procedure(client: Calls, method: str, request: Any, response_type: type[Any], thing: str) -> None:
+def procedure(
+    client: Calls, method: str, request: Any, response_type: type[Any], thing: str, nonce: Nonce | None = None
+) -> None:
     """Call a method that starts a master procedure, and wait for the procedure."""
-    answer = client.master_call(method, with_nonce(request), response_type)
+    answer = client.master_call(method, with_nonce(request, nonce), response_type)
     await_procedure(client, answer, f"{method} of {thing}")
 
 

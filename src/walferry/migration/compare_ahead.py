@@ -24,6 +24,7 @@ from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
+from walferry.run.copying_again import copying
 from walferry.run.lag import caught_up
 from walferry.run.looks import last_look, note_look
 from walferry.run.run import Run, RunEndedError
@@ -266,7 +267,7 @@ class _Pace:
 
     def of(self, run: Run, table: str) -> bool:
         """Whether a table has no comparison that counts, or an old one."""
-        if steady_s() < self._failed.get(table, -math.inf):
+        if steady_s() < self._failed.get(table, -math.inf) or table in copying(run.ledger):
             return False
         made, oldest = standing_comparison(run.ledger, table), run.spec.max_comparison_age
         if made is None or oldest is None or run.ledger.phases.facts("approve") is not None:

@@ -17,6 +17,7 @@ from walferry.migration.touched import reread_after_flush
 from walferry.migration.verified import verified
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import waits_for_comparing
+from walferry.run.copying_again import waits_for_copying
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import faults
@@ -168,7 +169,7 @@ def _comparison(ledger: RunLedger) -> Answer:
     one."""
     run = ledger.record
     most = run.spec.get("max_comparison_age", Spec.model_fields["max_comparison_age"].default)
-    if text := waits_for_comparing(ledger):
+    if text := waits_for_copying(ledger) or waits_for_comparing(ledger):
         return Answer("comparison", text, (text,))
     newest = {made.table: made for made in ledger.comparisons.tables()}
     if not newest and most is None:

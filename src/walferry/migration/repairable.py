@@ -35,5 +35,6 @@ def why_not(run: Run, table: str, kinds: Mapping[bytes, str]) -> str:
         return ""
     return (
         f"{unexplained} rows of {table} differ without an explanation, so nothing is repaired unasked: find out why, "
-        f"then `walferry repair {run.record.name} --table {table}`"
+        f"then `walferry repair {run.record.name} --table {table}`, or `walferry copy-again {run.record.name} --table "
+        f"{table} --reason …`"
     )

@@ -15,6 +15,7 @@ from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.explain import WORST_FIRST
+from walferry.run.copying_again import copied
 from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.spot_check import spot_check_of
 from walferry.run.status import status
@@ -53,6 +54,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "log_bytes": rounds.bytes,
         "read_only": [o.name for o in ledger.objects.all() if o.kind == "read-only table" and o.state == "made"],
         "quarantine": len(ledger.quarantine.items("held")),
+        "copied_again": {table: asdict(one) | {"text": one.describe()} for table, one in copied(ledger).items()},
         "repaired": {table: dict(kinds) for table, kinds in ledger.repairs.counts().items()},
         "late_edits": dict(Counter(edit.decision or "undecided" for edit in ledger.late.all())),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
@@ -122,6 +124,7 @@ def render(facts: dict[str, Any]) -> str:
             *(["  touched since, and differ:"] if row["rows_since"] else []),
             *_rows(row["rows_since"]),
             *_repaired(facts["repaired"].get(table, {})),
+            *([f"  {facts['copied_again'][table]['text']}"] if table in facts["copied_again"] else []),
         ]
         if row["uncompared"]:
             lines.append(f"  {row['uncompared']} cells expired while they were read, and only one side held them")
@@ -188,7 +191,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for row in rows[:SHOWN_ROWS]:
         decision = f"; accepted by {row['accepted_by']}: {row['reason']}" if row["accepted_by"] else ""
-        lines.append(f"    {row['kind']:<17} {row['row']}: {row['detail']}{decision}")
+        lines.append(f"    {row['kind']:<21} {row['row']}: {row['detail']}{decision}")
     if len(rows) > SHOWN_ROWS:
         lines.append(f"    and {len(rows) - SHOWN_ROWS} more rows, all of them in `walferry report --json`")
     return lines

@@ -17,6 +17,7 @@ from walferry.refusals import RefusalKind
 from walferry.run.answers import why_refused
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import left_to_compare
+from walferry.run.copying_again import waits_for_copying
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
 from walferry.run.lag import caught_up, lag_of, max_lag
@@ -478,6 +479,8 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
             return _state("working", cause, question or replay, run)
         return _asked("waiting for the write stop", "write stop", measured, question or replay, run)
     near = caught_up(ledger)
+    if again := waits_for_copying(ledger):
+        return _state("following" if near else "catching up", f"replay is running: {measured}; {again}", replay, run)
     if (left := left_to_compare(ledger)) and near:
         cause = f"replay is running: {measured}; {', '.join(left[:5])} will be compared before the cutover is offered"
         return _state("following", cause, replay, run, "wait")
