@@ -56,7 +56,7 @@ SEED ?= 1
 RUNS ?= 1
 MODE ?= mild
 CHAOS_ARGS ?=
-chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full; docs/chaos.md)
+chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full|again; docs/chaos.md)
 	cd tests && ../$(BIN)/python -m chaos --seed $(SEED) --runs $(RUNS) --mode $(MODE) $(CHAOS_ARGS)
 
 ROWS ?=

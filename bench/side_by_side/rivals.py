@@ -68,6 +68,12 @@ class Rivals:
         self._clusters.target_client.clone_snapshot(snapshot, table)
         return replace(copying, seconds=copying.seconds + time.perf_counter() - begun)
 
+    def copy_table(self, table: str) -> Timed:
+        """CopyTable: all cells, with deletes, are put into the target's table of that name."""
+        address = self._clusters.target.address
+        peer = f"--peer.adr={address.zookeeper}:{address.znode}"
+        return self._job(self._clusters.source, "mapreduce.CopyTable", _SCANS, [peer, "--all.cells", table])
+
     def compare(self, table: str, output: str) -> Timed:
         """HashTable on the source, then SyncTable without changes; `output` is the number of rows that differ."""
         source, target = self._clusters.source, self._clusters.target

@@ -212,6 +212,12 @@ ROWS = (
         {"ExportSnapshot and clone": Bench.export}, Bench.drop_target, _same_cells,
     ),
     Row(
+        "copy-again", "empty a table and copy it by the region servers", 10_000_000, 1.0, None,
+        lambda bench, data: bench.ours.copy_again(data),
+        {"CopyTable": lambda bench, data: bench.rivals.copy_table(data.table)},
+        Bench.empty_target, _same_cells, most_rounds=2,
+    ),
+    Row(
         "verify-equal", "compare two equal tables", 10_000_000, 3, 6,
         lambda bench, data: bench.ours.compare(data), _COMPARE, Bench.fill_target,
         partial(_told_rows, differing=lambda data: 0), most_rounds=2,

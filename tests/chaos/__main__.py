@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -64,15 +64,15 @@ def say(line: str) -> None:
 def chaos(
     seed: Annotated[int, typer.Option(help="of the first run; the next ones have the next seeds")] = 1,
     runs: Annotated[int, typer.Option(min=1)] = 1,
-    mode: Annotated[str, typer.Option(help="mild or full")] = "mild",
+    mode: Annotated[str, typer.Option(help="mild, full or again")] = "mild",
     folder: Annotated[Path, typer.Option(help="for the clusters, the runs and their results")] = CHECKOUT
     / ".run/chaos",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the schedules only")] = False,
 ) -> None:
     """Move tables under load while processes are killed and suspended, and see whether anything is lost."""
-    if mode not in ("mild", "full"):
-        raise typer.BadParameter(f"the mode is {mode}: say mild or full")
-    kind: Mode = "full" if mode == "full" else "mild"
+    modes: dict[str, Mode] = {name: name for name in get_args(Mode)}
+    if (kind := modes.get(mode)) is None:
+        raise typer.BadParameter(f"the mode is {mode}: say {', '.join(modes)}")
     if dry_run:
         for number in range(seed, seed + runs):
             print("\n".join(schedule(number, kind).describe()))

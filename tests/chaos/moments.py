@@ -64,6 +64,15 @@ def reader(ledger: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=1)
 
 
+def audited(ledger: Path) -> set[str]:
+    """The actions that the audit trail has."""
+    if not ledger.exists():
+        return set()
+    with suppress(sqlite3.Error), closing(reader(ledger)) as book:
+        return {action for (action,) in book.execute("SELECT DISTINCT action FROM audit")}
+    return set()
+
+
 def state_of(ledger: Path) -> str | None:
     """The state of the run that the ledger has; None without one."""
     if not ledger.exists():

@@ -18,7 +18,7 @@ import yaml
 from chaos import journal
 from chaos.command import CUTOVER, WRITES_STOPPED, Command
 from chaos.faults import Faults
-from chaos.moments import Moments, progress, state_of
+from chaos.moments import Moments, audited, progress, state_of
 from chaos.operations import Operator
 from chaos.schedule import SIDES, Schedule
 from chaos.verdict import Verdict, judge
@@ -48,6 +48,10 @@ BORDERS: Mapping[str, tuple[bytes, ...]] = {"a": (b"\x40", b"\x80", b"\xc0"), "b
 """of the tables' regions at first, by the last letters of their names"""
 RENAMED = {"c": "_moved"}
 """what the names of target tables have besides"""
+
+
+COPIED_AGAIN = "copied again"
+"""in the audit trail"""
 
 
 class StuckError(WalferryError):
@@ -106,6 +110,8 @@ class ChaosRun:
         self.tables = {f"{self.name}_{letter}": f"{self.name}_{letter}{RENAMED.get(letter, '')}" for letter in BORDERS}
         world.tables = sorted({*self.tables.keys(), *self.tables.values()})
         self._command: Command | None = None
+        self._asking: Command | None = None
+        self._asked = 0
         self._starts = 0
         self._until = time.monotonic() + RUN_SECONDS
         self.result = Result(schedule.seed, schedule.mode, folder=str(folder))
@@ -165,7 +171,7 @@ class ChaosRun:
             at_end.callback(at_target.close)
             moments = Moments(self._ledger)
             faults = Faults(self._schedule.faults, self._world, moments, lambda: self._command, self._ledger, self._say)
-            at_end.callback(self._end_command)
+            at_end.callback(self._end_commands)
             at_end.callback(faults.close)
             at_end.callback(moments.close)
             self._follow(moments, faults, writer)
@@ -204,11 +210,27 @@ class ChaosRun:
                 moments.has_come("asked" if asked == CUTOVER else "stop asked")
                 pause = self._schedule.approve_after_s if asked == CUTOVER else self._schedule.stop_after_s
                 due = time.monotonic() + pause
+            if self._schedule.mode == "again" and not self._copies_again():
+                continue  # the cutover waits
             if question is not None and time.monotonic() >= due:
                 if question == WRITES_STOPPED:
                     self._stop_writing(faults, writer)
                 command.answer(question)
                 question = None
+
+    def _copies_again(self) -> bool:
+        """Ask for a copy of one table again once a round is over, as often as that command ends; whether it is done."""
+        if COPIED_AGAIN in audited(self._ledger):
+            return True
+        if self._asking is not None and not self._asking.is_running:
+            self._asking.close()
+            self._asking = None
+        if self._asking is None and progress(self._ledger)[1]:
+            self._asked += 1
+            table = sorted(self.tables)[self._schedule.seed % len(self.tables)]
+            arguments = ["copy-again", self.name, "--table", table, "--reason", "chaos"]
+            self._asking = Command(self._folder, 100 + self._asked, arguments, self._environment())
+        return False
 
     def _stop_writing(self, faults: Faults, writer: Server) -> None:
         """Return when it is true that writes have stopped: nothing of them waits in a suspended server either."""
@@ -265,9 +287,10 @@ class ChaosRun:
         arguments = ["start", "move.yaml"] if state_of(self._ledger) is None else ["resume", self.name]
         self._command = Command(self._folder, self._starts, arguments, self._environment())
 
-    def _end_command(self) -> None:
-        if self._command is not None:
-            self._command.end()
+    def _end_commands(self) -> None:
+        for command in (self._command, self._asking):
+            if command is not None:
+                command.end()
 
     def _start_writer(self) -> Server:
         facts = {

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-Mode = Literal["mild", "full"]
-"""`mild`: no timestamps of the past, so the rows that readers see never depend on flushes and compactions"""
+Mode = Literal["mild", "full", "again"]
+"""`mild`: no timestamps of the past, so the rows that readers see never depend on flushes and compactions; `again`: as
+`full`, and a table is copied again on the way"""
 Act = Literal["kill", "suspend", "lock"]
 Side = Literal["source", "target"]
 SIDES: tuple[Side, ...] = get_args(Side)
@@ -148,7 +149,7 @@ def schedule(seed: int, mode: Mode, victims: Collection[str] = VICTIMS) -> Sched
         after = round(rng.uniform(0, MOMENTS[moment][1]), 2)
         faults.append(Fault(moment, after, act, victim, round(rng.uniform(least, most), 1), rng.random()))
     operations = _operations(rng, OPERATIONS)
-    at_target = _operations(random.Random(f"{mode} {seed} target"), AT_TARGET) if mode == "full" else ()
+    at_target = _operations(random.Random(f"{mode} {seed} target"), AT_TARGET) if mode != "mild" else ()
     return Schedule(
         seed=seed,
         mode=mode,

@@ -157,7 +157,7 @@ def write(folder: Path) -> None:
         journal = Journal(folder / f"journal-{number}.jsonl")
         try:
             with HBaseClient(address, timeout_s=TIMEOUT_S) as client:
-                writer = TableWriter(client, table, facts["seed"], facts["mode"] == "full", journal)
+                writer = TableWriter(client, table, facts["seed"], facts["mode"] != "mild", journal)
                 while not (folder / STOP_FILE).exists():
                     writer.step()
                     time.sleep(PAUSE_S)

@@ -46,6 +46,8 @@ WINDOW_SECONDS = 2.0
 AT_ONCE = 4
 """regions that are read and sent side by side"""
 LOOK_SECONDS = 1.0
+END_SECONDS = 2 * WINDOW_SECONDS
+"""for what is under way when the replay ends; without its leases nothing more is sent"""
 RETRY_SECONDS = 10.0
 PROGRESS_SECONDS = 10.0
 EMPTY_SECONDS = 300.0
@@ -144,7 +146,7 @@ def copied_again(run: Run, standstill: Standstill) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join(timeout=END_SECONDS)
 
 
 def _work(run: Run, standstill: Standstill, over: threading.Event) -> None:
