@@ -101,7 +101,7 @@ def _faults(run: Run) -> list[str]:
         for table in unfinished
     ]
     if again := waits_for_copying(run.ledger):
-        owed.append(f"{again}: `walferry copy-again` ends it while nobody replays")
+        owed.append(f"{again}: `walferry withdraw {run.record.name}`, and it goes on")
     return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]
 
 

@@ -57,6 +57,9 @@ def copy_again(
     name: RunName,
     table: Annotated[str, typer.Option(help="source table")],
     reason: Annotated[str, typer.Option(help="recorded in the audit trail")],
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="end it as it is; the comparison finds what lacks")
+    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     ledger: LedgerUrl = None,
@@ -73,6 +76,11 @@ def copy_again(
     with existing(ledger) as book:
         record = book.find(name)
         with Run(book, record.run_id) as run:
+            if give_up:
+                left = again.give_up(run, table, reason, dry_run=dry_run)
+                said = f"the copying of {table} {'would be' if dry_run else 'is'} ended: {left.describe()}"
+                print_json({"run": record.run_id, "dry_run": dry_run, "text": said}) if as_json else print(said)
+                return
             plan = again.plan_copy_again(run, table)
             done = None if dry_run else again.copy_again(run, table, reason)
     if as_json:
@@ -81,7 +89,7 @@ def copy_again(
         ))  # fmt: skip
         return
     if done is not None:
-        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB; it is compared as a whole next")
+        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB; compare it as a whole next")
         return
     here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
     print(f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there")

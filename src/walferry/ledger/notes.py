@@ -76,6 +76,28 @@ class Notes:
             self._keep(connection, name, facts, subject)
         return None
 
+    def advance(
+        self,
+        name: str,
+        facts: Mapping[str, Any] | None,
+        subject: str,
+        also: Callable[[Connection, dict[str, Any]], None],
+    ) -> bool:
+        """Replace a value that is there, or remove it (None), in one transaction with `also`, which is given it and may
+        raise. False if there is none any more."""
+        notes = self._store.table("notes")
+        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        with self._store.database.write() as connection:
+            kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
+            if kept is None:
+                return False
+            also(connection, json.loads(kept))
+            if facts is None:
+                connection.execute(delete(notes).where(*same))
+            else:
+                self._keep(connection, name, facts, subject)
+        return True
+
     def _keep(self, connection: Connection, name: str, facts: Mapping[str, Any], subject: str) -> None:
         notes = self._store.table("notes")
         same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)

@@ -24,17 +24,28 @@ from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writers import writer_to
 from walferry.clock import now_ms, shown_utc, steady_s
-from walferry.errors import TransientError, UsageError
+from walferry.errors import TransientError, UsageError, is_transient
 from walferry.formats.cells import index_cells
+from walferry.hbase.errors import RemoteError
 from walferry.hbase.procedures import new_nonce
 from walferry.hbase.writer_kind import WriterKind
-from walferry.migration.asked_repairs import compare_again
+from walferry.ledger.batches import Change
 from walferry.migration.touched import end_claim
 from walferry.refusals import ANY_TABLE
 from walferry.replay.applying import is_paused
+from walferry.replay.batch import fence_of
 from walferry.replay.quarantine import held_regions
 from walferry.replay.standstill import NoStandstillError, Standstill
-from walferry.run.copying_again import Copying, Range, copying, end_copying
+from walferry.run.copying_again import (
+    Copying,
+    GivenUpError,
+    Range,
+    copied,
+    copying,
+    end_copying,
+    give_up_copying,
+    note_replaced,
+)
 from walferry.run.heartbeat import alive
 from walferry.run.lag import caught_up
 from walferry.run.run import Run, RunEndedError
@@ -50,12 +61,12 @@ END_SECONDS = 2 * WINDOW_SECONDS
 """for what is under way when the replay ends; without its leases nothing more is sent"""
 RETRY_SECONDS = 10.0
 PROGRESS_SECONDS = 10.0
-EMPTY_SECONDS = 300.0
+OPEN_SECONDS = 300.0
 """for the regions of the emptied table to open"""
 
 
 def check_copy_again(run: Run, table: str) -> None:
-    """Raise UsageError where a table cannot be copied again now."""
+    """Raise UsageError where a table cannot be copied again now, or cannot be copied on."""
     ledger = run.ledger
     record, name = ledger.record, ledger.record.name
     if record.kind != "migration" or record.state != "running":
@@ -73,6 +84,10 @@ def check_copy_again(run: Run, table: str) -> None:
             f"`walferry withdraw {name}` first; not possible once the target is open",
             table=table,
         )
+    if record.paused:
+        raise UsageError(f"run {run.run_id} is paused: `walferry resume {name}` first", table=table)
+    if table in copying(ledger):
+        return
     if run.spec.writer_kind is WriterKind.THRIFT:
         raise UsageError(
             "Thrift cannot express delete markers and tags (`apply: thrift`), so that nothing is copied again"
@@ -101,27 +116,43 @@ def plan_copy_again(run: Run, table: str) -> dict[str, Any]:
 
 def ask_copy_again(run: Run, table: str, reason: str) -> Copying:
     """Note that a table is to be copied again; one that is being copied goes on. Raises as `check_copy_again`."""
+    check_copy_again(run, table)
     if (begun := copying(run.ledger).get(table)) is not None:
         return begun
-    check_copy_again(run, table)
     asked = Copying(run.actor, reason, now_ms(), new_nonce())
-    asked.keep(run.ledger, table)
+    asked.begin(run.ledger, table)
     run.ledger.audit(run.actor, "copy again", {"table": table, "reason": reason})
     end_claim(run, table, f"{table} is copied again")
     return asked
 
 
+def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copying:
+    """End the copying of a table as it is. It counts as not compared; the next comparison finds what it lacks.
+
+    Raises UsageError for one that is not being copied again.
+    """
+    now = copying(run.ledger).get(table)
+    if now is None:
+        raise UsageError(f"{table} is not being copied again by run {run.run_id}", table=table)
+    if dry_run:
+        return now
+    give_up_copying(run.ledger, table)
+    run.ledger.audit(run.actor, "give up copying again", {"table": table, "reason": reason}, now.describe())
+    end_claim(run, table, f"{table} was not copied again to its end ({now.describe()})")
+    return now
+
+
 def copy_again(run: Run, table: str, reason: str) -> Copying:
     """Copy a table again: here, or by the process that replays, which has the leases. Returns how much was copied.
 
-    Raises as `check_copy_again`, and TransientError if that process ends first: repeated, it goes on.
+    Raises as `check_copy_again`, GivenUpError, and TransientError if that process ends first: repeated, it goes on.
     """
     known = ask_copy_again(run, table, reason)
-    if "replay" not in alive(run.ledger):
-        return go_on(run, Standstill(), table, lambda: False)
+    with suppress(NoStandstillError):  # a process has begun to replay: that one goes on
+        return go_on(run, Standstill(), table, lambda: "replay" in alive(run.ledger))
     log.info("the process that replays has the leases, and copies %s again; Ctrl-C leaves it to it", table)
     told = steady_s()
-    while (now := copying(run.ledger).get(table)) is not None:
+    while (now := copying(run.ledger).get(table)) is not None and now.asked_ms == known.asked_ms:
         known = now
         if "replay" not in alive(run.ledger):
             raise TransientError(
@@ -133,14 +164,18 @@ def copy_again(run: Run, table: str, reason: str) -> Copying:
             told = steady_s()
             log.info("%s: %s", table, known.describe())
         time.sleep(LOOK_SECONDS)
-    return replace(known, open=(), rest=None, regions=known.of)
+    done = copied(run.ledger).get(table)
+    if done is None or done.at_ms < known.asked_ms:
+        raise GivenUpError(f"somebody has ended the copying of {table}: {known.describe()}", table=table)
+    return replace(known, open=(), rest=None, regions=known.of, cells=done.cells, size=done.size)
 
 
 @contextmanager
 def copied_again(run: Run, standstill: Standstill) -> Iterator[None]:
     """Copy tables again, as somebody asks for it, in another thread beside the replay of this process."""
     over = threading.Event()
-    thread = threading.Thread(target=_work, args=(run, standstill, over), name="copy again", daemon=True)
+    _open_again(run, standstill)
+    thread = threading.Thread(target=_copy_as_asked, args=(run, standstill, over), name="copy again", daemon=True)
     thread.start()
     try:
         yield
@@ -149,50 +184,74 @@ def copied_again(run: Run, standstill: Standstill) -> Iterator[None]:
         thread.join(timeout=END_SECONDS)
 
 
-def _work(run: Run, standstill: Standstill, over: threading.Event) -> None:
+def _open_again(run: Run, standstill: Standstill) -> None:
+    """Before anything is replayed: a process that was killed while it emptied a table has left it disabled."""
+    for table in copying(run.ledger):
+        work = _Work(run, standstill, table, lambda: False)
+        try:
+            if not run.target.table_enabled(work.target):
+                with standstill.held(run) as route:
+                    _empty(work, route)
+        except (GivenUpError, TransientError) as error:  # another process may be at it, or the target is down
+            log.warning("target table %s is not opened again: %s", work.target, error)
+
+
+def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> None:
+    """The thread's work."""
+
+    def is_over() -> bool:
+        return over.is_set() or not standstill.replays
+
     while not over.wait(LOOK_SECONDS):
-        if not standstill.replays:
+        table = ""
+        try:
+            for table in copying(run.ledger) if standstill.replays else ():
+                with suppress(GivenUpError):
+                    go_on(run, standstill, table, is_over)
+        except RunEndedError:
+            return
+        except NoStandstillError:
             continue
-        for table in copying(run.ledger):
-            try:
-                go_on(run, standstill, table, lambda: over.is_set() or not standstill.replays)
-            except RunEndedError:
-                return
-            except NoStandstillError:
-                break
-            except Exception as error:  # whatever it is: the table stays as it is, and no gate opens
-                log.warning("%s is not copied on for %.0f s: %s", table, RETRY_SECONDS, error)
-                with suppress(Exception):  # it may be the ledger that fails
-                    replace(copying(run.ledger)[table], fault=str(error)).keep(run.ledger, table)
-                over.wait(RETRY_SECONDS)
+        except Exception as error:  # whatever it is: the table stays as it is, and no gate opens
+            log.warning("%s is not copied on for %.0f s: %s", table or "no table", RETRY_SECONDS, error)
+            with suppress(Exception):  # it may be the ledger that fails
+                _note_fault(run, table, str(error))
+            over.wait(RETRY_SECONDS)
+
+
+def _note_fault(run: Run, table: str, fault: str) -> None:
+    if (now := copying(run.ledger).get(table)) is not None:
+        replace(now, fault=fault).advance(run.ledger, table)
 
 
 def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]) -> Copying:
     """Copy what is left of a table that is to be copied again. Returns how much was copied in all.
 
-    Raises NoStandstillError once `over` is true, LeaseHeldError while another process replays, RunEndedError when the
-    run was ended, and the errors of both sides.
+    Raises NoStandstillError once `over` is true, GivenUpError if somebody has ended it, LeaseHeldError while another
+    process replays, RunEndedError when the run was ended, and the errors of both sides.
     """
     work = _Work(run, standstill, table, over)
-    if not work.now.emptied:
-        with standstill.held(run, over) as route:
-            _empty(work, route)
-    while not work.now.is_done:
+    while True:
         _await_turn(work)
         with standstill.held(run, over) as route:
+            if not work.now.emptied or not run.target.table_enabled(work.target):
+                _empty(work, route)
             _copy_some(work, route)
             while not (standstill.replays or work.now.is_done or over()):  # nobody waits for it to end
                 _copy_some(work, route)
-        if over() and not work.now.is_done:
+            if work.now.is_done:
+                return _finish(work, fence_of(run, route))
+        if over():
             raise NoStandstillError(f"{table} is no longer copied: {work.now.describe()}", table=table)
-    done = work.now
+
+
+def _finish(work: _Work, fence: Change) -> Copying:
+    run, table, done = work.run, work.table, work.now
     # Of this moment, so that no comparison that began before it makes the claim good again.
     end_claim(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
-    if run.ledger.phases.facts("drain") is not None:
-        compare_again(run, table, "the table is copied again")
-    end_copying(run.ledger, table, done)
+    end_copying(run.ledger, table, done, fence)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
-    log.info("%s is copied again: %d cells, %.1f MB; it is compared as a whole now", table, done.cells, done.size / 1e6)
+    log.info("%s is copied again: %d cells, %.1f MB; it is to be compared now", table, done.cells, done.size / 1e6)
     return done
 
 
@@ -215,47 +274,78 @@ class _Work:
 
     @property
     def now(self) -> Copying:
-        """How far it is."""
-        return copying(self.run.ledger)[self.table]
+        """How far it is. Raises GivenUpError."""
+        now = copying(self.run.ledger).get(self.table)
+        if now is None:
+            raise GivenUpError(f"{self.table} is no longer copied again", table=self.table)
+        return now
 
 
 def _empty(work: _Work, route: Route) -> None:
-    """Empty the target table. Repeated after a kill, the master does it once; what was applied to it in between is
-    copied, too."""
-    run, name = work.run, work.target
-    route.guard([name])
-    if run.target.table_enabled(name):
-        run.target.disable_table(name)
-    route.guard([name])
-    run.target.truncate_table(name, nonce=work.now.nonce)
-    if not run.target.table_enabled(name):  # the master remembers that it was emptied, and enabled, before
+    """Empty the target table, or open it again if it was emptied.
+
+    Repeated after a kill, the master empties it once; what was applied to it in between is copied, too. Whatever fails,
+    the table is enabled again before the replay goes on.
+    """
+    run, name, now, fence = work.run, work.target, work.now, fence_of(work.run, route)
+    if not now.emptied and run.ledger.phases.facts("approve") is not None:
+        _enable(run, name)
+        give_up(run, work.table, "the cutover had begun before the table was emptied")
+        raise GivenUpError(f"the cutover has begun: {work.table} is not copied again", table=work.table)
+    try:
+        if not now.emptied:
+            route.guard([name])
+            if run.target.table_enabled(name):
+                run.target.disable_table(name)
+            route.guard([name])
+            run.target.truncate_table(name, nonce=now.nonce)
+    except RemoteError as error:
+        if not is_transient(error):  # the master would answer the same to the same nonce
+            replace(now, nonce=new_nonce()).advance(run.ledger, work.table, fence)
+        raise
+    finally:
+        _enable(run, name)
+    if not now.emptied:
+        emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, fault="")
+        emptied.advance(run.ledger, work.table, fence)
+        note_replaced(run.ledger, work.table)
+        end_claim(run, work.table, f"{work.table} is emptied, and copied again")
+        log.info("target table %s is emptied, and copied again: %s", name, now.reason or "no reason given")
+
+
+def _enable(run: Run, name: str) -> None:
+    """Enable a target table if it is not, and wait until its regions are open."""
+    if not run.target.table_enabled(name):
         run.target.enable_table(name)
-    deadline = steady_s() + EMPTY_SECONDS
+    deadline = steady_s() + OPEN_SECONDS
     while not all(region.server for region in run.target.regions(name)):
         if steady_s() > deadline:
-            raise TransientError(f"regions of {name} do not open at the target once it is emptied", table=name)
+            raise TransientError(f"regions of {name} do not open at the target", table=name)
         time.sleep(0.2)
-    replace(work.now, emptied=True).keep(run.ledger, work.table)
-    log.info("target table %s is emptied, and copied again: %s", name, work.now.reason or "no reason given")
 
 
 def _await_turn(work: _Work) -> None:
     """Wait until the replay is not behind, and the run is not paused."""
+    told = False
     while not work.over():
-        if not is_paused(work.run) and (not work.standstill.replays or caught_up(work.run.ledger)):
+        paused = is_paused(work.run)
+        if not paused and (not work.standstill.replays or caught_up(work.run.ledger)):
             return
+        if paused and not told:
+            told = True
+            log.info("paused; `walferry resume %s` continues", work.run.record.name)
         time.sleep(LOOK_SECONDS)
 
 
 def _copy_some(work: _Work, route: Route) -> None:
-    """Copy for some seconds, and keep how far it is."""
+    """Copy for some seconds, and keep how far it is. Raises the first error of a lane, once that is kept."""
     now, borders = work.now, sorted((r.start, r.end) for r in work.run.source.regions(work.table))
     left, rest = list(now.open), now.rest
-    for start, stop in borders:
+    for _, stop in borders:
         if rest is not None and len(left) < AT_ONCE and (not stop or rest < stop):
-            left.append((max(start, rest), stop))
+            left.append((rest, stop))
             rest = stop or None
-    until = steady_s() + WINDOW_SECONDS
+    fence, until = fence_of(work.run, route), steady_s() + WINDOW_SECONDS
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy again") as lanes:
         parts = list(lanes.map(partial(_copy_part, work, route, until), left))
     ended = sum(part.left is None for part in parts)
@@ -264,8 +354,11 @@ def _copy_some(work: _Work, route: Route) -> None:
         of=max(len(borders), now.regions + len(left)), cells=now.cells + sum(part.cells for part in parts),
         size=now.size + sum(part.size for part in parts), fault="",
     )  # fmt: skip
-    after.keep(work.run.ledger, work.table)
+    after.advance(work.run.ledger, work.table, fence)
     _tell(work, after)
+    for part in parts:
+        if part.error is not None:
+            raise part.error
 
 
 @dataclass(frozen=True)
@@ -275,18 +368,23 @@ class _Part:
     left: Range | None
     cells: int
     size: int
+    error: Exception | None = None
+    """why it was not copied on"""
 
 
 def _copy_part(work: _Work, route: Route, until_s: float, part: Range) -> _Part:
     at, stop = part
     writer, cells, size = writer_to(route), 0, 0
-    for block in work.run.source.scan_raw(work.table, at, stop):
-        cells += send_cells(writer, route, work.table, block)
-        size += len(block)
-        index = index_cells(np.frombuffer(block, np.uint8))
-        at = index.row(len(index) - 1) + b"\0"
-        if steady_s() >= until_s or work.over():
-            return _Part((at, stop), cells, size)
+    try:
+        for block in work.run.source.scan_raw(work.table, at, stop):
+            cells += send_cells(writer, route, work.table, block)
+            size += len(block)
+            index = index_cells(np.frombuffer(block, np.uint8))
+            at = index.row(len(index) - 1) + b"\0"
+            if steady_s() >= until_s or work.over():
+                return _Part((at, stop), cells, size)
+    except Exception as error:  # what the other lanes did is kept
+        return _Part((at, stop), cells, size, error)
     return _Part(None, cells, size)
 
 

@@ -17,7 +17,7 @@ from walferry.migration.touched import reread_after_flush
 from walferry.migration.verified import verified
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import waits_for_comparing
-from walferry.run.copying_again import waits_for_copying
+from walferry.run.copying_again import replaced_ms, waits_for_copying
 from walferry.run.lag import caught_up, lag_of, max_lag
 from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import faults
@@ -185,6 +185,10 @@ def _comparison(ledger: RunLedger) -> Answer:
         if made is None:
             texts.append(f"{table} has not been compared in this run")
             reasons += [f"{texts[-1]}: {verify}"] if most is not None else []
+            continue
+        if (replaced_ms(ledger, table) or 0) >= made.began_ms:
+            texts.append(f"{table} has not been compared since it was copied again")
+            reasons.append(f"{texts[-1]}: {verify}, if that is not done by itself (`compare_ahead`)")
             continue
         bad = [
             f"{result[key]} {what}"

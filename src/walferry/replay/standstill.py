@@ -17,6 +17,8 @@ from walferry.replay.applying import applying
 from walferry.run.run import Run
 
 LOOK_SECONDS = 0.2
+END_SECONDS = 10.0
+"""for what is written when the replay ends: it may wait for as long as the run is paused"""
 
 
 class NoStandstillError(TransientError):
@@ -50,8 +52,8 @@ class Standstill:
                 try:
                     yield route
                 finally:
-                    with self._changed:  # whoever writes now does so under these leases
-                        self._changed.wait_for(lambda: not self._still)
+                    with self._changed:  # whoever writes now does so under these leases; without them, nobody can
+                        self._changed.wait_for(lambda: not self._still, END_SECONDS)
         finally:
             with self._changed:
                 self._replays, self._route = False, None

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walferry.clock import now_ms, shown_utc
-from walferry.ledger import RunLedger
+from sqlalchemy import Connection
 
-_NOTE, _DONE = "copying again", "copied again"
+from walferry.clock import now_ms, shown_utc
+from walferry.errors import WalferryError
+from walferry.ledger import RunLedger
+from walferry.ledger.batches import Change
+
+_NOTE, _DONE, _REPLACED = "copying again", "copied again", "replaced"
 
 Range = tuple[bytes, bytes]
 """from a row to before another; b"" as the end: to the end of the table"""
@@ -51,11 +55,24 @@ class Copying:
             far = "its target table is about to be emptied"
         return f"{far}; it did not go on: {self.fault}" if self.fault else far
 
-    def keep(self, ledger: RunLedger, table: str) -> None:
-        """Keep it in the ledger."""
+    def begin(self, ledger: RunLedger, table: str) -> None:
+        """Keep that a table is to be copied again."""
+        ledger.notes.keep(_NOTE, self._facts(), table)
+
+    def advance(self, ledger: RunLedger, table: str, fence: Change = lambda connection: None) -> None:
+        """Keep how far it is, if it goes on.
+
+        Raises what `fence` does, and GivenUpError if somebody has ended it, or begun it anew.
+        """
+        _advance(ledger, table, self, self._facts(), fence)
+
+    def _facts(self) -> dict[str, Any]:
         ranges = [[start.hex(), stop.hex()] for start, stop in self.open]
-        rest = None if self.rest is None else self.rest.hex()
-        ledger.notes.keep(_NOTE, asdict(self) | {"open": ranges, "rest": rest}, table)
+        return asdict(self) | {"open": ranges, "rest": None if self.rest is None else self.rest.hex()}
+
+
+class GivenUpError(WalferryError):
+    """A table is no longer copied again, or another time."""
 
 
 def copying(ledger: RunLedger) -> dict[str, Copying]:
@@ -81,11 +98,40 @@ class Copied:
         return f"copied again until {shown_utc(self.at_ms)}, {much} ({self.by}{why})"
 
 
-def end_copying(ledger: RunLedger, table: str, done: Copying) -> None:
-    """All rows of a table were copied."""
+def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> None:
+    """All rows of a table were copied. Raises as `Copying.advance`."""
     ended = Copied(done.by, done.reason, now_ms(), done.cells, done.size)
     ledger.notes.keep(_DONE, asdict(ended), table)
+    note_replaced(ledger, table)
+    _advance(ledger, table, done, None, fence)
+
+
+def give_up_copying(ledger: RunLedger, table: str) -> None:
+    """A table is no longer to be copied again."""
+    note_replaced(ledger, table)
     ledger.notes.drop(_NOTE, table)
+
+
+def note_replaced(ledger: RunLedger, table: str) -> None:
+    """No comparison that began before this moment says anything of a table."""
+    ledger.notes.keep(_REPLACED, {"at_ms": now_ms()}, table)
+
+
+def replaced_ms(ledger: RunLedger, table: str) -> int | None:
+    """That moment; None if there was none."""
+    kept = ledger.notes.get(_REPLACED, table)
+    return None if kept is None else int(kept["at_ms"])
+
+
+def _advance(ledger: RunLedger, table: str, now: Copying, facts: dict[str, Any] | None, fence: Change) -> None:
+    def same(connection: Connection, kept: dict[str, Any]) -> None:
+        fence(connection)
+        if kept["asked_ms"] != now.asked_ms:
+            raise gone
+
+    gone = GivenUpError(f"{table} is no longer copied again as it was asked for before", table=table)
+    if not ledger.notes.advance(_NOTE, facts, table, same):
+        raise gone
 
 
 def copied(ledger: RunLedger) -> dict[str, Copied]:

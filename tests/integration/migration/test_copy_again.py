@@ -198,9 +198,10 @@ with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
 """
 
 
+@pytest.mark.parametrize("by_replay", [False, True], ids=["by the command", "by the next replay"])
 @pytest.mark.parametrize("place", ["disabled", "emptied", "some is copied", "all is copied"])
 def test_a_copy_that_is_killed_goes_on(
-    spoilt: tuple[Run, str, str], place: str, spark: SparkSession, sides: Sides, at_source: HBaseClient
+    spoilt: tuple[Run, str, str], place: str, by_replay: bool, spark: SparkSession, sides: Sides, at_source: HBaseClient
 ) -> None:
     run, table, _ = spoilt
     command = [sys.executable, "-c", KILLED, run.ledger.whole.url, run.run_id, table, place]
@@ -209,7 +210,12 @@ def test_a_copy_that_is_killed_goes_on(
     left = copying(run.ledger)[table]
     assert left.emptied == (place in ("some is copied", "all is copied"))
     at_source.put(table, [value(row, b"meanwhile", 6) for row in ROWS[::3]])
-    finish(run, table)
+    if by_replay:
+        standstill = Standstill()
+        with copied_again(run, standstill):
+            replay(run, spark, until=lambda: not copying(run.ledger), standstill=standstill)
+    else:
+        finish(run, table)
     replay(run, spark, until=lambda: True)
     here, there = sides(run)
     assert there == here
