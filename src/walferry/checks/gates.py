@@ -28,7 +28,7 @@ from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
-from walferry.run.copying_again import waits_for_copying
+from walferry.run.copying_again import copying, waits_for_copying
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
@@ -110,9 +110,15 @@ def _schema_faults(run: Run) -> list[str]:
 
 
 def schema_differences(run: Run) -> list[str]:
-    """Differences between both sides' families and family attributes; [] when the schemas agree."""
+    """Differences between both sides' families and family attributes; [] when the schemas agree.
+
+    A target table that is just being emptied is left out: for a moment its master knows none of that name.
+    """
     differences: list[str] = []
+    emptied = {table for table, again in copying(run.ledger).items() if not again.emptied}
     for pair in run.tables:
+        if pair.source in emptied:
+            continue
         differences += family_differences(run.source.describe(pair.source), run.target.describe(pair.target))
     return differences
 

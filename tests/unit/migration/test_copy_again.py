@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.migration.filled_ledger import SPEC, compared
+from walferry.checks.gates import schema_differences
 from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import CellType, encode_cell
-from walferry.hbase.errors import RemoteError
+from walferry.hbase.errors import RemoteError, TableNotFoundError
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Difference, Hold, Ledger, QuarantineItem, RangeComparison, RunLedger
 from walferry.migration import copy_again as module
@@ -318,3 +319,18 @@ def test_a_comparison_from_before_the_copy_opens_no_gate(run: Run) -> None:
     give_up(run, TABLE, "never mind")
     asked = {answer.question: answer for answer in before_approval(run.ledger)}
     assert asked["comparison"].reasons[0].startswith(f"{TABLE} has not been compared since it was copied again: ")
+
+
+def test_the_gate_does_not_ask_for_the_schema_of_a_table_that_is_just_being_emptied(run: Run) -> None:
+    """Hole: for a moment the master knows no such table, and the command that asked the gate ended."""
+
+    def describe(table: str) -> None:
+        raise TableNotFoundError("there is no such table")
+
+    run.__dict__["target"] = SimpleNamespace(describe=describe)
+    run.source.__dict__["describe"] = lambda table: None
+    asked = ask_copy_again(run, TABLE, "too much differs")
+    assert schema_differences(run) == []
+    replace(asked, emptied=True).advance(run.ledger, TABLE)
+    with pytest.raises(TableNotFoundError):
+        schema_differences(run)
