@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writers import writer_to
 from walferry.clock import now_ms, shown_utc, steady_s
-from walferry.errors import TransientError, UsageError, is_transient
+from walferry.errors import TransientError, UsageError, WalferryError, is_transient
 from walferry.formats.cells import index_cells
 from walferry.hbase.errors import RemoteError
 from walferry.hbase.procedures import new_nonce
@@ -203,20 +203,23 @@ def _copy_as_asked(run: Run, standstill: Standstill, over: threading.Event) -> N
         return over.is_set() or not standstill.replays
 
     while not over.wait(LOOK_SECONDS):
-        table = ""
-        try:
-            for table in copying(run.ledger) if standstill.replays else ():
-                with suppress(GivenUpError):
-                    go_on(run, standstill, table, is_over)
-        except RunEndedError:
-            return
-        except NoStandstillError:
-            continue
-        except Exception as error:  # whatever it is: the table stays as it is, and no gate opens
-            log.warning("%s is not copied on for %.0f s: %s", table or "no table", RETRY_SECONDS, error)
-            with suppress(Exception):  # it may be the ledger that fails
-                _note_fault(run, table, str(error))
-            over.wait(RETRY_SECONDS)
+        tables: Collection[str] = ()
+        with suppress(WalferryError):  # the ledger does not answer now
+            tables = copying(run.ledger)
+        for table in tables:
+            if is_over():
+                break
+            try:
+                go_on(run, standstill, table, is_over)
+            except RunEndedError:
+                return
+            except (GivenUpError, NoStandstillError):
+                continue
+            except Exception as error:  # whatever it is: the table stays as it is, and no gate opens
+                log.warning("%s is not copied on for %.0f s: %s", table, RETRY_SECONDS, error)
+                with suppress(WalferryError):
+                    _note_fault(run, table, str(error))
+                over.wait(RETRY_SECONDS)
 
 
 def _note_fault(run: Run, table: str, fault: str) -> None:

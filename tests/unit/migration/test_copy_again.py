@@ -221,6 +221,24 @@ def test_why_it_does_not_go_on_is_told(run: Run, monkeypatch: pytest.MonkeyPatch
             time.sleep(0.01)
 
 
+def test_a_table_that_cannot_be_copied_keeps_no_other_waiting(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on = threading.Event()
+
+    def go_on(run: Run, standstill: object, table: str, over: object) -> None:
+        if table == "bad":
+            raise TransientError("the target refuses a cell")
+        went_on.set()
+
+    monkeypatch.setattr(module, "copying", lambda ledger: {"bad": None, "good": None})
+    monkeypatch.setattr(module, "_note_fault", lambda *_: None)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "go_on", go_on)
+    monkeypatch.setattr(module, "_open_again", lambda *_: None)
+    with copied_again(run, cast(Any, SimpleNamespace(replays=True))):
+        assert went_on.wait(10)
+
+
 def test_a_suspended_process_brings_nothing_back_that_was_ended_or_begun_anew(run: Run) -> None:
     """Hole: what it kept late made a table that was emptied again count as copied, or shut the gate for good."""
     old = ask_copy_again(run, TABLE, "too much differs")
