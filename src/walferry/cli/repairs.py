@@ -89,7 +89,8 @@ def copy_again(
         ))  # fmt: skip
         return
     if done is not None:
-        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB; compare it as a whole next")
+        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB")
+        print(f"the process that follows the log compares it next, or `walferry verify {record.name}`")
         return
     here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
     print(f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there")
