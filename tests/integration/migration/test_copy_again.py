@@ -198,8 +198,10 @@ with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
 """
 
 
-@pytest.mark.parametrize("by_replay", [False, True], ids=["by the command", "by the next replay"])
-@pytest.mark.parametrize("place", ["disabled", "emptied", "some is copied", "all is copied"])
+@pytest.mark.parametrize(
+    ("place", "by_replay"),
+    [("disabled", True), ("emptied", False), ("some is copied", True), ("all is copied", False)],
+)
 def test_a_copy_that_is_killed_goes_on(
     spoilt: tuple[Run, str, str], place: str, by_replay: bool, spark: SparkSession, sides: Sides, at_source: HBaseClient
 ) -> None:
