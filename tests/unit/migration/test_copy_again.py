@@ -181,7 +181,7 @@ def test_whoever_asks_twice_does_not_begin_anew(run: Run) -> None:
     assert copied(run.ledger)[TABLE].describe().endswith(", 10 cells, 5.0 MB (kim: why)")
 
 
-# ------------------------------------------------------------------ what a review found: each was a hole
+# ------------------------------------------------------------------ what was wrong at first
 
 
 def test_one_error_of_the_ledger_does_not_end_the_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
