@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import wraps
 from typing import TypeVar, TypeVarTuple
 
@@ -24,6 +25,20 @@ def begun(work: Callable[[], Result], name: str) -> Future[Result]:
 
     threading.Thread(target=fulfil, name=name, daemon=True).start()
     return future
+
+
+@contextmanager
+def beside(work: Callable[[threading.Event], object], name: str, end_seconds: float | None = None) -> Iterator[None]:
+    """Do it in a thread of its own, which bears the name, until the block ends: then the event that it is given is set,
+    and it is waited for, at most for so long."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=end_seconds)
 
 
 def made_once(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from unit.spark_stand_in import SPARK
-from walferry.background import made_once
+from walferry.background import beside, made_once
 from walferry.errors import UsageError
 from walferry.spark import session
 
@@ -55,3 +55,28 @@ def test_a_session_is_opened_when_it_is_first_asked_for_and_again_only_after_a_f
         spark()
     assert spark() is spark() is SPARK
     assert opened == ["move", "move"]
+
+
+def test_what_goes_on_beside_a_block_is_told_when_the_block_ends_and_waited_for() -> None:
+    did: list[str] = []
+
+    def work(over: threading.Event) -> None:
+        over.wait()
+        did.append(threading.current_thread().name)
+
+    def fails() -> None:
+        with beside(work, "looks"):
+            assert not did
+            raise UsageError("the block ends by an error")
+
+    with pytest.raises(UsageError):
+        fails()
+    assert did == ["looks"]
+
+
+def test_what_does_not_end_with_its_block_is_left_behind() -> None:
+    left = threading.Event()
+    with beside(lambda over: left.wait(20), "stuck", end_seconds=0.01):
+        pass
+    assert not left.is_set()
+    left.set()

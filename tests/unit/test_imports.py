@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apply": GROUND - {"ledger"} | {"spark", "background"},
     "replay": GROUND | {"background", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
-    "migration": GROUND | {"snapshots", "run", "spark", "apply", "replay"},
+    "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "background", "ledger", "run", "replay", "migration"},
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "background", "run", "spark", "replay", "migration", "checks"},

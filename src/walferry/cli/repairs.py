@@ -79,7 +79,10 @@ def copy_again(
             if give_up:
                 left = again.give_up(run, table, reason, dry_run=dry_run)
                 said = f"the copying of {table} {'would be' if dry_run else 'is'} ended: {left.describe()}"
-                print_json({"run": record.run_id, "dry_run": dry_run, "text": said}) if as_json else print(said)
+                if as_json:
+                    print_json({"run": record.run_id, "dry_run": dry_run, "text": said})
+                else:
+                    print(said)
                 return
             plan = again.plan_copy_again(run, table)
             done = None if dry_run else again.copy_again(run, table, reason)

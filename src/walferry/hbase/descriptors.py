@@ -168,6 +168,10 @@ def new_table(name: str, families: Mapping[str, Mapping[str, str]]) -> TableDesc
     )
 
 
+Range = tuple[bytes, bytes]
+"""from a row to before another; b"" as the end: to the end of the table"""
+
+
 @dataclass(frozen=True)
 class Region:
     """Rows from `start` (included) to `end` (excluded; b"" = no bound) of a table, and who serves them.

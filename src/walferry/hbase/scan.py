@@ -97,7 +97,7 @@ def _scan(client: Calls, table: str, start: bytes, stop: bytes, query: _Query) -
             end = min(region.end, stop) if region.end and stop else region.end or stop
             for block in _scan_region(client, region, start, end, query):
                 yield block
-                start = _last_row(block) + b"\0"
+                start = last_row(block) + b"\0"
                 failures = 0
                 del block  # a large row is not kept while the next is read
             if not region.end or (stop and region.end >= stop):
@@ -198,7 +198,7 @@ def _cell_border(block: bytes, cells: int) -> int:
     return border
 
 
-def _last_row(block: bytes) -> bytes:
+def last_row(block: bytes) -> bytes:
     """Row of the last cell of a block that holds one."""
     end, last = _walk(np.frombuffer(block, np.uint8), -1)
     if end < 0 or last < 0:

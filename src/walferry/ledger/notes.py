@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
 
 from walferry.clock import now_ms
 from walferry.ledger.rows import to_json
@@ -22,8 +22,7 @@ class Notes:
 
     def get(self, name: str, subject: str = "") -> dict[str, Any] | None:
         """The current value; None when there is none."""
-        notes = self._store.table("notes")
-        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        notes, same = self._one(name, subject)
         with self._store.database.read() as connection:
             kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
         return None if kept is None else dict(json.loads(kept))
@@ -38,8 +37,7 @@ class Notes:
 
     def drop(self, name: str, subject: str = "") -> None:
         """Remove a value, if there is one."""
-        notes = self._store.table("notes")
-        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        notes, same = self._one(name, subject)
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(*same))
 
@@ -85,8 +83,7 @@ class Notes:
     ) -> bool:
         """Replace a value that is there, or remove it (None), in one transaction with `also`, which is given it and may
         raise. False if there is none any more."""
-        notes = self._store.table("notes")
-        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        notes, same = self._one(name, subject)
         with self._store.database.write() as connection:
             kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
             if kept is None:
@@ -98,9 +95,13 @@ class Notes:
                 self._keep(connection, name, facts, subject)
         return True
 
-    def _keep(self, connection: Connection, name: str, facts: Mapping[str, Any], subject: str) -> None:
+    def _one(self, name: str, subject: str) -> tuple[Table, tuple[ColumnElement[bool], ...]]:
+        """The table of notes, and what is true of one note."""
         notes = self._store.table("notes")
-        same = (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+        return notes, (notes.c.run_id == self._run_id, notes.c.name == name, notes.c.subject == subject)
+
+    def _keep(self, connection: Connection, name: str, facts: Mapping[str, Any], subject: str) -> None:
+        notes, same = self._one(name, subject)
         self._store.run(connection, self._run_id)
         connection.execute(delete(notes).where(*same))
         connection.execute(

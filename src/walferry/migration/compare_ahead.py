@@ -9,10 +9,10 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from pyspark.sql import SparkSession
 
+from walferry.background import beside
 from walferry.clock import now_ms, steady_s
 from walferry.errors import WalferryError
 from walferry.migration import touched
@@ -64,7 +64,6 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
     Until each table has been compared as a whole, and then what was touched meanwhile, the gate to the cutover is shut;
     not again for a process that goes on with a run for which this was done.
     """
-    over = threading.Event()
     if run.ledger.phases.facts("write_stop") is not None:
         end_comparing(run.ledger)  # a killed process may have left it
         yield
@@ -74,17 +73,18 @@ def compared_ahead(run: Run, spark: Callable[[], SparkSession], standstill: Stan
         tables = [pair.source for pair in run.tables]
         waits = [table for table in tables if table in before or standing_comparison(run.ledger, table) is None]
         note_comparing_ahead(run.ledger, waits)
-        work = _Ahead(run, spark, standstill, over, waits).work
     else:
+        waits = []
         end_comparing(run.ledger)
-        work = partial(_answer, run, standstill, over)
-    thread = threading.Thread(target=work, name="compare ahead", daemon=True)
-    thread.start()
-    try:
+
+    def work(over: threading.Event) -> None:
+        if run.spec.compare_ahead:
+            _Ahead(run, spark, standstill, over, waits).work()
+        else:
+            _answer(run, standstill, over)
+
+    with beside(work, "compare ahead", END_SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join(timeout=END_SECONDS)
 
 
 def _answer(run: Run, standstill: Standstill, over: threading.Event) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from walferry import snapshots
 from walferry.apply.region_events import store_file
 from walferry.apply.writer_protocol import Limits
+from walferry.clock import steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region, TableDescriptor
@@ -37,6 +38,9 @@ from walferry.storage import FileSystem
 log = logging.getLogger(__name__)
 
 _WAVE = 64
+_OPEN_SECONDS = 120.0
+"""for the regions of a clone to open"""
+_LOOK_SECONDS = 0.5
 _ASKING = 8
 """requests for checksums at a time"""
 
@@ -186,18 +190,23 @@ def clone(run: Run, table: str) -> dict[str, Any]:
             if not there:
                 run.target.clone_snapshot(run.snapshot(table), pair.target)
             made(run, "target", "table", pair.target)
-            deadline = time.monotonic() + 120
-            while not all(region.server for region in run.target.regions(pair.target)):
-                if time.monotonic() > deadline:
-                    raise TransientError(
-                        f"regions of {pair.target} do not open at the target; check its master's log for a missing "
-                        "codec or coprocessor",
-                        table=pair.target,
-                    )
-                time.sleep(0.5)
+            await_open(run, pair.target, _OPEN_SECONDS)
         return {"regions": len(run.target.regions(pair.target))}
 
     return run.once("clone", work, table)
+
+
+def await_open(run: Run, table: str, seconds: float) -> None:
+    """Wait until all regions of a target table are open. Raises TransientError after so long."""
+    deadline = steady_s() + seconds
+    while not all(region.server for region in run.target.regions(table)):
+        if steady_s() > deadline:
+            raise TransientError(
+                f"regions of {table} do not open at the target; check its master's log for a missing codec or "
+                "coprocessor",
+                table=table,
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 def check_rows(run: Run, table: str) -> list[dict[str, Any]]:

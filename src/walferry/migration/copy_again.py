@@ -18,18 +18,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writers import writer_to
+from walferry.background import beside
 from walferry.clock import now_ms, shown_utc, steady_s
 from walferry.errors import TransientError, UsageError, WalferryError, is_transient
-from walferry.formats.cells import index_cells
+from walferry.hbase.descriptors import Range
 from walferry.hbase.errors import RemoteError
 from walferry.hbase.procedures import new_nonce
+from walferry.hbase.scan import last_row
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger.batches import Change
+from walferry.migration.copy import await_open
 from walferry.migration.touched import end_claim
 from walferry.refusals import ANY_TABLE
 from walferry.replay.applying import is_paused
@@ -39,7 +40,6 @@ from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.copying_again import (
     Copying,
     GivenUpError,
-    Range,
     copied,
     copying,
     end_copying,
@@ -173,15 +173,9 @@ def copy_again(run: Run, table: str, reason: str) -> Copying:
 @contextmanager
 def copied_again(run: Run, standstill: Standstill) -> Iterator[None]:
     """Copy tables again, as somebody asks for it, in another thread beside the replay of this process."""
-    over = threading.Event()
     _open_again(run, standstill)
-    thread = threading.Thread(target=_copy_as_asked, args=(run, standstill, over), name="copy again", daemon=True)
-    thread.start()
-    try:
+    with beside(partial(_copy_as_asked, run, standstill), "copy again", END_SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join(timeout=END_SECONDS)
 
 
 def _open_again(run: Run, standstill: Standstill) -> None:
@@ -239,17 +233,17 @@ def go_on(run: Run, standstill: Standstill, table: str, over: Callable[[], bool]
         with standstill.held(run, over) as route:
             if not work.now.emptied or not run.target.table_enabled(work.target):
                 _empty(work, route)
-            _copy_some(work, route)
-            while not (standstill.replays or work.now.is_done or over()):  # nobody waits for it to end
-                _copy_some(work, route)
-            if work.now.is_done:
-                return _finish(work, fence_of(run, route))
+            now = _copy_some(work, route)
+            while not (standstill.replays or now.is_done or over()):  # nobody waits for it to end
+                now = _copy_some(work, route)
+            if now.is_done:
+                return _finish(work, now, fence_of(run, route))
         if over():
-            raise NoStandstillError(f"{table} is no longer copied: {work.now.describe()}", table=table)
+            raise NoStandstillError(f"{table} is no longer copied: {now.describe()}", table=table)
 
 
-def _finish(work: _Work, fence: Change) -> Copying:
-    run, table, done = work.run, work.table, work.now
+def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
+    run, table = work.run, work.table
     # Of this moment, so that no comparison that began before it makes the claim good again.
     end_claim(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
     end_copying(run.ledger, table, done, fence)
@@ -320,15 +314,11 @@ def _enable(run: Run, name: str) -> None:
     """Enable a target table if it is not, and wait until its regions are open."""
     if not run.target.table_enabled(name):
         run.target.enable_table(name)
-    deadline = steady_s() + OPEN_SECONDS
-    while not all(region.server for region in run.target.regions(name)):
-        if steady_s() > deadline:
-            raise TransientError(f"regions of {name} do not open at the target", table=name)
-        time.sleep(0.2)
+    await_open(run, name, OPEN_SECONDS)
 
 
 def _await_turn(work: _Work) -> None:
-    """Wait until the replay is not behind, and the run is not paused."""
+    """Wait until the replay has caught up, and while the run is paused."""
     told = False
     while not work.over():
         paused = is_paused(work.run)
@@ -340,7 +330,7 @@ def _await_turn(work: _Work) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _copy_some(work: _Work, route: Route) -> None:
+def _copy_some(work: _Work, route: Route) -> Copying:
     """Copy for some seconds, and keep how far it is. Raises the first error of a lane, once that is kept."""
     now, borders = work.now, sorted((r.start, r.end) for r in work.run.source.regions(work.table))
     left, rest = list(now.open), now.rest
@@ -362,6 +352,7 @@ def _copy_some(work: _Work, route: Route) -> None:
     for part in parts:
         if part.error is not None:
             raise part.error
+    return after
 
 
 @dataclass(frozen=True)
@@ -382,8 +373,7 @@ def _copy_part(work: _Work, route: Route, until_s: float, part: Range) -> _Part:
         for block in work.run.source.scan_raw(work.table, at, stop):
             cells += send_cells(writer, route, work.table, block)
             size += len(block)
-            index = index_cells(np.frombuffer(block, np.uint8))
-            at = index.row(len(index) - 1) + b"\0"
+            at = last_row(block) + b"\0"
             if steady_s() >= until_s or work.over():
                 return _Part((at, stop), cells, size)
     except Exception as error:  # what the other lanes did is kept

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from walferry.formats.cells import CellIndex, binary_column
 from walferry.formats.resolve import expiring_after, marker_numbers
+from walferry.hbase.descriptors import Range
 
 MOST_SPANS = 5_000
 """of a table, before neighbours share one"""
@@ -31,8 +32,6 @@ MOST_BYTES = 512 << 10
 """of their keys"""
 
 Item = TypeVar("Item")
-Range = tuple[bytes, bytes]
-"""from a row to before another; b"" as the end: to the end of the table"""
 
 
 @dataclass(frozen=True)

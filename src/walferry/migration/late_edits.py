@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from walferry.background import beside
 from walferry.clock import now_ms
 from walferry.errors import GapError, GateShutError, UsageError, WalferryError
 from walferry.formats.cells import index_cells
@@ -110,9 +111,8 @@ def _record(run: Run, reader: _Reader) -> None:
 @contextmanager
 def watched(run: Run) -> Iterator[None]:
     """Look for late edits every few seconds, in another thread, from the end of the drain until the block ends."""
-    over = threading.Event()
 
-    def work() -> None:
+    def work(over: threading.Event) -> None:
         reader, drains = None, 0
         while not over.wait(LOOK_SECONDS):
             try:
@@ -126,13 +126,8 @@ def watched(run: Run) -> Iterator[None]:
                 log.info("the log past the end fence cannot be read now: %s", error)
                 reader = None
 
-    thread = threading.Thread(target=work, name="late edits", daemon=True)
-    thread.start()
-    try:
+    with beside(work, "late edits", LOOK_SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join(timeout=LOOK_SECONDS)
 
 
 def require_silence(run: Run) -> None:

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from walferry.clock import now_ms
 from walferry.errors import GapError, WalferryError, is_transient
 from walferry.hbase.client import HBaseClient
-from walferry.hbase.descriptors import Region
+from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.ledger.rows import ClusterSide
-from walferry.migration.fragile_rows import NONE, Range, Span, Spans
+from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.replay.retention import retention_of
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.run import Run

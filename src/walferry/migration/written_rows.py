@@ -22,11 +22,11 @@ from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
 from walferry.formats.entries import rows_of
 from walferry.formats.markers import Marker
-from walferry.hbase.descriptors import Region
+from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable
 from walferry.migration import touched
 from walferry.migration.digest import Outcome, RangePair, Scan, compare_pair, scans
-from walferry.migration.fragile_rows import NONE, Range, Span, Spans
+from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.migration.known_differences import known_rows
 from walferry.migration.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.stored_sides import rules_of

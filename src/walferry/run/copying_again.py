@@ -10,13 +10,11 @@ from sqlalchemy import Connection
 
 from walferry.clock import now_ms, shown_utc
 from walferry.errors import WalferryError
+from walferry.hbase.descriptors import Range
 from walferry.ledger import RunLedger
 from walferry.ledger.batches import Change
 
 _NOTE, _DONE, _REPLACED = "copying again", "copied again", "replaced"
-
-Range = tuple[bytes, bytes]
-"""from a row to before another; b"" as the end: to the end of the table"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Copying:
     def advance(self, ledger: RunLedger, table: str, fence: Change = lambda connection: None) -> None:
         """Keep how far it is, if it goes on.
 
-        Raises what `fence` does, and GivenUpError if somebody has ended it, or begun it anew.
+        Raises what `fence` does, and GivenUpError if somebody has ended it, or asked for it once more.
         """
         _advance(ledger, table, self, self._facts(), fence)
 

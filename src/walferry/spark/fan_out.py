@@ -15,7 +15,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from walferry.background import begun
+from walferry.background import begun, beside
 from walferry.errors import TransientError, WalferryError
 from walferry.spark.byte_counts import collecting, counting, counting_here
 from walferry.spark.load import handing_over
@@ -159,9 +159,8 @@ def cancel_jobs(spark: SparkSession) -> None:
 @contextmanager
 def _telling(progress: Callable[[], Iterable[str]]) -> Iterator[None]:
     """Log the lines of progress every few seconds."""
-    ended = threading.Event()
 
-    def log_progress() -> None:
+    def log_progress(ended: threading.Event) -> None:
         while not ended.wait(PROGRESS_SECONDS):
             try:
                 for line in progress():
@@ -169,13 +168,8 @@ def _telling(progress: Callable[[], Iterable[str]]) -> Iterator[None]:
             except (Py4JError, OSError):
                 return  # the JVM has ended, as the job itself will report
 
-    thread = threading.Thread(target=log_progress, daemon=True)
-    thread.start()
-    try:
+    with beside(log_progress, "progress"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 class WorkerLostError(TransientError):

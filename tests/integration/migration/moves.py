@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,21 @@ from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
 from walferry.spark.session import open_session
 from walferry.storage import FileSystem
+
+
+@contextmanager
+def at_work(*works: Callable[[Callable[[], bool]], object]) -> Iterator[None]:
+    """Each in a thread of its own until the block ends; each is given what says whether that is so."""
+    over = threading.Event()
+    threads = [threading.Thread(target=work, args=(over.is_set,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
 
 
 def unique(prefix: str = "t") -> str:

@@ -6,15 +6,15 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.command import COMMAND
-from integration.migration.moves import raw, skip
+from integration.migration.moves import at_work, raw, skip
 from walferry.checks.gates import after_drain
 from walferry.errors import GateShutError, UsageError
 from walferry.formats.cells import CellType
@@ -92,23 +92,18 @@ def test_a_table_that_is_copied_again_ends_as_the_source_has_it_while_writers_go
     run, table, other = spoilt
     monkeypatch.setattr(module, "WINDOW_SECONDS", 0.0)  # a block at a time
     monkeypatch.setattr(module, "AT_ONCE", 1)
-    standstill, over = Standstill(), threading.Event()
-    follower = threading.Thread(
-        target=replay, args=(run, spark), kwargs={"until": over.is_set, "standstill": standstill}, daemon=True
-    )
+    standstill = Standstill()
 
-    def write() -> None:
+    def write(over: Callable[[], bool]) -> None:
         number = 0
-        while not over.is_set():  # of puts with one timestamp the last one wins
+        while not over():  # of puts with one timestamp the last one wins
             number += 1
             for name in (table, other):
                 at_source.put(name, [value(row, b"%d" % number) for row in ROWS[3::4]])
                 at_source.mutate(name, [delete_version(ROWS[number % len(ROWS)], b"f", b"q2", 5)])
 
-    writer = threading.Thread(target=write, daemon=True)
-    with copied_again(run, standstill):
-        follower.start()
-        writer.start()
+    follow = partial(replay, run, spark, standstill=standstill)
+    with copied_again(run, standstill), at_work(write, lambda over: follow(until=over)):
         time.sleep(1)
         ask_copy_again(run, table, "too much differs")
         assert "is being copied again" in str(readiness(run.ledger).facts())
@@ -119,9 +114,6 @@ def test_a_table_that_is_copied_again_ends_as_the_source_has_it_while_writers_go
             assert time.monotonic() < deadline
             seen.add((now.emptied, now.regions))
             time.sleep(0.02)
-        over.set()
-        writer.join()
-        follower.join(60)
     assert {(False, 0), (True, 2)} <= seen
     replay(run, spark, until=lambda: True)
     here, there = sides(run)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import raw, skip, unique
+from integration.migration.moves import at_work, raw, skip, unique
 from walferry.checks.gates import after_drain
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
@@ -156,28 +155,20 @@ def test_a_row_that_is_written_while_it_is_repaired_ends_as_the_source_has_it(
     sides: Sides,
 ) -> None:  # fmt: skip
     table = make_table(())
-    run, standstill, over = start_run(table), Standstill(), threading.Event()
+    run, standstill = start_run(table), Standstill()
     rows = [b"r%d" % number for number in range(8)]
-    follower = threading.Thread(
-        target=replay, args=(run, spark), kwargs={"until": over.is_set, "standstill": standstill}, daemon=True
-    )
 
-    def write() -> None:
+    def write(over: Callable[[], bool]) -> None:
         number = 0
-        while not over.is_set():  # of puts with one timestamp the last one wins
+        while not over():  # of puts with one timestamp the last one wins
             number += 1
             at_source.put(table, [value(row, b"%d" % number) for row in rows])
 
-    writer = threading.Thread(target=write, daemon=True)
-    follower.start()
-    writer.start()
-    deadline = time.monotonic() + 8
     repaired = 0
-    while time.monotonic() < deadline:
-        repaired += len(repair(run, standstill, table, dict.fromkeys(rows, "")))
-    over.set()
-    writer.join()
-    follower.join(60)
+    with at_work(write, lambda over: replay(run, spark, until=over, standstill=standstill)):
+        deadline = time.monotonic() + 8
+        while time.monotonic() < deadline:
+            repaired += len(repair(run, standstill, table, dict.fromkeys(rows, "")))
     replay(run, spark, until=lambda: True)
     assert repaired > 10
     here, there = sides(run)

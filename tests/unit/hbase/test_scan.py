@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import encode_cell
-from walferry.hbase.scan import _cell_border, _last_row
+from walferry.hbase.scan import _cell_border, last_row
 
 ROWS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20)
 
@@ -18,8 +18,8 @@ def cell(row: bytes) -> bytes:
 
 
 @given(ROWS)
-def test_the_last_row_of_a_block_is_found(rows: list[bytes]) -> None:
-    assert _last_row(b"".join(map(cell, rows))) == rows[-1]
+def test_thelast_row_of_a_block_is_found(rows: list[bytes]) -> None:
+    assert last_row(b"".join(map(cell, rows))) == rows[-1]
 
 
 @given(ROWS, st.data())
@@ -35,7 +35,7 @@ def test_a_block_that_ends_inside_a_cell_is_damaged(rows: list[bytes], data: st.
     last = len(cell(rows[-1]))
     cut = block[: len(block) - data.draw(st.integers(1, last - 1))]
     with pytest.raises(DamagedInputError):
-        _last_row(cut)
+        last_row(cut)
     with pytest.raises(DamagedInputError):
         _cell_border(cut, len(rows))
 
@@ -49,4 +49,4 @@ def test_a_block_with_fewer_cells_than_the_server_said_is_damaged() -> None:
 def test_an_impossible_length_is_damaged_and_not_followed(length: bytes) -> None:
     block = length + cell(b"row")[4:]
     with pytest.raises(DamagedInputError):
-        _last_row(block)
+        last_row(block)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, resolve
+from walferry.hbase.descriptors import Range
 from walferry.migration import fragile_rows
-from walferry.migration.fragile_rows import NONE, Range, Span, Spans, fragile_in
+from walferry.migration.fragile_rows import NONE, Span, Spans, fragile_in
 
 ROWS = st.binary(min_size=1, max_size=2)
 MARKERS = (CellType.DELETE, CellType.DELETE_COLUMN, CellType.DELETE_FAMILY, CellType.DELETE_FAMILY_VERSION)

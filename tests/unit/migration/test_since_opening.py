@@ -9,11 +9,12 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.clock import now_ms
+from walferry.hbase.descriptors import Range
 from walferry.ledger import Ledger
 from walferry.ledger.rows import ClusterSide
 from walferry.migration import touched
 from walferry.migration.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
-from walferry.migration.fragile_rows import Range, Span, Spans
+from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.since_opening import Fragile, changed_since
 from walferry.run.run import Run
 
