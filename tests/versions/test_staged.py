@@ -35,6 +35,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
 from walferry.replay import staged
+from walferry.replay.cut import cut_log
 from walferry.replay.follower import replay
 from walferry.run.missing_numbers import faults
 from walferry.storage import WebHdfs
@@ -153,23 +154,15 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
             for number in range(30):  # more than flushes of an empty table would explain
                 here.put(table, [Cell(b"r%d" % number, b"f", value, value)])
 
-        def roll() -> None:
-            for server in here.servers():
-                here.roll_wal(server)
-
         def closed() -> set[str]:
-            """Logs past the fence that are closed."""
-            roll()
-            time.sleep(1)
-            return {file.name for file in run.source_log.live() if run.fences().starts_by(file)} - current()
-
-        def current() -> set[str]:
-            newest = {file.group: file.name for file in run.source_log.live()}
-            return set(newest.values())
+            """Logs past the fence that are closed, all that was written until now among them."""
+            newest = cut_log(run, whole=True).current
+            live = [file for file in run.source_log.live() if run.fences().starts_by(file)]
+            return {file.name for file in live if file.number < newest[file.group]}
 
         def until_deleted(names: set[str], *, copying: bool) -> None:
             here.flush_table(table)
-            roll()
+            closed()
             deadline = time.monotonic() + 120
             while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
                 assert time.monotonic() < deadline
