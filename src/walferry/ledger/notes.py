@@ -41,6 +41,12 @@ class Notes:
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(*same))
 
+    def drop_named(self, name: str) -> None:
+        """Remove all values of a name."""
+        notes = self._store.table("notes")
+        with self._store.database.write() as connection:
+            connection.execute(delete(notes).where(notes.c.run_id == self._run_id, notes.c.name == name))
+
     def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
         """Keep a value in place of the previous one."""
         with self._store.database.write() as connection:

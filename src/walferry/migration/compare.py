@@ -2,44 +2,39 @@
 
 Both sides of a row range are read raw in parallel, from snapshots (`stored_sides`) or by scans, and resolved by one
 function at one moment; the cells that are then visible are compared: row, family, qualifier, timestamp, type, value,
-tags (`digest`). Rows that differ are read again, live, and explained from both sides and from the log (`row_sides`,
-`wal_lookup`, `explain`).
+tags (`digest`). Why rows differ, `reasons` finds out.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from walferry.apply.writer_protocol import Limits
-from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
+from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
-from walferry.formats.resolve import FamilyRules, Fate
-from walferry.hbase.address import ClusterAddress
+from walferry.formats.resolve import Fate
 from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.ledger.rows import Purpose
 from walferry.migration import touched
-from walferry.migration.clients import edits_of_clients
 from walferry.migration.digest import (
     SHOWN_ROWS,
     Outcome,
     RangePair,
     compare_pairs,
 )
-from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, classify
-from walferry.migration.fragile_rows import NONE
-from walferry.migration.row_sides import Bounds, Packed, Question, RowSides, row_sides
-from walferry.migration.since_opening import changed_since
+from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED
+from walferry.migration.fragile_rows import Spans
+from walferry.migration.parts import Parts, Start, drop_parts
+from walferry.migration.reasons import EQUAL_NOW, explain
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
-from walferry.migration.wal_lookup import look_up
 from walferry.replay import dirty
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
@@ -49,22 +44,13 @@ from walferry.run.newest import clients_from, note_newest
 from walferry.run.run import Run
 from walferry.run.spot_check import sampled
 from walferry.run.write_stop import note_comparing
-from walferry.spark.clients import shared_client, workers
-from walferry.spark.fan_out import fan_out
+from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 
 log = logging.getLogger(__name__)
 
 EXPLAINED_ROWS = 20_000
 """of a table; if more differ, nobody can examine each, and only the first SHOWN_ROWS are explained"""
-_READ_AT_ONCE = 2_000
-"""rows that differ, read again by one job"""
-_PER_TASK = 100
-"""and by one task"""
-_AT_A_TIME = 8
-"""requested by one task, which mostly waits for the answers"""
-EQUAL_NOW = "equal when read again"
-"""of a row that was under way"""
 MANY_ROWS = 500
 """that differ while the log is followed: of more, their whole ranges are read again before each row is"""
 PASSES = 3
@@ -74,8 +60,6 @@ NAMED_AGAIN = 100_000
 NAMED_TOGETHER = 1_000_000
 """and of all ranges: this process holds them"""
 _LOOK_SECONDS = 0.5
-_LARGE_BYTES = 1 << 20
-"""of a row, after which the next one is requested by itself, so that no task holds many such"""
 
 
 @dataclass(frozen=True)
@@ -142,21 +126,28 @@ class TableComparison:
         }  # fmt: skip
 
 
-def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Purpose = "verify") -> TableComparison:
+def compare(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    table: str,
+    purpose: Purpose = "verify",
+    parts: Parts | None = None,
+) -> TableComparison:
     """Compare one table, by regions of the source, and record the result as the newest in the ledger.
 
     Spark is asked for if the table is large, and, if rows differ, for a large log.
 
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
+    `parts`: of a comparison to begin, or to go on with, while the log is followed; raises the errors of
+    `Parts.compared` then.
     """
-    marks = dirty.marks(run.target.zk, run.pair(table).target)
-    begun = touched.begin(run, table) if _may_be_cut_over(run, purpose) else None
-    before = _began(run, table, purpose)
-    applied = applied_files(run, table)
+    start = parts.start if parts else Start.now(run, table, claims=_may_be_cut_over(run, purpose))
+    before = _began(run, table, purpose, start.at_ms)
     session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
     began = steady_s()
-    pairs, outcomes = _both_sides(run, session, table, purpose)
-    note_comparing(run.ledger, table, steady_s() - began)
+    pairs, outcomes = _both_sides(run, session, table, purpose, parts)
+    note_comparing(run.ledger, table, parts.seconds if parts else steady_s() - began)
+    start = parts.start if parts else start
     newest = max((outcome.newest for outcome in outcomes), default=-1)
     note_newest(run.ledger, table, newest, before.began_ms, whole=True)
     settled: list[bytes] = []
@@ -175,19 +166,18 @@ def compare(run: Run, spark: Callable[[], SparkSession], table: str, purpose: Pu
     run.ledger.comparisons.record_look(table, ())
     sample = sorted({row for outcome in outcomes for _, row in outcome.sample})
     result = TableComparison(compared, ranges, differences, run.ledger.comparisons.accepted().keys(), sample)
+    marks = [rows for rows in dirty.marks(run.target.zk, run.pair(table).target) if rows.name in start.marks]
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
-    if begun is not None and result.names_all:  # those that differ are read again by the next look
-        touched.keep_whole(run, begun, compared, sum((outcome.fragile for outcome in outcomes), NONE))
-        run.ledger.log.mark_verified(table, applied)
+    if start.begun is not None and result.names_all:  # those that differ are read again by the next look
+        fragile = Spans.of(span for outcome in outcomes for span in outcome.fragile)
+        touched.keep_whole(run, start.begun, compared, fragile + start.fragile)
+        run.ledger.log.mark_verified(table, start.applied)
     elif not result.shuts_the_gate:
-        run.ledger.log.mark_verified(table, applied)
+        run.ledger.log.mark_verified(table, start.applied)
+    if parts:
+        drop_parts(run.ledger, table)
     log.info("%s", result.describe())
     return result
-
-
-def applied_files(run: Run, table: str) -> set[str]:
-    """Names of the WAL files all of whose edits of the table the target has."""
-    return run.ledger.log.applied_for(table)
 
 
 def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
@@ -197,25 +187,28 @@ def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
     return purpose == "verify" and unfinished and opened_ms(run.ledger) is None
 
 
-def _began(run: Run, table: str, purpose: Purpose) -> ComparedTable:
+def _began(run: Run, table: str, purpose: Purpose, began_ms: int) -> ComparedTable:
     phases = {(phase.phase, phase.subject): phase for phase in run.ledger.phases.all()}
     attempt = phases["compare", table].attempts if purpose == "phase" else 0
     drain = attempt_done(phases, "drain")
-    began_ms = now_ms()
     return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
 
 
 def _both_sides(
-    run: Run, spark: SparkSession | None, table: str, purpose: Purpose
+    run: Run, spark: SparkSession | None, table: str, purpose: Purpose, parts: Parts | None = None
 ) -> tuple[list[RangePair], list[Outcome]]:
     """The rows of every source region, compared from snapshots or by scans."""
+
+    def compared(pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]]) -> list[Outcome]:
+        return parts.compared(pairs, read, workers(spark)) if parts else read(pairs)
+
     asked = run.spec.compare
     because = "the spec says so" if asked == "scans" else why_scanned(run, table) if asked == "auto" else None
     if because is None:
         try:
             with snapshots_taken(run, table, purpose) as stored:
                 pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source), purpose)
-                return pairs, compare_stored(run, spark, pairs, stored)
+                return pairs, compared(pairs, lambda some: compare_stored(run, spark, some, stored))
         except TransientError:
             raise
         except (WalferryError, OSError) as error:
@@ -227,7 +220,7 @@ def _both_sides(
     # A scan continues when a region is moved, split or merged.
     regions = sorted(run.source.regions(table), key=lambda region: region.start)
     pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions), purpose)
-    return pairs, compare_pairs(spark, pairs)
+    return pairs, compared(pairs, partial(compare_pairs, spark))
 
 
 def _pairs(
@@ -346,98 +339,3 @@ def _range(table: str, pair: RangePair, outcome: Outcome) -> RangeComparison:
         dropped=dropped, expiring=outcome.expiring, uncompared=outcome.uncompared,
         first_ms=outcome.first_ms, last_ms=outcome.last_ms,
     )  # fmt: skip
-
-
-# ------------------------------------------------------------------ why does a row differ
-
-
-def explain(
-    run: Run,
-    spark: Callable[[], SparkSession],
-    session: SparkSession | None,
-    table: str,
-    rows: Sequence[bytes],
-) -> list[Difference]:
-    """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
-
-    What is applied by now, the target must show. The log is read after the rows, so that it holds every edit that they
-    show. `session` is the comparison's, if it needed one.
-    """
-    applied, until_ms = applied_files(run, table), now_ms()
-    rules = rules_of(run.source.describe(table))
-    bounds = Bounds.of_each(len(rows))
-    since = changed_since(run, table, rows)
-    sides = _read_again(run, session, table, rows, rules, bounds)
-    questions: dict[bytes, Packed[Question]] = {}
-    for row, found in sides.items():
-        if found is not None and not (value := found.value()).too_many:
-            questions[row] = Packed(value.question)
-    logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
-    clients = edits_of_clients(run, table, list(questions), bounds)  # read last: they show the other's later edits
-    differences = []
-    for row, found in sides.items():
-        if found is None:  # what differed was under way
-            differences.append(Difference(table, row, IN_FLIGHT, EQUAL_NOW))
-            continue
-        explanation = classify(found.value(), logs.of(row), rules, clients(row), since.get(row, {}))
-        differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
-    kinds = Counter(difference.kind for difference in differences)
-    log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))
-    return differences
-
-
-def _read_again(
-    run: Run,
-    spark: SparkSession | None,
-    table: str,
-    rows: Sequence[bytes],
-    rules: Mapping[bytes, FamilyRules],
-    bounds: Bounds,
-) -> dict[bytes, Packed[RowSides] | None]:
-    """Both sides of each row; None for those that are equal now."""
-    source, target = run.source_address(workers(spark)), run.spec.target.address()
-    pair = run.pair(table)
-    sides: dict[bytes, Packed[RowSides] | None] = {}
-    for first in range(0, len(rows), _READ_AT_ONCE):
-        asked = [
-            _Rows(source, target, pair.source, pair.target, tuple(rows[start : start + _PER_TASK]), rules, bounds)
-            for start in range(first, min(first + _READ_AT_ONCE, len(rows)), _PER_TASK)
-        ]
-        sides |= fan_out(spark, _read_rows, asked, what="read rows that differ again")
-    return sides
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of a table and its copy, to read again."""
-
-    source: ClusterAddress
-    target: ClusterAddress
-    source_table: str
-    target_table: str
-    rows: tuple[bytes, ...]
-    rules: Mapping[bytes, FamilyRules]
-    bounds: Bounds
-
-
-def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
-    """In an executor: both sides of each row; None if they are equal now."""
-    source, target = shared_client(asked.source), shared_client(asked.target)
-
-    def read(row: bytes) -> tuple[bytes, bytes, int]:
-        # The target first: what is written and applied meanwhile would look as if the source did not have it.
-        there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
-        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
-        return here, there, now_ms()
-
-    large = True  # until the first one is known
-    done = 0
-    with ThreadPoolExecutor(_AT_A_TIME) as readers:
-        while done < len(asked.rows):
-            rows = asked.rows[done : done + (1 if large else _AT_A_TIME)]
-            done += len(rows)
-            large = False
-            for row, (here, there, read_ms) in zip(rows, readers.map(read, rows), strict=True):
-                sides = row_sides(here, there, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
-                large |= max(len(here), len(there)) > _LARGE_BYTES
-                yield row, None if sides is None else Packed(sides)

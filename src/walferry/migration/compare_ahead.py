@@ -19,6 +19,7 @@ from walferry.migration import touched
 from walferry.migration.asked_repairs import answer_asked
 from walferry.migration.compare import compare
 from walferry.migration.known_differences import MOST_ROWS, Means, settle
+from walferry.migration.parts import ComparisonStoppedError, Parts
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
@@ -119,6 +120,8 @@ class _Ahead:
         """the tables for which the gate is shut until they were looked at once"""
         self._new = True
         """nothing was looked at yet"""
+        self._looked = steady_s()
+        """when all tables were, while another one was compared as a whole"""
         self._told = ""
 
     def work(self) -> None:
@@ -203,12 +206,28 @@ class _Ahead:
             if not self._pace.of(self._run, table):
                 return True
             try:
-                compare(self._run, self._spark, table)  # the look that follows repairs what still differs
+                parts = Parts(self._run, table, lambda: self._between(table), self._pace.oldest_ms(self._run))
+                compare(self._run, self._spark, table, parts=parts)  # the look that follows repairs what still differs
+            except ComparisonStoppedError:
+                return False
             except WalferryError as error:
                 log.warning("attempt %d of %d to compare %s failed: %s", attempt, ATTEMPTS, table, error)
         if self._pace.of(self._run, table):
             self._pace.failed(table)
         return True
+
+    def _between(self, table: str) -> bool:
+        """Between two parts of a table's whole comparison: wait until the log is followed, and look at what was touched
+        of other tables. False if it is over."""
+        if not self._followed():
+            return False
+        answer_asked(self._run, self._standstill, self._over.is_set)
+        if steady_s() - self._looked >= MOST_BETWEEN_SECONDS:
+            for other in self._tables if self._see() else ():
+                if other != table:  # of this one, what was touched is read with its parts
+                    self.at(other)
+            self._looked = steady_s()
+        return not self._over.is_set()
 
     def _followed(self) -> bool:
         """Wait until the log is followed closely. False if nothing is to be compared ahead any more."""
@@ -269,10 +288,15 @@ class _Pace:
         """Whether a table has no comparison that counts, or an old one."""
         if steady_s() < self._failed.get(table, -math.inf) or table in copying(run.ledger):
             return False
-        made, oldest = standing_comparison(run.ledger, table), run.spec.max_comparison_age
-        if made is None or oldest is None or run.ledger.phases.facts("approve") is not None:
+        made = standing_comparison(run.ledger, table)
+        if made is None or run.ledger.phases.facts("approve") is not None:
             return made is None
-        return now_ms() - made.began_ms > oldest * 1000 * RENEWED_AT
+        return made.began_ms < self.oldest_ms(run)
+
+    def oldest_ms(self, run: Run) -> float:
+        """A comparison that began before this moment is made again."""
+        age = run.spec.max_comparison_age
+        return -math.inf if age is None else now_ms() - age * 1000 * RENEWED_AT
 
     def failed(self, table: str) -> None:
         """None of a table's comparisons counts: too many rows differ, say. The next one comes later."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from walferry.ledger import Difference
-from walferry.migration.compare import EQUAL_NOW, explain
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.reasons import EQUAL_NOW, explain
 from walferry.migration.repair import is_unfinished, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.wal_lookup import log_bytes

@@ -24,8 +24,9 @@ from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.thrift import connect
 from walferry.ledger import Difference
-from walferry.migration.compare import TableComparison, explain
+from walferry.migration.compare import TableComparison
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
+from walferry.migration.reasons import explain
 from walferry.migration.repair import raw_row
 from walferry.migration.row_repair import TooLargeError, shown
 from walferry.migration.row_sides import FAMILY_MARKERS

@@ -111,16 +111,17 @@ def snapshots_taken(run: Run, table: str, purpose: Purpose) -> Iterator[StoredTa
 def compare_stored(
     run: Run, spark: SparkSession | None, pairs: Sequence[RangePair], stored: StoredTables
 ) -> list[Outcome]:
-    """Compare each range, one for every region of the source's snapshot, from the files of both."""
+    """Compare each range, of one region of the source's snapshot, from the files of both."""
+    regions = {region.name: region for region in stored.source}
     cut = [
         _StoredPair(
             replace(pair, start=start, stop=stop),
-            (region,), None if stored.target is None else _within(stored.target, start, stop),
+            (regions[pair.region],), None if stored.target is None else _within(stored.target, start, stop),
             stored.first_ms, stored.last_ms,
         )
-        for pair, region in zip(pairs, stored.source, strict=True)
+        for pair in pairs
         for start, stop in pairwise(
-            [region.start, *rows_inside(run.source_files, region, RANGE_BYTES), region.end]
+            [pair.start, *rows_inside(run.source_files, regions[pair.region], RANGE_BYTES), pair.stop]
         )
     ]  # fmt: skip
     named = max(SHOWN_ROWS, sum(pair.named for pair in pairs) // max(1, len(cut)))

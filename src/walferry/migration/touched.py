@@ -13,9 +13,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from walferry.clock import now_ms
 from walferry.errors import GapError, WalferryError, is_transient
@@ -259,6 +260,17 @@ class Begun:
     """of all regions of both sides"""
     rules: str
 
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        files = [[start.hex(), stop.hex(), digest] for (start, stop), digest in self.files]
+        return {"pending": self.pending.pack(), "void": self.void, "files": files, "rules": self.rules}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Begun:
+        """What `as_json` returned."""
+        files = [((bytes.fromhex(start), bytes.fromhex(stop)), digest) for start, stop, digest in kept["files"]]
+        return cls(Spans.unpack(kept["pending"]), kept["void"], files, kept["rules"])
+
 
 def begin(run: Run, table: str) -> Begun:
     """Call it before a table is read as a whole."""
@@ -266,6 +278,24 @@ def begin(run: Run, table: str) -> Begun:
     seen = Seen.of(run.ledger)
     files = store_files(run, table)
     return Begun(seen.pending.get(table, NONE), seen.void.get(table, ""), files, _rules(run, table))
+
+
+def why_outdated(run: Run, table: str, begun: Begun) -> str:
+    """Why what was read since then no longer counts; "" if it does."""
+    if begun.rules != _rules(run, table):
+        return f"the families of {table} keep something else than when it was begun"
+    void = Seen.of(run.ledger).void.get(table, "")
+    return void if void != begun.void else ""
+
+
+def left_for_later(run: Run, table: str, begun: Begun, rows: Collection[bytes]) -> Begun:
+    """Have rows read again once the comparison that was begun has ended."""
+    if not rows:
+        return begun
+    with _looking:
+        Seen.of(run.ledger).touching(table, Spans.of_rows(rows)).keep(run.ledger)
+    left = tuple(span for span in begun.pending if not any(span.meets((row, row + b"\0")) for row in rows))
+    return replace(begun, pending=Spans(left))
 
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> None:

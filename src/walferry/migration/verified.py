@@ -11,7 +11,7 @@ from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.touched import Claim, Seen, why_void
-from walferry.run.comparing_ahead import why_failing
+from walferry.run.comparing_ahead import compared_so_far, why_failing
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.looks import fault_now, last_look
 
@@ -25,12 +25,12 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
     seen, texts, reasons = Seen.of(ledger), [], []
     repaired = ledger.repairs.counts()
     for table in source_tables(ledger.record.spec):
-        whole = whole_comparison(ledger, table)
+        whole, so_far = whole_comparison(ledger, table), compared_so_far(ledger, table)
         if whole is None:
-            texts.append(f"{table} has no whole comparison yet that names all rows which differ")
+            texts.append(so_far or f"{table} has no whole comparison yet that names all rows which differ")
             continue
         if why := why_void(ledger, whole):
-            texts.append(f"{table} is to be compared as a whole again: {why}")
+            texts.append(f"{table} is to be compared as a whole again: {why}" + (f"; {so_far}" if so_far else ""))
             if seen.void.get(table):
                 seconds = (whole.ended_ms - whole.began_ms) / 1000
                 reasons.append(f"{texts[-1]}; wait for it, {seconds:.0f} s by the last time")

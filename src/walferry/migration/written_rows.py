@@ -89,10 +89,9 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     """
     ledger = run.ledger.log
     names = ledger.applied_for(table) - ledger.applied_for(table, verified=True) - ledger.without_cells(table)
-    files = [as_listed(file) for file in ledger.known(names).values()]
-    size = sum(file.length for file in files)
-    if size > MOST_BYTES:
-        return Written(frozenset(names), why=f"{size / 1e6:.0f} MB of log were written since {table} was compared")
+    files = _files(run, table, names)
+    if isinstance(files, str):
+        return Written(frozenset(names), why=files)
     also = touched.touched(run, table, since)
     if isinstance(also, str):
         return Written(frozenset(names), why=also)
@@ -122,6 +121,28 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     )  # fmt: skip
 
 
+def read_written(run: Run, table: str, names: Collection[str]) -> Shown | str:
+    """Compare the rows of which some logs hold edits; or return why that would take too long, or is not possible."""
+    files = _files(run, table, set(names) - run.ledger.log.without_cells(table))
+    if isinstance(files, str):
+        return files
+    by_file = rows_by_file(run, table, files)
+    rows = by_file if isinstance(by_file, str) else _rows(table, by_file, ())
+    if isinstance(rows, str):
+        return rows
+    began_ms = now_ms()
+    shown = _read(run, table, rows, ())
+    note_newest(run.ledger, table, shown.newest, began_ms, whole=False)
+    return shown
+
+
+def _files(run: Run, table: str, names: Collection[str]) -> list[WalFile] | str:
+    """These logs; or why they are not read."""
+    files = [as_listed(file) for file in run.ledger.log.known(names).values()]
+    size = sum(file.length for file in files)
+    return f"{size / 1e6:.0f} MB of log were written since {table} was compared" if size > MOST_BYTES else files
+
+
 def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
     """Why ranges are not read by this process; "" if they are."""
     if not ranges:
@@ -141,7 +162,7 @@ def differing(run: Run, table: str, rows: Sequence[bytes]) -> dict[bytes, str]:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Shown:
     """What both sides show of rows and ranges."""
 
     differing: dict[bytes, str]
@@ -154,7 +175,7 @@ class _Found:
     """timestamp"""
 
 
-def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> _Found:
+def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) -> Shown:
     pair = run.pair(table)
     source, target = run.source_address(), run.spec.target.address()
     rules = rules_of(run.source.describe(table))
@@ -188,7 +209,7 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
             looked = zip(found, readers.map(again, found), strict=True)
             differ = {row: cells for row, cells in looked if cells is not None}
     newest = max((outcome.newest for outcome, _ in outcomes), default=-1)
-    return _Found(differ, fragile, len(rows) + in_ranges, sum(size for _, size in outcomes), newest)
+    return Shown(differ, fragile, len(rows) + in_ranges, sum(size for _, size in outcomes), newest)
 
 
 def _counted(scan: Scan, sizes: list[int]) -> Scan:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from walferry.clock import shown_utc
 from walferry.ledger import RunLedger
 
-_NOTE, _FAILING = "compares ahead", "comparing ahead fails"
+_NOTE, _FAILING, _SO_FAR = "compares ahead", "comparing ahead fails", "compared so far"
 
 
 def note_comparing_ahead(ledger: RunLedger, tables: Sequence[str], written: Sequence[str] = ()) -> None:
@@ -22,6 +23,25 @@ def note_failing(ledger: RunLedger, why: str) -> None:
 def why_failing(ledger: RunLedger) -> str:
     """Why nothing is compared ahead now; "" if nothing keeps it."""
     return ledger.notes.text(_FAILING)
+
+
+def note_so_far(ledger: RunLedger, table: str, done: int, regions: int, since_ms: int) -> None:
+    """Keep how many regions of a table a whole comparison has compared that began at `since_ms`."""
+    ledger.notes.keep(_SO_FAR, {"done": done, "regions": regions, "since_ms": since_ms}, table)
+
+
+def end_so_far(ledger: RunLedger, table: str) -> None:
+    """That comparison has ended, or begins again."""
+    ledger.notes.drop(_SO_FAR, table)
+
+
+def compared_so_far(ledger: RunLedger, table: str) -> str:
+    """How far a whole comparison of a table is that has not ended; "" if there is none."""
+    kept = ledger.notes.get(_SO_FAR, table)
+    if kept is None:
+        return ""
+    at = shown_utc(kept["since_ms"])
+    return f"{kept['done']} of {kept['regions']} regions of {table} are compared as a whole since {at}"
 
 
 def end_comparing(ledger: RunLedger) -> None:
@@ -43,5 +63,7 @@ def waits_for_comparing(ledger: RunLedger) -> str:
     kept = ledger.notes.get(_NOTE) or {}
     whole = [table for table in left if table not in kept.get("written", ())]
     if whole:
-        return f"{', '.join(whole[:5])} {'are' if len(whole) > 1 else 'is'} being compared, or about to be: wait for it"
+        so_far = "; ".join(filter(None, (compared_so_far(ledger, table) for table in whole)))
+        names = f"{', '.join(whole[:5])} {'are' if len(whole) > 1 else 'is'}"
+        return f"{names} being compared, or about to be: wait for it{f' ({so_far})' if so_far else ''}"
     return f"what was written to {', '.join(left[:5])} meanwhile is being compared: wait for it"

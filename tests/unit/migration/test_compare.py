@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +15,11 @@ from pyspark.sql import SparkSession
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
-from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import ComparedTable, Difference, Ledger
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration import compare
+from walferry.migration import compare, reasons
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
 from walferry.migration.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
 from walferry.migration.row_sides import Bounds, Packed, RowSides
@@ -175,11 +173,10 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
         asked.append((len(questions), rest[-1]))
         return RowLogs(RowLog(1_000, 9_000), {})
 
-    monkeypatch.setattr(compare, "fan_out", read_again)
-    monkeypatch.setattr(compare, "look_up", look_up)
-    monkeypatch.setattr(compare, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
+    monkeypatch.setattr(reasons, "fan_out", read_again)
+    monkeypatch.setattr(reasons, "look_up", look_up)
+    monkeypatch.setattr(reasons, "rules_of", lambda descriptor: {b"f": FamilyRules(1, 0, None)})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 9_000, 9_000, 0))
-    monkeypatch.setattr(compare, "applied_files", lambda *_: set())
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([], []))
     monkeypatch.setattr(compare, "_differing", lambda *_: (len(rows), rows))
     address = SimpleNamespace(address=lambda: HERE)
@@ -196,6 +193,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
                 record=lambda ended, *_: ended, accepted=dict, record_look=lambda table, rows: None
             ),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
+            log=SimpleNamespace(applied_for=lambda table, verified=False: set()),
         ),
     )
     found = compare.compare(run, lambda: SPARK, "t").differences
@@ -208,8 +206,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
     """Hole: what was applied while a comparison waited, and was lost, counted as under way."""
     begun: list[str] = []
     asked: list[tuple[set[str], int]] = []
-    monkeypatch.setattr(compare, "rules_of", lambda descriptor: {})
-    monkeypatch.setattr(compare, "applied_files", lambda run, table: {"before", *begun})
+    monkeypatch.setattr(reasons, "rules_of", lambda descriptor: {})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 1_000, 1_000, 0))
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([pair("a")], [outcome([b"row"])]))
     monkeypatch.setattr(compare, "_is_followed", lambda run: True)
@@ -225,8 +222,12 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
         return RowLogs(RowLog(1_000, 9_000), {})
 
     monkeypatch.setattr(compare, "_read_until_settled", settled)
-    monkeypatch.setattr(compare, "_read_again", lambda run, spark, table, rows, *_: dict.fromkeys(rows))
-    monkeypatch.setattr(compare, "look_up", look_up)
+    monkeypatch.setattr(reasons, "_read_again", lambda run, spark, table, rows, *_: dict.fromkeys(rows))
+    monkeypatch.setattr(reasons, "look_up", look_up)
+
+    def applied_for(table: str, *, verified: bool = False) -> set[str]:
+        return set() if verified else {"before", *begun}
+
     verified: list[set[str]] = []
     run: Any = SimpleNamespace(
         source=SimpleNamespace(describe=lambda table: None, held_bytes=dict),
@@ -239,7 +240,9 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
                 record=lambda ended, *_: ended, accepted=dict, record_look=lambda table, rows: None
             ),
             notes=SimpleNamespace(keep=lambda name, facts, subject: None, get=lambda name, subject="": None),
-            log=SimpleNamespace(mark_verified=lambda table, files: verified.append(files)),
+            log=SimpleNamespace(
+                applied_for=applied_for, mark_verified=lambda table, files: verified.append(set(files))
+            ),
         ),
     )
     compare.compare(run, lambda: SPARK, "t")
@@ -261,67 +264,3 @@ def test_a_comparison_is_told_in_a_line(kinds: list[DifferenceKind], more: int, 
     made = ComparedTable("t", 1, "verify", 0, 0, "", 1, 2, len(kinds) + more)
     found = [Difference("t", bytes([number]), kind, "") for number, kind in enumerate(kinds)]
     assert compare.TableComparison(made, [], found, set()).describe() == told
-
-
-def test_rows_are_read_again_several_at_a_time_but_not_after_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, each waits for the answers of two servers; large ones at once would not fit into memory."""
-    at_once: list[int] = []
-    reading: list[bytes] = []
-    changed = threading.Lock()
-
-    class Side:
-        def __init__(self, there: bool) -> None:
-            self.there = there
-
-        def scan_raw(self, table: str, row: bytes, stop: bytes) -> list[bytes]:
-            with changed:
-                if self.there:
-                    reading.append(row)
-                    at_once.append(len(reading))
-            time.sleep(0.05)
-            with changed:
-                if not self.there:
-                    reading.remove(row)
-            size = compare._LARGE_BYTES + 1 if row.startswith(b"big") else 1
-            value = b"other" if self.there and row == b"small3" else bytes(size)
-            return [encode_cell(row, b"f", b"q", 1, CellType.PUT, value)]
-
-    sides = {"here": Side(False), "there": Side(True)}
-    monkeypatch.setattr(compare, "shared_client", lambda address: sides[address])
-    rules = {b"f": FamilyRules(1, 0, None)}
-
-    def read(*rows: bytes) -> dict[bytes, Any]:
-        at_once.clear()
-        here: Any = "here"
-        there: Any = "there"
-        return dict(compare._read_rows(compare._Rows(here, there, "t", "t", rows, rules, Bounds.of_each(1))))
-
-    small = [b"small%d" % number for number in range(9)]
-    found = read(*small)
-    assert list(found) == small
-    assert [row for row, sides_of in found.items() if sides_of is not None] == [b"small3"]
-    assert 1 < max(at_once) <= compare._AT_A_TIME
-    assert list(read(b"big1", b"big2", b"big3")) == [b"big1", b"big2", b"big3"]
-    assert max(at_once) == 1
-
-
-def test_what_is_written_and_applied_while_a_row_is_read_is_missing_at_the_target_rather_than_at_the_source(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Hole: the target showed a cell that the source, read before, did not have: that counted as unexplained."""
-    held: dict[str, list[bytes]] = {"source": [], "target": []}
-
-    def scan_raw(side: str) -> list[bytes]:
-        found = list(held[side])
-        for cells in held.values():  # meanwhile
-            cells.insert(0, encode_cell(b"row", b"f", b"q", len(cells) + 1, CellType.PUT, b"v"))
-        return found
-
-    clients = {side: SimpleNamespace(scan_raw=lambda *_, side=side: scan_raw(side)) for side in held}
-    monkeypatch.setattr(compare, "shared_client", lambda address: clients[address])
-    rules = {b"f": FamilyRules(9, 0, None)}
-    rows: Any = ("source", "target", "t", "t", (b"row",), rules, Bounds.of_each(1))
-    ((_, packed),) = compare._read_rows(compare._Rows(*rows))
-    assert packed is not None
-    found = packed.value()
-    assert (found.only_target, [cell[2] for cell in found.only_source]) == ((), [1])

@@ -23,6 +23,7 @@ from walferry.migration import compare_ahead, touched
 from walferry.migration.accept import accept_named
 from walferry.migration.compare_ahead import _Pace, look
 from walferry.migration.fragile_rows import NONE
+from walferry.migration.parts import ComparisonStoppedError
 from walferry.migration.readiness import before_approval
 from walferry.migration.touched import Begun, standing_comparison
 from walferry.migration.written_rows import Written
@@ -58,10 +59,11 @@ class Comparisons:
         self.failures: list[Exception] = []
         monkeypatch.setattr(compare_ahead, "compare", self.whole)
         monkeypatch.setattr(compare_ahead, "look", self.written)
+        monkeypatch.setattr(compare_ahead, "Parts", lambda *_: None)
         monkeypatch.setattr(touched, "look", lambda _: None)
         self.counts = True
 
-    def whole(self, run: Run, spark: object, table: str) -> None:
+    def whole(self, run: Run, spark: object, table: str, parts: object) -> None:
         self.made.append(f"whole {table}")
         if table == TABLE:
             compare(run.ledger, *self.finds)
@@ -353,16 +355,40 @@ def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_afte
     assert "verified" in noes(ledger)
     meanwhile: list[dict[str, str]] = []
 
-    def fails(*_: object) -> None:
+    def fails(*_: object, parts: object) -> None:
         meanwhile.append(noes(ledger))
         raise TransientError("a server did not answer")
 
     monkeypatch.setattr(compare_ahead, "compare", fails)
+    monkeypatch.setattr(compare_ahead, "Parts", lambda *_: None)
     monkeypatch.setattr(_Pace, "of", lambda *_: True)
     ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
     assert ahead._compare_one(TABLE)
     assert len(meanwhile) == compare_ahead.ATTEMPTS
     assert all("verified" in found for found in (*meanwhile, noes(ledger)))
+
+
+def test_between_two_parts_of_a_long_comparison_the_other_tables_are_looked_at_until_it_is_over(
+    book: Ledger, comparisons: Comparisons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: while one large table was compared, so much was written to the others that they had to be, too."""
+    ledger = following(book, tables=[{"source": name, "target": name} for name in (TABLE, OTHER)])
+    over, goes_on = threading.Event(), list[bool]()
+    monkeypatch.setattr(compare_ahead, "Parts", lambda run, table, between, oldest_ms: between)
+
+    def in_parts(run: Run, spark: object, table: str, parts: Callable[[], bool]) -> None:
+        goes_on.append(parts())
+        monkeypatch.setattr(compare_ahead, "MOST_BETWEEN_SECONDS", 0.0)
+        goes_on.append(parts())
+        over.set()
+        goes_on.append(parts())
+        raise ComparisonStoppedError("it is over")
+
+    monkeypatch.setattr(compare_ahead, "compare", in_parts)
+    ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), over, ())  # type: ignore[arg-type,return-value]
+    assert not ahead._compare_one(TABLE)
+    assert goes_on == [True, True, False]
+    assert comparisons.made == [f"written {OTHER}"], "what was written to the table itself is read with its parts"
 
 
 def test_a_row_that_a_look_found_and_a_person_accepted_is_no_reason_any_more(book: Ledger, looked: Looked) -> None:

@@ -14,8 +14,8 @@ from walferry.clock import now_ms
 from walferry.ledger import Difference, Ledger, RepairedRow
 from walferry.ledger.rows import DifferenceKind
 from walferry.migration import known_differences, repairable
-from walferry.migration.compare import EQUAL_NOW
 from walferry.migration.known_differences import Means, Settled, known_rows, rows_to_repair, settle
+from walferry.migration.reasons import EQUAL_NOW
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError

@@ -1,0 +1,240 @@
+"""A whole comparison while the log is followed, in parts: each region is recorded as soon as it is compared.
+
+A process that goes on reads only the regions that are left. What is claimed of all of them begins where the first
+process began to read, so it does not matter that they are read at different times. Between two parts, what was written
+since is read again: little of it is left at the end, however long the whole takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from walferry.clock import now_ms, steady_s
+from walferry.errors import TransientError
+from walferry.formats.resolve import Digest
+from walferry.ledger import RunLedger
+from walferry.migration import touched
+from walferry.migration.digest import Outcome, RangePair
+from walferry.migration.fragile_rows import NONE, Spans
+from walferry.migration.touched import Begun
+from walferry.migration.written_rows import differing, read_written
+from walferry.replay import dirty
+from walferry.run.comparing_ahead import end_so_far, note_so_far
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""regions that are compared, and then recorded, together; more with more workers"""
+BETWEEN_SECONDS = 300.0
+"""from one reading of what was written meanwhile to the next"""
+UNDER_WAY_SECONDS = 1.5
+_BEGUN, _PART = "whole comparison", "compared part of "
+
+
+class ComparisonStoppedError(TransientError):
+    """Nothing more is to be compared now; what was compared is kept for whoever goes on."""
+
+
+# ------------------------------------------------------------------ where a comparison begins
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known before a table is read."""
+
+    key: str
+    """tells its parts from those of another comparison"""
+    at_ms: int
+    marks: frozenset[str]
+    """names of the marks of dirty rows"""
+    applied: frozenset[str]
+    """the logs whose edits of the table the target had by then, and that no comparison covers yet; and those whose rows
+    were read between two parts"""
+    begun: Begun | None
+    """what the claim is based on; None: none is made"""
+    fragile: Spans = NONE
+    """of the rows that were read between two parts"""
+
+    @classmethod
+    def now(cls, run: Run, table: str, *, claims: bool) -> Start:
+        """A start at this moment."""
+        marks = frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
+        begun = touched.begin(run, table) if claims else None
+        at_ms = now_ms()
+        return cls(uuid4().hex, at_ms, marks, frozenset(_uncovered(run, table)), begun)
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "key": self.key, "at_ms": self.at_ms, "marks": sorted(self.marks), "applied": sorted(self.applied),
+            "begun": None if self.begun is None else self.begun.as_json(), "fragile": self.fragile.pack(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Start:
+        """What `as_json` returned."""
+        begun = None if kept["begun"] is None else Begun.from_json(kept["begun"])
+        return cls(
+            kept["key"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,
+            Spans.unpack(kept["fragile"]),
+        )  # fmt: skip
+
+
+def _uncovered(run: Run, table: str) -> set[str]:
+    """The logs whose edits of a table the target has, and that no comparison covers."""
+    return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
+
+
+# ------------------------------------------------------------------ its parts
+
+
+class Parts:
+    """The parts of a whole comparison of one table, some of them perhaps compared by a process before this one."""
+
+    def __init__(self, run: Run, table: str, between: Callable[[], bool], oldest_ms: float = 0) -> None:
+        """`between` is called between two parts, and may take its time; if it returns False, the comparison is stopped.
+        One that was begun before `oldest_ms` is not gone on with."""
+        self._run = run
+        self._table = table
+        self._between = between
+        self._read_s = steady_s()
+        self.seconds = 0.0
+        """that it took to read the parts"""
+        kept = run.ledger.notes.get(_BEGUN, table)
+        if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
+            drop_parts(run.ledger, table)
+            self._keep(Start.now(run, table, claims=True))
+
+    def _goes_on(self, start: Start, oldest_ms: float) -> bool:
+        self._start = start
+        why = self._outdated() or ("it was begun too long ago" if start.at_ms < oldest_ms else self._read_meanwhile())
+        if why:
+            log.info("%s is compared from its first region on again: %s", self._table, why)
+        return not why
+
+    def _keep(self, start: Start) -> None:
+        self._start = start
+        self._run.ledger.notes.keep(_BEGUN, start.as_json(), self._table)
+
+    @property
+    def start(self) -> Start:
+        """Where the comparison began."""
+        return self._start
+
+    def compared(
+        self, pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]], workers: int = 0
+    ) -> list[Outcome]:
+        """The outcome of each range, of a region each; `read` compares the ones that are left.
+
+        Raises ComparisonStoppedError, and a TransientError when parts that were compared no longer count.
+        """
+        found = self._known(pairs)
+        left = [pair for pair in pairs if pair.region not in found]
+        if found:
+            log.info("%s: %d of %d regions were compared before", self._table, len(found), len(pairs))
+        at_once = max(AT_ONCE, 2 * workers)
+        for first in range(0, len(left), at_once):
+            if found:
+                self._pause()
+            some, began = left[first : first + at_once], steady_s()
+            outcomes = read(some)
+            self._record(some, outcomes, steady_s() - began)
+            found |= {pair.region: outcome for pair, outcome in zip(some, outcomes, strict=True)}
+            self._tell(len(found), len(pairs))
+        return [found[pair.region] for pair in pairs]
+
+    def _known(self, pairs: Sequence[RangePair]) -> dict[str, Outcome]:
+        """What was recorded of ranges that are still those of a region."""
+        kept = self._run.ledger.notes.named(_PART + self._table)
+        found: dict[str, Outcome] = {}
+        for pair in pairs:
+            facts, _ = kept.get(pair.region, ({}, 0))
+            if facts.get("of") == self._start.key and facts["range"] == [pair.start.hex(), pair.stop.hex()]:
+                found[pair.region] = _outcome(facts)
+                self.seconds += facts["seconds"]
+        return found
+
+    def _record(self, pairs: Sequence[RangePair], outcomes: Sequence[Outcome], seconds: float) -> None:
+        self.seconds += seconds
+        for pair, outcome in zip(pairs, outcomes, strict=True):
+            facts = {
+                "of": self._start.key, "range": [pair.start.hex(), pair.stop.hex()],
+                "seconds": round(seconds / len(pairs), 3), **_facts(outcome),
+            }  # fmt: skip
+            self._run.ledger.notes.keep(_PART + self._table, facts, pair.region)
+
+    def _tell(self, done: int, regions: int) -> None:
+        note_so_far(self._run.ledger, self._table, done, regions, self._start.at_ms)
+        if done < regions:
+            log.info(
+                "%s: %d of %d regions are compared, about %.0f s are left", self._table, done, regions,
+                self.seconds / done * (regions - done),
+            )  # fmt: skip
+
+    def _pause(self) -> None:
+        if not self._between():
+            raise ComparisonStoppedError(f"{self._table} is not compared to its end now", table=self._table)
+        if why := self._outdated():
+            drop_parts(self._run.ledger, self._table)
+            raise TransientError(f"what was compared of {self._table} no longer counts: {why}", table=self._table)
+        if steady_s() - self._read_s >= BETWEEN_SECONDS and (why := self._read_meanwhile()):
+            log.warning("%s, and it is still being compared: %s", self._table, why)
+
+    def _outdated(self) -> str:
+        """Why regions that were compared would have to be read again."""
+        begun = self._start.begun
+        assert begun is not None
+        return touched.why_outdated(self._run, self._table, begun)
+
+    def _read_meanwhile(self) -> str:
+        """Read again what was written until now; or return why not: then it waits for the end of the comparison."""
+        start, begun = self._start, self._start.begun
+        assert begun is not None
+        self._read_s = steady_s()
+        names = _uncovered(self._run, self._table) - start.applied
+        if not names:
+            return ""
+        shown = read_written(self._run, self._table, names)
+        if isinstance(shown, str):
+            return shown
+        rows: Collection[bytes] = shown.differing
+        if rows:  # some are under way
+            time.sleep(UNDER_WAY_SECONDS)
+            rows = differing(self._run, self._table, sorted(rows))
+        begun = touched.left_for_later(self._run, self._table, begun, rows)
+        self._keep(replace(start, applied=start.applied | names, begun=begun, fragile=start.fragile + shown.fragile))
+        return ""
+
+
+def drop_parts(ledger: RunLedger, table: str) -> None:
+    """Forget what was compared of a table: the comparison has ended, or begins again."""
+    end_so_far(ledger, table)
+    ledger.notes.drop(_BEGUN, table)
+    ledger.notes.drop_named(_PART + table)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain values, but for its sample, which only the last comparison has."""
+    facts = {
+        name: getattr(outcome, name)
+        for name in ("expiring", "uncompared", "first_ms", "last_ms", "differing", "newest")
+    }
+    sides = {name: list(vars(getattr(outcome, name)).values()) for name in ("source", "target")}
+    rows = [row.hex() for row in outcome.rows]
+    return {**facts, **sides, "dropped": outcome.dropped.tolist(), "rows": rows, "fragile": outcome.fragile.pack()}
+
+
+def _outcome(facts: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        Digest(*facts["source"]), Digest(*facts["target"]), np.array(facts["dropped"], np.int64), facts["expiring"],
+        facts["uncompared"], facts["first_ms"], facts["last_ms"], facts["differing"],
+        tuple(map(bytes.fromhex, facts["rows"])), Spans.unpack(facts["fragile"]), facts["newest"],
+    )  # fmt: skip
