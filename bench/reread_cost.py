@@ -107,17 +107,14 @@ def measured(clusters: Clusters, run: Run, made: data.Data, share: float) -> tup
     assert not found["whole"].differing_rows
     rows, cells = (sum(getattr(r, f"source_{of}") for r in ranges) for of in ("rows", "cells"))
     whole = Cost("whole", seconds, rows, 2 * cells, sent, 0)
-    log = run.ledger.log
-    before = log.applied_for(TABLE)
     written = [b"%012d" % number for number in range(0, made.rows, round(1 / share))]
     clusters.source_client.put(TABLE, [Cell(row, data.FAMILY.encode(), b"q0", b"changed") for row in written])
     replay(run, spark(), until=lambda: True)
-    new = log.applied_for(TABLE) - before - log.without_cells(TABLE)
-    size = sum(file.length for file in log.known(new).values())
     seconds, sent = counted(clusters, read_again)
     assert not found["again"].why, found["again"].why
     assert not found["again"].differing
-    return whole, Cost(f"again, {share:.0%} of the rows written", seconds, found["again"].rows, None, sent, size)
+    again = found["again"]
+    return whole, Cost(f"again, {share:.0%} of the rows written", seconds, again.rows, None, sent, again.log_bytes)
 
 
 def counted(clusters: Clusters, work: Callable[[], None]) -> tuple[float, int]:

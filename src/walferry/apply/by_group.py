@@ -24,6 +24,7 @@ from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
+from walferry.apply.written import Collector
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import find_cells, gather
 from walferry.formats.markers import Marker
@@ -49,6 +50,8 @@ class GroupTask:
     """(file, offset) of entries to leave out: quarantined or late ones"""
     sent: Mapping[str, Sent] = field(default_factory=dict)
     """by file, what was sent while it was still being written, and is left out"""
+    collects: frozenset[str] = frozenset()
+    """tables whose rows are collected"""
 
     def concerns(self, refusal: Refusal) -> bool:
         """Whether the refused entry is one to apply."""
@@ -127,7 +130,7 @@ def _apply_entries(
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
-    moved, numbers = Moved(file.name), Numbers(file.name)
+    moved, numbers, written = Moved(file.name), Numbers(file.name), Collector(task.collects)
     passed = sent.regions & task.standing if sent else frozenset()
     wal = task.route.open(file)
     try:
@@ -135,6 +138,7 @@ def _apply_entries(
             selected = tally.add(batch)
             events += region_events(batch, file.name, selected)
             numbers.add(batch, selected)
+            written.add(batch)
             for refusal in unreadable_markers(batch, file.name, task.route.tables):
                 if task.concerns(refusal):
                     refusals.append(refusal)
@@ -157,7 +161,8 @@ def _apply_entries(
     except DamagedInputError as error:
         return FileReport(file.name, file.length, False, tally.rows(), (*refusals, damage(error)), ())
     return FileReport(
-        file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits(), numbers.spans()
+        file.name, wal.length, True, tally.rows(), tuple(refusals), (), tuple(events), moved.edits(), numbers.spans(),
+        written.rows(),
     )  # fmt: skip
 
 

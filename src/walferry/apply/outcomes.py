@@ -10,6 +10,7 @@ import numpy as np
 
 from walferry.apply.numbers import NumberSpan
 from walferry.apply.region_events import RegionEvent
+from walferry.apply.written import WrittenRows
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import index_cells
 from walferry.formats.markers import Marker
@@ -86,6 +87,8 @@ class FileReport:
     moved: tuple[MovedEdits, ...] = ()
     numbers: tuple[NumberSpan, ...] = ()
     """of the regions of the wanted tables; all of them, if the report is complete"""
+    rows: tuple[WrittenRows, ...] = ()
+    """of the tables whose rows are collected; all of them, if the report is complete"""
 
 
 SAMPLE_BYTES = 256 << 10

@@ -146,6 +146,13 @@ def row_starts(buffer: Bytes, position: Int64s) -> Int64s:
     return found
 
 
+def row_column(buffer: Bytes, position: Int64s) -> pa.Array:
+    """The rows of the cells at these positions, checked before, as an Arrow binary array."""
+    starts = position + 14
+    lengths = buffer[starts - 2].astype(np.int64) << 8 | buffer[starts - 1]
+    return binary_column(buffer, starts, lengths)
+
+
 def cut_cells(borders: Positions, begin: int, end: int, cells: int, size: int) -> Iterator[tuple[int, int]]:
     """Cut the cells from number `begin` to before `end` into parts: first number, number after the last.
 

@@ -15,10 +15,10 @@ from walferry.formats.cells import (
     CellIndex,
     Int32s,
     Int64s,
-    binary_column,
     cells_to_arrow,
-    gather,
-    index_cells,
+    find_cells,
+    row_column,
+    row_starts,
 )
 from walferry.formats.wal import EntryBatch
 
@@ -68,6 +68,5 @@ def rows_of(batch: EntryBatch, entries: npt.NDArray[np.intp]) -> pa.Array:
     """The distinct rows of the cells of some of a batch's entries."""
     if not len(entries):
         return pa.array([], pa.binary())
-    part = batch.take(entries)
-    cells = index_cells(gather(part.buffer, part.cells_start, part.end))
-    return pc.unique(binary_column(cells.buffer, cells.row_start, cells.row_length))
+    cells, *_ = find_cells(batch.buffer, batch.cells_start[entries], batch.cell_count[entries])
+    return pc.unique(row_column(batch.buffer, cells[row_starts(batch.buffer, cells)]))

@@ -142,6 +142,8 @@ def compare(
     `Parts.compared` then.
     """
     start = parts.start if parts else Start.now(run, table, claims=_may_be_cut_over(run, purpose))
+    if start.begun is not None:
+        run.known_rows.collect(table)
     before = _began(run, table, purpose, start.at_ms)
     session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
     began = steady_s()

@@ -126,6 +126,9 @@ class _Ahead:
 
     def work(self) -> None:
         """Compare until it is over. An error ends an attempt, and the next one begins after a while."""
+        for table in self._tables:
+            if standing_comparison(self._run.ledger, table) is not None:
+                self._run.known_rows.collect(table)
         seconds, failed = RETRY_SECONDS, 0
         while not self._over.is_set():
             began = steady_s()

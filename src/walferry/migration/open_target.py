@@ -143,8 +143,7 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
     means = Means(spark, standstill, reads, MOST_LOG_BYTES, COMPACTED_BYTES, without_reasons=True)
     try:
         for _ in range(READINGS):
-            files = touched.store_files(run, table)
-            found = compare_written(run, table, since)
+            found = compare_written(run, table, since, watched=True)
             if found.why:
                 return _Compared(why=found.why)
             if left := settle(run, table, found.differing, means).left:
@@ -154,8 +153,8 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
                 return _Compared(why=f"of what was touched last of {table}, {rows}, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
             fragile = found.claim.fragile if found.claim is not None else NONE
-            after = touched.store_files(run, table)
-            if touched.stood_still(files, after, fragile) and explained == len(found.differing):
+            after = touched.store_files(run, table, fragile.marked)
+            if touched.stood_still(found.before, after, fragile) and explained == len(found.differing):
                 return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))
             log.info("%s: rows were repaired, or regions flushed or compacted: what was touched is read again", table)
     except (WalferryError, OSError) as error:

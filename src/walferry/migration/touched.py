@@ -368,7 +368,7 @@ def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
     if claim.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was compared"
     marked = claim.fragile.marked
-    files = [file for side in SIDES for file in store_files_at(run, side, table, marked)] if len(marked) else []
+    files = store_files(run, table, marked)
     changed = [region for region, digest in files if not digest or digest not in claim.files]
     pending = Seen.of(run.ledger).pending.get(table, NONE)
     return Touched(claim, pending, claim.fragile.due(changed, now_ms()), files)
@@ -383,9 +383,10 @@ def keep(run: Run, checked: Touched, claim: Claim) -> None:
             Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)
 
 
-def store_files(run: Run, table: str) -> Files:
-    """A digest of the store files of each region of a table, on both sides."""
-    return [file for side in SIDES for file in store_files_at(run, side, table)]
+def store_files(run: Run, table: str, of: Spans | None = None) -> Files:
+    """A digest of the store files of a table's regions, on both sides: of those that have some of the spans, or of
+    all."""
+    return [file for side in SIDES for file in store_files_at(run, side, table, of)]
 
 
 def stood_still(before: Files, after: Files, fragile: Spans) -> bool:
@@ -402,7 +403,9 @@ def of_fragile(files: Files, fragile: Spans) -> frozenset[str]:
 
 
 def store_files_at(run: Run, side: ClusterSide, table: str, of: Spans | None = None) -> Files:
-    """A digest of the store files of a table's regions on one side: of those that have some of the spans, or of all."""
+    """The same on one side."""
+    if of is not None and not of:
+        return []
     client, name = _client(run, side), _name(run, side, table)
     families = [family.encode() for family in client.describe(name).families]
 

@@ -14,14 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walferry.apply.written import Collector, WrittenRows
 from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
-from walferry.formats.entries import rows_of
-from walferry.formats.markers import Marker
 from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable
 from walferry.migration import touched
@@ -69,6 +67,10 @@ class Written:
     """what is claimed of the table if none of them differs for an unknown reason"""
     by_file: Mapping[str, pa.Array] = field(default_factory=dict)
     """the rows that each log holds"""
+    log_bytes: int = 0
+    """of log that was read for them"""
+    before: touched.Files = ()
+    """the store files, before the rows were read, of the regions that may hold delete markers in those or other rows"""
 
     def keep(self, run: Run, table: str, but: Collection[bytes] = ()) -> None:
         """Record that none does, but for some: the next comparison begins here, and reads again the logs that hold one
@@ -80,10 +82,11 @@ class Written:
         run.ledger.log.mark_verified(table, self.files - apart)
 
 
-def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
+def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> Written:
     """Compare those rows of a table, and the ones that differed in the comparison `since` or for a known reason.
 
-    What others than the source's log touched is known up to the last `touched.look`.
+    What others than the source's log touched is known up to the last `touched.look`. With `watched`, it also takes the
+    store files `before` it reads.
 
     Raises the errors of reading the log and both sides.
     """
@@ -100,6 +103,7 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
+    log_bytes = _unread_bytes(run, table, files)
     by_file = rows_by_file(run, table, files)
     if isinstance(by_file, str):
         return Written(frozenset(names), why=by_file)
@@ -107,17 +111,22 @@ def compare_written(run: Run, table: str, since: ComparedTable) -> Written:
     if isinstance(rows, str):
         return Written(frozenset(names), why=rows)
     began, began_ms = steady_s(), now_ms()
+    before: touched.Files = ()
+    if watched:  # what may hold markers afterwards is read now, or held some before
+        spans = Spans.of([*Spans.of_rows(rows), *(Span(*one) for one in also.ranges), *also.claim.fragile.marked])
+        before = touched.store_files(run, table, spans)
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:
         log.info(
             "%s: %d rows that were touched since it was compared are read again, %d of them not in the source's log: "
-            "%.3f MB of both sides in %.1f s; %d differ", table, found.rows, found.rows - len(rows) + len(also.rows),
-            found.size / 1e6, steady_s() - began, len(found.differing),
+            "%.3f MB of both sides in %.1f s, %.3f MB of log; %d differ", table, found.rows,
+            found.rows - len(rows) + len(also.rows), found.size / 1e6, steady_s() - began, log_bytes / 1e6,
+            len(found.differing),
         )  # fmt: skip
     return Written(
         frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile),
-        by_file=by_file,
+        by_file=by_file, log_bytes=log_bytes, before=before,
     )  # fmt: skip
 
 
@@ -137,10 +146,15 @@ def read_written(run: Run, table: str, names: Collection[str]) -> Shown | str:
 
 
 def _files(run: Run, table: str, names: Collection[str]) -> list[WalFile] | str:
-    """These logs; or why they are not read."""
+    """These logs; or why they are not read, as far as they have to be."""
     files = [as_listed(file) for file in run.ledger.log.known(names).values()]
-    size = sum(file.length for file in files)
+    size = _unread_bytes(run, table, files)
     return f"{size / 1e6:.0f} MB of log were written since {table} was compared" if size > MOST_BYTES else files
+
+
+def _unread_bytes(run: Run, table: str, files: Sequence[WalFile]) -> int:
+    """Of the files whose rows were not collected as they were applied."""
+    return sum(file.length for file in files if run.known_rows.of(file.name, table) is None)
 
 
 def _too_large(run: Run, table: str, ranges: Sequence[Range]) -> str:
@@ -224,17 +238,21 @@ def _counted(scan: Scan, sizes: list[int]) -> Scan:
 
 
 def rows_by_file(run: Run, table: str, files: Sequence[WalFile]) -> dict[str, pa.Array] | str:
-    """The rows of which each file holds edits; or why they are not known."""
-    name = table.encode()
+    """The rows of which each file holds edits; or why they are not known. Only those files are read whose rows were not
+    collected as they were applied."""
 
     def of_file(file: WalFile) -> pa.Array | str:
-        found = [pa.array([], pa.binary())]
+        if (packed := run.known_rows.of(file.name, table)) is not None:
+            return WrittenRows(table, packed).rows
+        mine, others = Collector({table}, limited=False), Collector(run.known_rows.tables - {table})
         for batch in open_wal(run.source_files, run.wal_root, file):
-            mine = np.array([known == name for known in batch.tables] or [False])[batch.table]
-            if (mine & batch.holds_data & (batch.marker != Marker.NONE)).any():
-                return f"{file.name} has a bulk load into {table}, whose rows the log does not name"
-            found.append(rows_of(batch, np.flatnonzero(mine & (batch.marker == Marker.NONE))))
-        return pc.unique(pa.concat_arrays(found))
+            mine.add(batch)
+            others.add(batch)
+        for rows in (*mine.rows(), *others.rows()):
+            run.known_rows.keep(file.name, rows.table, rows.packed)
+        for rows in mine.rows():
+            return rows.rows
+        return f"{file.name} has a bulk load into {table}, whose rows the log does not name"
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="rows") as readers:
         parts = list(readers.map(of_file, files))

@@ -281,11 +281,16 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
         sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
-        task = GroupTask(route, mine, work.batch.standing, held, skipped=skipped, sent=sent)
+        collects = work.run.known_rows.tables & set(route.tables)
+        task = GroupTask(route, mine, work.batch.standing, held, skipped=skipped, sent=sent, collects=collects)
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
         mine = [files[name] for name in json.loads(piece.plan)]
+        for report in reports:
+            for rows in report.rows:
+                work.run.known_rows.keep(report.file, rows.table, rows.packed)
+        reports = [replace(report, rows=()) for report in reports]
         outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
 
     apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)

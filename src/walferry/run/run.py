@@ -16,6 +16,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
 from walferry.run.fences import fences_of
 from walferry.run.heartbeat import beating
+from walferry.run.known_rows import KnownRows
 from walferry.run.phases import needed, phase_of
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem, open_hdfs
@@ -43,6 +44,7 @@ class Run:
                 run=self.record.run_id,
             )
         self.spec = ResolvedSpec.model_validate(self.record.spec)
+        self.known_rows = KnownRows()
         self.actor = actor or f"{user_name()}@{socket.gethostname()}"
 
     def __enter__(self) -> Run:

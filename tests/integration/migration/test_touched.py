@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import Event
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import ComparedTable
-from walferry.migration import compare_ahead, touched
+from walferry.migration import compare_ahead, touched, written_rows
 from walferry.migration.compare import compare
 from walferry.migration.open_target import open_target
 from walferry.migration.verified import verified
@@ -26,7 +27,9 @@ from walferry.replay import cut
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain
 from walferry.replay.standstill import Standstill
+from walferry.run.known_rows import KnownRows
 from walferry.run.run import Run
+from walferry.wal.open import open_wal
 
 pytestmark = pytest.mark.cluster
 
@@ -89,6 +92,43 @@ def test_an_old_put_that_a_compaction_shows_again_on_one_side_is_found_before_th
     assert {(row.table, row.row) for row in run.ledger.repairs.all()} == {(first, HIDDEN), (second, HIDDEN)}
     found = compare_written(run, calm, since[calm])
     assert (found.rows, found.differing) == (0, {}), "the row of a region that nothing happened to is not read again"
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["by the same process", "by another process"])
+def test_the_log_is_not_read_for_the_rows_that_it_wrote_by_the_process_that_applied_it(
+    restarted: bool,
+    at_source: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, other = make_table(), make_table()
+    run = start_run(table, other)
+    for name in (table, other):
+        fill(at_source, name)
+    replay(run, spark, until=lambda: True)
+    since = {name: whole(run, spark, name) for name in (table, other)}
+    for name in (table, other):
+        at_source.put(name, [Cell(b"%s%02d" % (key, number), b"f", b"q", b"new", 5) for key in (b"a", b"r")
+                             for number in range(7)])  # fmt: skip
+    at_source.mutate(table, [delete_column(HIDDEN, b"f", b"q", 9)])
+    replay(run, spark, until=lambda: True)
+    read: list[str] = []
+
+    def opened(files: Any, root: str, file: Any) -> Any:
+        read.append(file.name)
+        return open_wal(files, root, file)
+
+    monkeypatch.setattr(written_rows, "open_wal", opened)
+    if restarted:
+        monkeypatch.setattr(run, "known_rows", KnownRows())
+        for name in (table, other):
+            run.known_rows.collect(name)
+    found = [compare_written(run, name, since[name]) for name in (table, other)]
+    assert [(one.rows, one.differing) for one in found] == [(15, {}), (14, {})]
+    assert (bool(read), bool(found[0].log_bytes)) == (restarted, restarted)
+    assert len(read) == len(set(read)), "a log that is read for one table is not read for another"
 
 
 def test_rows_that_somebody_spoils_at_the_target_are_found_at_the_next_look_and_shut_the_gate(

@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(open_target, "_look", lambda run: ())
     monkeypatch.setattr(open_target, "whole_comparison", lambda ledger, table: SimpleNamespace())
     found = Written(frozenset(), rows=1, differing={ROW: "cells"})
-    monkeypatch.setattr(open_target, "compare_written", lambda run, table, since: found)
+    monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
     monkeypatch.setattr(open_target, "differing", lambda run, table, rows: dict.fromkeys(rows, "cells"))
     monkeypatch.setattr(open_target, "keeps_closed", lambda *_: "")
     monkeypatch.setattr(touched, "store_files", lambda *_: ())
@@ -72,11 +72,12 @@ class Readings:
         monkeypatch.setattr(open_target, "settle", lambda *_: Settled({}))
         monkeypatch.setattr(touched, "store_files", lambda *_: [((b"", b"m"), next(self._files)), ((b"m", b""), "x")])
 
-    def _read(self, *_: object) -> Written:
+    def _read(self, run: Run, table: str, since: object, watched: bool) -> Written:
         found = self._differ[min(self.made, len(self._differ) - 1)]
         self.made += 1
         claim = Claim(TABLE, 1, NONE + MARKED, frozenset(), "")
-        return Written(frozenset(), rows=3, differing=found, claim=claim)
+        before = touched.store_files(run, table)
+        return Written(frozenset(), rows=3, differing=found, claim=claim, before=before)
 
 
 @pytest.mark.parametrize(

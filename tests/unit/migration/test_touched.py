@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,3 +182,25 @@ def test_a_claim_that_has_ended_says_why_and_what_it_takes(ledger: RunLedger) ->
     assert verified(ledger)[1] == [
         f"{TABLE} is to be compared as a whole again: the target's log is gone; wait for it, 0 s by the last time"
     ]
+
+
+def test_only_the_regions_that_have_some_of_the_rows_are_asked_for_their_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hole: in the write stop, each of thousands of regions was asked twice for each reading."""
+    asked: list[bytes] = []
+    borders = [b"", *(b"%02d" % number for number in range(1, 50)), b""]
+    regions = [SimpleNamespace(start=start, end=end, encoded=start.hex()) for start, end in pairwise(borders)]
+
+    def store_files(region: Any, *families: bytes) -> list[str]:
+        asked.append(region.start)
+        return ["f1"]
+
+    client = SimpleNamespace(
+        describe=lambda name: SimpleNamespace(families=["f"]), regions=lambda name: regions, store_files=store_files
+    )
+    run: Any = SimpleNamespace(source=client, target=client, pair=lambda table: SimpleNamespace(source="t", target="t"))
+    found = touched.store_files(run, "t", Spans((Span(b"071", b"072"), Span(b"42", b"431", marked=True))))
+    assert sorted(asked) == [b"07", b"07", b"42", b"42", b"43", b"43"]
+    assert [region for region, _ in found] == [(b"07", b"08"), (b"42", b"43"), (b"43", b"44")] * 2
+    asked.clear()
+    assert touched.store_files(run, "t", NONE) == []
+    assert len(touched.store_files(run, "t")) == len(asked) == 100

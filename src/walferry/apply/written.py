@@ -1,0 +1,81 @@
+"""The rows that WAL files write, collected while the files are applied: a comparison reads these rows again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from walferry.formats.entries import rows_of
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+
+MOST_ROWS = 100_000
+"""of a table in one file; of more, none are named"""
+MOST_BYTES = 8 << 20
+"""of their keys"""
+
+
+@dataclass(frozen=True)
+class WrittenRows:
+    """All rows of a table of which one file holds edits, each once."""
+
+    table: str
+    packed: bytes
+    """as an Arrow IPC stream of one column, compressed"""
+
+    @classmethod
+    def of(cls, table: str, rows: pa.Array) -> WrittenRows:
+        """These rows."""
+        batch = pa.record_batch([rows], ["row"])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+            stream.write_batch(batch)
+        return cls(table, sink.getvalue().to_pybytes())
+
+    @property
+    def rows(self) -> pa.Array:
+        """The rows, as an Arrow binary array."""
+        with pa.ipc.open_stream(self.packed) as stream:
+            return stream.read_all()["row"].combine_chunks()
+
+
+class Collector:
+    """Collects the rows of some tables from one file, batch by batch.
+
+    A table of which it has too many, or a bulk load, whose rows the log does not name, gets none: its rows are found
+    out by reading the file again, if they are needed at all.
+    """
+
+    def __init__(self, tables: Collection[str], *, limited: bool = True) -> None:
+        """`limited` False: however many there are."""
+        self._limited = limited
+        self._found: dict[bytes, list[pa.Array]] = {table.encode(): [] for table in tables}
+
+    def add(self, batch: EntryBatch) -> None:
+        """Take a batch into account."""
+        for code, name in enumerate(batch.tables if self._found else ()):
+            if name not in self._found:
+                continue
+            mine, edits = batch.table == code, batch.marker == Marker.NONE
+            found = [*self._found[name], rows_of(batch, np.flatnonzero(mine & edits))]
+            if _many(found):
+                found = [pc.unique(pa.concat_arrays(found))]
+            if (mine & batch.holds_data & ~edits).any() or (self._limited and _many(found)):
+                del self._found[name]
+            else:
+                self._found[name] = found
+
+    def rows(self) -> tuple[WrittenRows, ...]:
+        """What was collected of each table, also of those without an edit."""
+        return tuple(
+            WrittenRows.of(name.decode(), pc.unique(pa.concat_arrays([pa.array([], pa.binary()), *found])))
+            for name, found in self._found.items()
+        )
+
+
+def _many(found: Sequence[pa.Array]) -> bool:
+    return sum(map(len, found)) > MOST_ROWS or sum(rows.nbytes for rows in found) > MOST_BYTES
