@@ -138,8 +138,7 @@ def compare(
     Spark is asked for if the table is large, and, if rows differ, for a large log.
 
     `purpose`: "phase" only for the run's own phase, which is running now: the last gate uses no other comparison.
-    `parts`: of a comparison to begin, or to go on with, while the log is followed; raises the errors of
-    `Parts.compared` then.
+    `parts`: of a comparison to begin, or to go on with; raises the errors of `Parts.compared` then.
     """
     start = parts.start if parts else Start.now(run, table, claims=_may_be_cut_over(run, purpose))
     if start.begun is not None:

@@ -209,7 +209,8 @@ class _Ahead:
             if not self._pace.of(self._run, table):
                 return True
             try:
-                parts = Parts(self._run, table, lambda: self._between(table), self._pace.oldest_ms(self._run))
+                oldest_ms = self._pace.oldest_ms(self._run)
+                parts = Parts(self._run, table, lambda: self._between(table), oldest_ms, claims=True)
                 compare(self._run, self._spark, table, parts=parts)  # the look that follows repairs what still differs
             except ComparisonStoppedError:
                 return False

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.migration.compare import EXPLAINED_ROWS, TableComparison, compare
+from walferry.migration.parts import Parts
 from walferry.migration.repair import finish_repair, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.spot_check import spot_check
@@ -31,15 +32,20 @@ def compare_last(run: Run, spark: Callable[[], SparkSession], table: str, stands
 
     def work() -> dict[str, Any]:
         finish_repair(run, standstill, table)
-        result = compare(run, spark, table, "phase")
+        result = _compare(run, spark, table)
         for _ in range(REPAIRS):
             if opened_ms(run.ledger) is not None or not _repair_found(run, standstill, result):
                 break
-            result = compare(run, spark, table, "phase")
+            result = _compare(run, spark, table)
         second = spot_check(run, spark, result)
         return result.facts() | {"comparison": result.compared.attempt, "second_reader": second.describe()}
 
     run.once("compare", work, table)
+
+
+def _compare(run: Run, spark: Callable[[], SparkSession], table: str) -> TableComparison:
+    """A process that was killed may have compared some of the regions."""
+    return compare(run, spark, table, "phase", Parts(run, table, claims=False))
 
 
 def _repair_found(run: Run, standstill: Standstill, result: TableComparison) -> int:

@@ -1,8 +1,10 @@
-"""A whole comparison while the log is followed, in parts: each region is recorded as soon as it is compared.
+"""A whole comparison in parts: each region is recorded as soon as it is compared, so that another process goes on with
+the regions that are left.
 
-A process that goes on reads only the regions that are left. What is claimed of all of them begins where the first
-process began to read, so it does not matter that they are read at different times. Between two parts, what was written
-since is read again: little of it is left at the end, however long the whole takes.
+While the log is followed, what is claimed of all of them begins where the first process began to read, so it does not
+matter that they are read at different times. Between two parts, what was written since is read again: little of it is
+left at the end, however long the whole takes. After the drain the source stands still: whatever was read since then of
+a table counts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from walferry.migration.touched import Begun
 from walferry.migration.written_rows import differing, read_written
 from walferry.replay import dirty
 from walferry.run.comparing_ahead import end_so_far, note_so_far
+from walferry.run.last_comparison import attempt_done, end_fence_digest
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ class Start:
 
     key: str
     """tells its parts from those of another comparison"""
+    stage: str
+    """of the run: what was compared at another one does not count"""
     at_ms: int
     marks: frozenset[str]
     """names of the marks of dirty rows"""
@@ -68,14 +73,15 @@ class Start:
         """A start at this moment."""
         marks = frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
         begun = touched.begin(run, table) if claims else None
-        at_ms = now_ms()
-        return cls(uuid4().hex, at_ms, marks, frozenset(_uncovered(run, table)), begun)
+        stage, at_ms = "" if claims else _drained(run.ledger), now_ms()
+        return cls(uuid4().hex, stage, at_ms, marks, frozenset(_uncovered(run, table)), begun)
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
-            "key": self.key, "at_ms": self.at_ms, "marks": sorted(self.marks), "applied": sorted(self.applied),
-            "begun": None if self.begun is None else self.begun.as_json(), "fragile": self.fragile.pack(),
+            "key": self.key, "stage": self.stage, "at_ms": self.at_ms, "marks": sorted(self.marks),
+            "applied": sorted(self.applied), "begun": None if self.begun is None else self.begun.as_json(),
+            "fragile": self.fragile.pack(),
         }  # fmt: skip
 
     @classmethod
@@ -83,7 +89,7 @@ class Start:
         """What `as_json` returned."""
         begun = None if kept["begun"] is None else Begun.from_json(kept["begun"])
         return cls(
-            kept["key"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,
+            kept["key"], kept["stage"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,
             Spans.unpack(kept["fragile"]),
         )  # fmt: skip
 
@@ -93,25 +99,35 @@ def _uncovered(run: Run, table: str) -> set[str]:
     return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
 
 
+def _drained(ledger: RunLedger) -> str:
+    """Which drain was the last one, up to which end fence."""
+    phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
+    return f"drain {attempt_done(phases, 'drain')} {end_fence_digest(ledger)}"
+
+
 # ------------------------------------------------------------------ its parts
 
 
 class Parts:
     """The parts of a whole comparison of one table, some of them perhaps compared by a process before this one."""
 
-    def __init__(self, run: Run, table: str, between: Callable[[], bool], oldest_ms: float = 0) -> None:
+    def __init__(
+        self, run: Run, table: str, between: Callable[[], bool] = lambda: True, oldest_ms: float = 0, *, claims: bool
+    ) -> None:
         """`between` is called between two parts, and may take its time; if it returns False, the comparison is stopped.
-        One that was begun before `oldest_ms` is not gone on with."""
+        One that was begun before `oldest_ms` is not gone on with. `claims`: the log is followed; otherwise it is
+        applied to its end."""
         self._run = run
         self._table = table
         self._between = between
+        self._claims = claims
         self._read_s = steady_s()
         self.seconds = 0.0
         """that it took to read the parts"""
         kept = run.ledger.notes.get(_BEGUN, table)
         if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
             drop_parts(run.ledger, table)
-            self._keep(Start.now(run, table, claims=True))
+            self._keep(Start.now(run, table, claims=claims))
 
     def _goes_on(self, start: Start, oldest_ms: float) -> bool:
         self._start = start
@@ -157,7 +173,13 @@ class Parts:
         found: dict[str, Outcome] = {}
         for pair in pairs:
             facts, _ = kept.get(pair.region, ({}, 0))
-            if facts.get("of") == self._start.key and facts["range"] == [pair.start.hex(), pair.stop.hex()]:
+            if (
+                facts.get("of") == self._start.key
+                and facts["range"] == [pair.start.hex(), pair.stop.hex()]
+                and (
+                    not facts["uncompared"]  # these cells have expired by now on both sides
+                )
+            ):
                 found[pair.region] = _outcome(facts)
                 self.seconds += facts["seconds"]
         return found
@@ -190,15 +212,18 @@ class Parts:
 
     def _outdated(self) -> str:
         """Why regions that were compared would have to be read again."""
-        begun = self._start.begun
-        assert begun is not None
-        return touched.why_outdated(self._run, self._table, begun)
+        start = self._start
+        if start.begun is None or not self._claims:
+            same = start.begun is None and not self._claims and start.stage == _drained(self._run.ledger)
+            return "" if same else "the run is at another stage"
+        return touched.why_outdated(self._run, self._table, start.begun)
 
     def _read_meanwhile(self) -> str:
         """Read again what was written until now; or return why not: then it waits for the end of the comparison."""
         start, begun = self._start, self._start.begun
-        assert begun is not None
         self._read_s = steady_s()
+        if begun is None:  # nothing is written
+            return ""
         names = _uncovered(self._run, self._table) - start.applied
         if not names:
             return ""
@@ -222,14 +247,16 @@ def drop_parts(ledger: RunLedger, table: str) -> None:
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as plain values, but for its sample, which only the last comparison has."""
+    """An outcome as plain values."""
     facts = {
         name: getattr(outcome, name)
         for name in ("expiring", "uncompared", "first_ms", "last_ms", "differing", "newest")
     }
     sides = {name: list(vars(getattr(outcome, name)).values()) for name in ("source", "target")}
-    rows = [row.hex() for row in outcome.rows]
-    return {**facts, **sides, "dropped": outcome.dropped.tolist(), "rows": rows, "fragile": outcome.fragile.pack()}
+    return {
+        **facts, **sides, "dropped": outcome.dropped.tolist(), "rows": [row.hex() for row in outcome.rows],
+        "fragile": outcome.fragile.pack(), "sample": [[drawn, row.hex()] for drawn, row in outcome.sample],
+    }  # fmt: skip
 
 
 def _outcome(facts: Mapping[str, Any]) -> Outcome:
@@ -237,4 +264,5 @@ def _outcome(facts: Mapping[str, Any]) -> Outcome:
         Digest(*facts["source"]), Digest(*facts["target"]), np.array(facts["dropped"], np.int64), facts["expiring"],
         facts["uncompared"], facts["first_ms"], facts["last_ms"], facts["differing"],
         tuple(map(bytes.fromhex, facts["rows"])), Spans.unpack(facts["fragile"]), facts["newest"],
+        tuple((drawn, bytes.fromhex(row)) for drawn, row in facts["sample"]),
     )  # fmt: skip

@@ -59,7 +59,7 @@ class Comparisons:
         self.failures: list[Exception] = []
         monkeypatch.setattr(compare_ahead, "compare", self.whole)
         monkeypatch.setattr(compare_ahead, "look", self.written)
-        monkeypatch.setattr(compare_ahead, "Parts", lambda *_: None)
+        monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
         monkeypatch.setattr(touched, "look", lambda _: None)
         self.counts = True
 
@@ -360,7 +360,7 @@ def test_what_a_look_has_found_stands_while_the_table_is_compared_again_and_afte
         raise TransientError("a server did not answer")
 
     monkeypatch.setattr(compare_ahead, "compare", fails)
-    monkeypatch.setattr(compare_ahead, "Parts", lambda *_: None)
+    monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
     monkeypatch.setattr(_Pace, "of", lambda *_: True)
     ahead = compare_ahead._Ahead(run_of(ledger), lambda: None, Standstill(), threading.Event(), ())  # type: ignore[arg-type,return-value]
     assert ahead._compare_one(TABLE)
@@ -374,7 +374,7 @@ def test_between_two_parts_of_a_long_comparison_the_other_tables_are_looked_at_u
     """Hole: while one large table was compared, so much was written to the others that they had to be, too."""
     ledger = following(book, tables=[{"source": name, "target": name} for name in (TABLE, OTHER)])
     over, goes_on = threading.Event(), list[bool]()
-    monkeypatch.setattr(compare_ahead, "Parts", lambda run, table, between, oldest_ms: between)
+    monkeypatch.setattr(compare_ahead, "Parts", lambda run, table, between, oldest_ms, claims: between)
 
     def in_parts(run: Run, spark: object, table: str, parts: Callable[[], bool]) -> None:
         goes_on.append(parts())

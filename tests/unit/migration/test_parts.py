@@ -60,11 +60,13 @@ class Reader:
             ledger=ledger, pair=lambda table: pair, tables=[pair], target=SimpleNamespace(zk=zk), run_id=ledger.run_id
         )
         self.asked: list[str] = []
+        self.claims = True
         self.stops_after = REGIONS
+        self.uncompared: set[str] = set()
         self.meanwhile: Callable[[], object] = lambda: None
 
     def parts(self, oldest_ms: float = 0) -> Parts:
-        return Parts(self.run, TABLE, self.goes_on, oldest_ms)
+        return Parts(self.run, TABLE, self.goes_on, oldest_ms, claims=self.claims)
 
     def goes_on(self) -> bool:
         self.meanwhile()
@@ -72,7 +74,7 @@ class Reader:
 
     def read(self, pairs: Sequence[RangePair]) -> list[Outcome]:
         self.asked += [pair.region for pair in pairs]
-        return [outcome(pair.region) for pair in pairs]
+        return [replace(outcome(one.region), uncompared=int(one.region in self.uncompared)) for one in pairs]
 
 
 def ranges(count: int = REGIONS) -> list[RangePair]:
@@ -171,6 +173,35 @@ def test_a_comparison_that_no_longer_counts_ends_at_once(ledger: RunLedger) -> N
     assert ledger.notes.named("compared part of " + TABLE) == {}
 
 
+def drained(ledger: RunLedger) -> None:
+    ledger.phases.start("drain")
+    ledger.phases.finish("drain", {})
+
+
+def test_after_the_drain_the_regions_that_are_left_are_compared_until_it_is_done_again(ledger: RunLedger) -> None:
+    reader = Reader(ledger)
+    ahead = stopped(reader)
+    reader.claims = False
+    drained(ledger)
+    start = stopped(reader)
+    assert start.key != ahead.key, "what was compared while the log was followed does not count"
+    again = reader.parts()
+    assert again.start == start
+    assert same(again.compared(ranges(), reader.read))
+    assert reader.asked == ["r4", "r5", "r6"]
+    drained(ledger)  # after a withdrawal, or with edits that came late
+    assert reader.parts().start.key != start.key
+
+
+def test_cells_that_could_not_be_compared_are_not_left_so(ledger: RunLedger) -> None:
+    reader = Reader(ledger)
+    reader.claims = False
+    reader.uncompared = {"r1"}
+    stopped(reader)
+    reader.parts().compared(ranges(), reader.read)
+    assert reader.asked == ["r1", "r4", "r5", "r6"]
+
+
 # ------------------------------------------------------------------ what is written meanwhile
 
 
@@ -230,6 +261,7 @@ OUTCOMES = st.builds(
     st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 2**41), st.none() | st.integers(0, 2**41),
     st.integers(0, 9), st.lists(st.binary(max_size=9)).map(tuple),
     st.lists(st.binary(max_size=9)).map(Spans.of_rows), st.integers(-1, 2**62),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=9))).map(tuple),
 )  # fmt: skip
 
 
