@@ -31,7 +31,6 @@ from walferry.migration.digest import (
     compare_pairs,
 )
 from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED
-from walferry.migration.fragile_rows import Spans
 from walferry.migration.parts import Parts, Start, drop_parts
 from walferry.migration.reasons import EQUAL_NOW, explain
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
@@ -170,9 +169,9 @@ def compare(
     marks = [rows for rows in dirty.marks(run.target.zk, run.pair(table).target) if rows.name in start.marks]
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if start.begun is not None and result.names_all:  # those that differ are read again by the next look
-        fragile = Spans.of(span for outcome in outcomes for span in outcome.fragile)
-        touched.keep_whole(run, start.begun, compared, fragile + start.fragile)
-        run.ledger.log.mark_verified(table, start.applied)
+        fragile = sum((outcome.fragile for outcome in outcomes), start.fragile)  # of parts, the start has them
+        if touched.keep_whole(run, start.begun, compared, fragile):
+            run.ledger.log.mark_verified(table, start.applied)
     elif not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, start.applied)
     if parts:

@@ -214,6 +214,8 @@ class _Ahead:
                 compare(self._run, self._spark, table, parts=parts)  # the look that follows repairs what still differs
             except ComparisonStoppedError:
                 return False
+            except RunEndedError:
+                raise
             except WalferryError as error:
                 log.warning("attempt %d of %d to compare %s failed: %s", attempt, ATTEMPTS, table, error)
         if self._pace.of(self._run, table):
@@ -225,7 +227,12 @@ class _Ahead:
         of other tables. False if it is over."""
         if not self._followed():
             return False
-        answer_asked(self._run, self._standstill, self._over.is_set)
+        try:
+            answer_asked(self._run, self._standstill, self._over.is_set)
+        except RunEndedError:
+            raise
+        except (WalferryError, OSError) as error:  # it is asked again after the comparison
+            self._tell(f"whether somebody asks for a repair is not known now: {error}")
         if steady_s() - self._looked >= MOST_BETWEEN_SECONDS:
             for other in self._tables if self._see() else ():
                 if other != table:  # of this one, what was touched is read with its parts

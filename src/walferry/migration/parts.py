@@ -19,14 +19,14 @@ from uuid import uuid4
 import numpy as np
 
 from walferry.clock import now_ms, steady_s
-from walferry.errors import TransientError
+from walferry.errors import TransientError, WalferryError, is_transient
 from walferry.formats.resolve import Digest
 from walferry.ledger import RunLedger
 from walferry.migration import touched
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.fragile_rows import NONE, Spans
 from walferry.migration.touched import Begun
-from walferry.migration.written_rows import differing, read_written
+from walferry.migration.written_rows import differing, files_with, read_written
 from walferry.replay import dirty
 from walferry.run.comparing_ahead import end_so_far, note_so_far
 from walferry.run.last_comparison import attempt_done, end_fence_digest
@@ -39,6 +39,8 @@ AT_ONCE = 32
 BETWEEN_SECONDS = 300.0
 """from one reading of what was written meanwhile to the next"""
 UNDER_WAY_SECONDS = 1.5
+REST_SECONDS = 3600.0
+"""in which nothing is compared of a table after the drain, before it is begun anew: nobody looks what others write"""
 _BEGUN, _PART = "whole comparison", "compared part of "
 
 
@@ -66,14 +68,14 @@ class Start:
     begun: Begun | None
     """what the claim is based on; None: none is made"""
     fragile: Spans = NONE
-    """of the rows that were read between two parts"""
+    """of the parts, and of the rows that were read between two of them"""
 
     @classmethod
-    def now(cls, run: Run, table: str, *, claims: bool) -> Start:
+    def now(cls, run: Run, table: str, *, claims: bool, stage: str = "") -> Start:
         """A start at this moment."""
-        marks = frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
+        marks = marks_of(run, table)
         begun = touched.begin(run, table) if claims else None
-        stage, at_ms = "" if claims else _drained(run.ledger), now_ms()
+        at_ms = now_ms()
         return cls(uuid4().hex, stage, at_ms, marks, frozenset(_uncovered(run, table)), begun)
 
     def as_json(self) -> dict[str, Any]:
@@ -94,15 +96,14 @@ class Start:
         )  # fmt: skip
 
 
+def marks_of(run: Run, table: str) -> frozenset[str]:
+    """Names of the marks of dirty rows that a table has now."""
+    return frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
+
+
 def _uncovered(run: Run, table: str) -> set[str]:
     """The logs whose edits of a table the target has, and that no comparison covers."""
     return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
-
-
-def _drained(ledger: RunLedger) -> str:
-    """Which drain was the last one, up to which end fence."""
-    phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
-    return f"drain {attempt_done(phases, 'drain')} {end_fence_digest(ledger)}"
 
 
 # ------------------------------------------------------------------ its parts
@@ -127,14 +128,32 @@ class Parts:
         kept = run.ledger.notes.get(_BEGUN, table)
         if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
             drop_parts(run.ledger, table)
-            self._keep(Start.now(run, table, claims=claims))
+            self._keep(Start.now(run, table, claims=claims, stage=self._stage()))
+
+    def _stage(self) -> str:
+        """Which drain was the last one, up to which end fence; "" while the log is followed."""
+        if self._claims:
+            return ""
+        phases = {(phase.phase, phase.subject): phase for phase in self._run.ledger.phases.all()}
+        return f"drain {attempt_done(phases, 'drain')} {end_fence_digest(self._run.ledger)}"
 
     def _goes_on(self, start: Start, oldest_ms: float) -> bool:
         self._start = start
-        why = self._outdated() or ("it was begun too long ago" if start.at_ms < oldest_ms else self._read_meanwhile())
-        if why:
+        why = self._outdated()
+        if not why and start.at_ms < oldest_ms:
+            why = "it was begun too long ago"
+        if not why and not marks_of(self._run, self._table) <= start.marks:
+            why = "rows have become dirty since"
+        if not why and not self._claims and now_ms() - self._last_ms() > 1000 * REST_SECONDS:
+            why = "nothing of it was compared for long"
+        if why := why or self._read_meanwhile():
             log.info("%s is compared from its first region on again: %s", self._table, why)
         return not why
+
+    def _last_ms(self) -> int:
+        """When something of it was last compared."""
+        kept = self._run.ledger.notes.named(_PART + self._table)
+        return max((at_ms for _, at_ms in kept.values()), default=self._start.at_ms)
 
     def _keep(self, start: Start) -> None:
         self._start = start
@@ -152,6 +171,7 @@ class Parts:
 
         Raises ComparisonStoppedError, and a TransientError when parts that were compared no longer count.
         """
+        self.seconds = 0.0
         found = self._known(pairs)
         left = [pair for pair in pairs if pair.region not in found]
         if found:
@@ -161,9 +181,7 @@ class Parts:
             if found:
                 self._pause()
             some, began = left[first : first + at_once], steady_s()
-            outcomes = read(some)
-            self._record(some, outcomes, steady_s() - began)
-            found |= {pair.region: outcome for pair, outcome in zip(some, outcomes, strict=True)}
+            found |= self._recorded(some, read(some), began)
             self._tell(len(found), len(pairs))
         return [found[pair.region] for pair in pairs]
 
@@ -173,25 +191,29 @@ class Parts:
         found: dict[str, Outcome] = {}
         for pair in pairs:
             facts, _ = kept.get(pair.region, ({}, 0))
-            if (
-                facts.get("of") == self._start.key
-                and facts["range"] == [pair.start.hex(), pair.stop.hex()]
-                and (
-                    not facts["uncompared"]  # these cells have expired by now on both sides
-                )
-            ):
+            same = facts.get("of") == self._start.key and facts["range"] == [pair.start.hex(), pair.stop.hex()]
+            if same and not facts["uncompared"]:  # such cells have expired by now on both sides
                 found[pair.region] = _outcome(facts)
                 self.seconds += facts["seconds"]
         return found
 
-    def _record(self, pairs: Sequence[RangePair], outcomes: Sequence[Outcome], seconds: float) -> None:
+    def _recorded(self, pairs: Sequence[RangePair], outcomes: Sequence[Outcome], began: float) -> dict[str, Outcome]:
+        """The outcomes by region, once they are recorded; their fragile rows are kept together with those before."""
+        seconds = steady_s() - began
         self.seconds += seconds
-        for pair, outcome in zip(pairs, outcomes, strict=True):
+        if self._start.begun is not None:
+            fragile = sum((outcome.fragile for outcome in outcomes), self._start.fragile)
+            self._keep(replace(self._start, fragile=fragile))
+        found = {
+            pair.region: replace(outcome, fragile=NONE) for pair, outcome in zip(pairs, outcomes, strict=True)
+        }  # fmt: skip
+        for pair in pairs:
             facts = {
                 "of": self._start.key, "range": [pair.start.hex(), pair.stop.hex()],
-                "seconds": round(seconds / len(pairs), 3), **_facts(outcome),
+                "seconds": round(seconds / len(pairs), 3), **_facts(found[pair.region]),
             }  # fmt: skip
             self._run.ledger.notes.keep(_PART + self._table, facts, pair.region)
+        return found
 
     def _tell(self, done: int, regions: int) -> None:
         note_so_far(self._run.ledger, self._table, done, regions, self._start.at_ms)
@@ -213,29 +235,34 @@ class Parts:
     def _outdated(self) -> str:
         """Why regions that were compared would have to be read again."""
         start = self._start
-        if start.begun is None or not self._claims:
-            same = start.begun is None and not self._claims and start.stage == _drained(self._run.ledger)
-            return "" if same else "the run is at another stage"
-        return touched.why_outdated(self._run, self._table, start.begun)
+        if start.stage != self._stage():
+            return "the run is at another stage"
+        return touched.why_outdated(self._run, self._table, start.begun) if start.begun is not None else ""
 
     def _read_meanwhile(self) -> str:
         """Read again what was written until now; or return why not: then it waits for the end of the comparison."""
-        start, begun = self._start, self._start.begun
+        start = self._start
         self._read_s = steady_s()
-        if begun is None:  # nothing is written
+        if start.begun is None:  # nothing is written
             return ""
         names = _uncovered(self._run, self._table) - start.applied
         if not names:
             return ""
-        shown = read_written(self._run, self._table, names)
-        if isinstance(shown, str):
-            return shown
-        rows: Collection[bytes] = shown.differing
-        if rows:  # some are under way
-            time.sleep(UNDER_WAY_SECONDS)
-            rows = differing(self._run, self._table, sorted(rows))
-        begun = touched.left_for_later(self._run, self._table, begun, rows)
-        self._keep(replace(start, applied=start.applied | names, begun=begun, fragile=start.fragile + shown.fragile))
+        try:
+            read = read_written(self._run, self._table, names)
+            if isinstance(read, str):
+                return read
+            shown, by_file = read
+            rows: Collection[bytes] = shown.differing
+            if rows:  # some are under way
+                time.sleep(UNDER_WAY_SECONDS)
+                rows = differing(self._run, self._table, sorted(rows))
+        except (WalferryError, OSError) as error:  # a log is gone, say
+            if is_transient(error):
+                raise
+            return str(error)
+        done = names - files_with(by_file, rows)
+        self._keep(replace(start, applied=start.applied | done, fragile=start.fragile + shown.fragile))
         return ""
 
 
@@ -247,7 +274,7 @@ def drop_parts(ledger: RunLedger, table: str) -> None:
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as plain values."""
+    """An outcome as plain values, but for its fragile rows."""
     facts = {
         name: getattr(outcome, name)
         for name in ("expiring", "uncompared", "first_ms", "last_ms", "differing", "newest")
@@ -255,7 +282,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
     sides = {name: list(vars(getattr(outcome, name)).values()) for name in ("source", "target")}
     return {
         **facts, **sides, "dropped": outcome.dropped.tolist(), "rows": [row.hex() for row in outcome.rows],
-        "fragile": outcome.fragile.pack(), "sample": [[drawn, row.hex()] for drawn, row in outcome.sample],
+        "sample": [[drawn, row.hex()] for drawn, row in outcome.sample],
     }  # fmt: skip
 
 
@@ -263,6 +290,6 @@ def _outcome(facts: Mapping[str, Any]) -> Outcome:
     return Outcome(
         Digest(*facts["source"]), Digest(*facts["target"]), np.array(facts["dropped"], np.int64), facts["expiring"],
         facts["uncompared"], facts["first_ms"], facts["last_ms"], facts["differing"],
-        tuple(map(bytes.fromhex, facts["rows"])), Spans.unpack(facts["fragile"]), facts["newest"],
+        tuple(map(bytes.fromhex, facts["rows"])), NONE, facts["newest"],
         tuple((drawn, bytes.fromhex(row)) for drawn, row in facts["sample"]),
     )  # fmt: skip

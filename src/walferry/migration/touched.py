@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -62,6 +62,10 @@ class Seen:
     """what is to be read again, by table"""
     void: Mapping[str, str] = field(default_factory=dict)
     """why a table is to be compared as a whole again"""
+    touches: Mapping[str, int] = field(default_factory=dict)
+    """how often something was added to what is pending, by table: the same rows may be touched again"""
+    voids: Mapping[str, int] = field(default_factory=dict)
+    """and how often a reason was found for a whole comparison"""
 
     @classmethod
     def of(cls, ledger: RunLedger) -> Seen:
@@ -82,12 +86,53 @@ class Seen:
 
     def touching(self, table: str, spans: Spans) -> Seen:
         """With more of a table to be read again."""
-        return replace(self, pending={**self.pending, table: self.pending.get(table, NONE) + spans}) if spans else self
+        if not spans:
+            return self
+        pending = {**self.pending, table: self.pending.get(table, NONE) + spans}
+        return replace(self, pending=pending, touches={**self.touches, table: self.touches.get(table, 0) + 1})
 
-    def without(self, table: str, spans: Spans, void: str = "") -> Seen:
-        """Once that was read and found equal; what has come since is left."""
-        left = {name: why for name, why in self.void.items() if name != table or why != void}
-        return replace(self, pending={**self.pending, table: self.pending.get(table, NONE).without(spans)}, void=left)
+    def voiding(self, why: Mapping[str, str]) -> Seen:
+        """With tables to be compared as a whole again."""
+        voids = {**self.voids, **{table: self.voids.get(table, 0) + 1 for table in why}}
+        return replace(self, void={**self.void, **why}, voids=voids)
+
+    def known(self, table: str) -> Known:
+        """What is known of a table now."""
+        return Known(
+            self.pending.get(table, NONE), self.touches.get(table, 0), self.void.get(table, ""),
+            self.voids.get(table, 0),
+        )  # fmt: skip
+
+    def without(self, table: str, known: Known, *, whole: bool = False) -> Seen:
+        """Once all that was known was read and found equal, with `whole` all of the table. If something was touched
+        since, it may have been the same, and is left."""
+        now, pending, void = self.known(table), self.pending, self.void
+        if now.touches == known.touches:
+            pending = {**pending, table: now.pending.without(known.pending)}
+        if whole and now.voids == known.voids:
+            void = {name: why for name, why in void.items() if name != table}
+        return replace(self, pending=pending, void=void)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was known of a table at some moment."""
+
+    pending: Spans
+    """to be read again"""
+    touches: int
+    void: str
+    """why it is to be compared as a whole again"""
+    voids: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**vars(self), "pending": self.pending.pack()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Known:
+        """What `as_json` returned."""
+        return cls(**{**kept, "pending": Spans.unpack(kept["pending"])})
 
 
 def risen(before: Counts | None, now: Counts) -> set[str] | None:
@@ -142,7 +187,7 @@ def after_others(seen: Seen, found: Others, sources: Mapping[str, str]) -> Seen:
             log.warning("others wrote %d rows of %s at the target: they are compared again", len(rows), table)
             seen = seen.touching(sources[table], Spans.of_rows(rows))
     void = {sources[table]: why for table, why in found.unnamed.items()}
-    return replace(seen, offset=found.end, void={**seen.void, **void})
+    return replace(seen, offset=found.end).voiding(void)
 
 
 def _unseen_for_long(run: Run, seen: Seen, moment_ms: int) -> str:
@@ -160,7 +205,7 @@ def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
     log.warning("%s: the tables are compared as a whole again", why)
     void = {pair.source: why for pair in run.tables}
     offset = log_end(run.target_files, run.target_wal_root)
-    return replace(seen, offset=offset, read_ms=moment_ms, unread="", void={**seen.void, **void})
+    return replace(seen, offset=offset, read_ms=moment_ms, unread="").voiding(void)
 
 
 def _counted(run: Run, seen: Seen) -> Seen:
@@ -208,8 +253,7 @@ def skips_log(run: Run) -> bool:
 def end_claim(run: Run, table: str, why: str) -> None:
     """Have a table compared as a whole again."""
     with _looking:
-        seen = Seen.of(run.ledger)
-        replace(seen, void={**seen.void, table: why}).keep(run.ledger)
+        Seen.of(run.ledger).voiding({table: why}).keep(run.ledger)
 
 
 # ------------------------------------------------------------------ what is claimed of one table
@@ -254,56 +298,63 @@ Files = Sequence[tuple[Range, str]]
 class Begun:
     """What is known before a table is read as a whole."""
 
-    pending: Spans
-    void: str
+    known: Known
     files: Files
     """of all regions of both sides"""
     rules: str
+    claimed: tuple[int, str] | None = None
+    """what was claimed by an earlier comparison: its number, and its fragile rows, packed"""
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
         files = [[start.hex(), stop.hex(), digest] for (start, stop), digest in self.files]
-        return {"pending": self.pending.pack(), "void": self.void, "files": files, "rules": self.rules}
+        return {"known": self.known.as_json(), "files": files, "rules": self.rules, "claimed": self.claimed}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Begun:
         """What `as_json` returned."""
         files = [((bytes.fromhex(start), bytes.fromhex(stop)), digest) for start, stop, digest in kept["files"]]
-        return cls(Spans.unpack(kept["pending"]), kept["void"], files, kept["rules"])
+        claimed = None if kept["claimed"] is None else (kept["claimed"][0], kept["claimed"][1])
+        return cls(Known.from_json(kept["known"]), files, kept["rules"], claimed)
 
 
 def begin(run: Run, table: str) -> Begun:
     """Call it before a table is read as a whole."""
     look(run)
-    seen = Seen.of(run.ledger)
-    files = store_files(run, table)
-    return Begun(seen.pending.get(table, NONE), seen.void.get(table, ""), files, _rules(run, table))
+    known, claimed = Seen.of(run.ledger).known(table), _claimed(run.ledger, table)
+    return Begun(known, store_files(run, table), _rules(run, table), claimed)
+
+
+def _claimed(ledger: RunLedger, table: str) -> tuple[int, str] | None:
+    kept = ledger.notes.get(_CLAIM, table)
+    return None if kept is None else (kept["of"], kept["fragile"])
 
 
 def why_outdated(run: Run, table: str, begun: Begun) -> str:
     """Why what was read since then no longer counts; "" if it does."""
     if begun.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was begun"
-    void = Seen.of(run.ledger).void.get(table, "")
-    return void if void != begun.void else ""
+    now, claimed = Seen.of(run.ledger).known(table), _claimed(run.ledger, table)
+    if now.voids != begun.known.voids:
+        return now.void or "it was compared as a whole meanwhile"
+    if (claimed and claimed[0]) != (begun.claimed and begun.claimed[0]):
+        return "another comparison of it has ended meanwhile"
+    return ""
 
 
-def left_for_later(run: Run, table: str, begun: Begun, rows: Collection[bytes]) -> Begun:
-    """Have rows read again once the comparison that was begun has ended."""
-    if not rows:
-        return begun
-    with _looking:
-        Seen.of(run.ledger).touching(table, Spans.of_rows(rows)).keep(run.ledger)
-    left = tuple(span for span in begun.pending if not any(span.meets((row, row + b"\0")) for row in rows))
-    return replace(begun, pending=Spans(left))
-
-
-def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> None:
-    """Call it once the comparison that was begun has named all rows that differ, with its fragile rows."""
+def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> bool:
+    """Call it once the comparison that was begun has named all rows that differ, with its fragile rows. False if
+    another one has ended meanwhile, whose differences and logs this one does not know: then nothing is claimed."""
+    claimed = _claimed(run.ledger, compared.table)
+    if (claimed and claimed[0]) != (begun.claimed and begun.claimed[0]):
+        return False
+    if claimed is not None and claimed != begun.claimed:  # looks have read logs that this comparison takes for verified
+        fragile += Spans.unpack(claimed[1])
     claim = Claim(compared.table, compared.attempt, fragile, of_fragile(begun.files, fragile), begun.rules)
     with _looking:
         claim.keep(run.ledger)
-        Seen.of(run.ledger).without(compared.table, begun.pending, begun.void).keep(run.ledger)
+        Seen.of(run.ledger).without(compared.table, begun.known, whole=True).keep(run.ledger)
+    return True
 
 
 def standing_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
@@ -334,9 +385,14 @@ class Touched:
     """What is to be read again of a table, beside the rows that the source's log wrote."""
 
     claim: Claim
-    pending: Spans
+    known: Known
     fragile: Spans
     files: Files
+
+    @property
+    def pending(self) -> Spans:
+        """What others than the log have touched."""
+        return self.known.pending
 
     @property
     def rows(self) -> list[bytes]:
@@ -370,8 +426,7 @@ def touched(run: Run, table: str, since: ComparedTable) -> Touched | str:
     marked = claim.fragile.marked
     files = store_files(run, table, marked)
     changed = [region for region, digest in files if not digest or digest not in claim.files]
-    pending = Seen.of(run.ledger).pending.get(table, NONE)
-    return Touched(claim, pending, claim.fragile.due(changed, now_ms()), files)
+    return Touched(claim, Seen.of(run.ledger).known(table), claim.fragile.due(changed, now_ms()), files)
 
 
 def keep(run: Run, checked: Touched, claim: Claim) -> None:
@@ -380,7 +435,7 @@ def keep(run: Run, checked: Touched, claim: Claim) -> None:
         kept = run.ledger.notes.get(_CLAIM, claim.table)
         if kept is not None and kept["of"] == claim.of:  # otherwise the table was compared as a whole meanwhile
             claim.keep(run.ledger)
-            Seen.of(run.ledger).without(claim.table, checked.pending).keep(run.ledger)
+            Seen.of(run.ledger).without(claim.table, checked.known).keep(run.ledger)
 
 
 def store_files(run: Run, table: str, of: Spans | None = None) -> Files:

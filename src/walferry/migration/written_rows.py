@@ -77,9 +77,7 @@ class Written:
         of those."""
         if not but and self.also is not None and self.claim is not None:
             touched.keep(run, self.also, self.claim)
-        wanted = pa.array(sorted(but), pa.binary())
-        apart = {name for name, rows in self.by_file.items() if but and pc.any(pc.is_in(rows, wanted)).as_py()}
-        run.ledger.log.mark_verified(table, self.files - apart)
+        run.ledger.log.mark_verified(table, self.files - files_with(self.by_file, but))
 
 
 def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> Written:
@@ -114,7 +112,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     before: touched.Files = ()
     if watched:  # what may hold markers afterwards is read now, or held some before
         spans = Spans.of([*Spans.of_rows(rows), *(Span(*one) for one in also.ranges), *also.claim.fragile.marked])
-        before = touched.store_files(run, table, spans)
+        before = (*also.files, *touched.store_files(run, table, spans))  # what is due was judged by the first ones
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:
@@ -130,19 +128,28 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     )  # fmt: skip
 
 
-def read_written(run: Run, table: str, names: Collection[str]) -> Shown | str:
-    """Compare the rows of which some logs hold edits; or return why that would take too long, or is not possible."""
+def files_with(by_file: Mapping[str, pa.Array], rows: Collection[bytes]) -> set[str]:
+    """The files that hold edits of some of the rows."""
+    wanted = pa.array(sorted(rows), pa.binary())
+    return {name for name, found in by_file.items() if rows and pc.any(pc.is_in(found, wanted)).as_py()}
+
+
+def read_written(run: Run, table: str, names: Collection[str]) -> tuple[Shown, Mapping[str, pa.Array]] | str:
+    """Compare the rows of which some logs hold edits, and tell them by log; or return why that would take too long, or
+    is not possible."""
     files = _files(run, table, set(names) - run.ledger.log.without_cells(table))
     if isinstance(files, str):
         return files
     by_file = rows_by_file(run, table, files)
-    rows = by_file if isinstance(by_file, str) else _rows(table, by_file, ())
+    if isinstance(by_file, str):
+        return by_file
+    rows = _rows(table, by_file, ())
     if isinstance(rows, str):
         return rows
     began_ms = now_ms()
     shown = _read(run, table, rows, ())
     note_newest(run.ledger, table, shown.newest, began_ms, whole=False)
-    return shown
+    return shown, by_file
 
 
 def _files(run: Run, table: str, names: Collection[str]) -> list[WalFile] | str:

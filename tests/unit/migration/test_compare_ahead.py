@@ -83,8 +83,8 @@ class Comparisons:
 def claim(run: Run, table: str = TABLE) -> None:
     """What touches the table after its newest comparison is known."""
     made = [one for one in run.ledger.comparisons.tables() if one.table == table][-1]
-    void = touched.Seen.of(run.ledger).void.get(table, "")
-    touched.keep_whole(run, Begun(NONE, void, [], "rules"), made, NONE)
+    known, claimed = touched.Seen.of(run.ledger).known(table), touched._claimed(run.ledger, table)
+    assert touched.keep_whole(run, Begun(known, [], "rules", claimed), made, NONE)
 
 
 @pytest.fixture

@@ -10,19 +10,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.migration.filled_ledger import FILE, GROUP, SPEC, compared
+from unit.migration.filled_ledger import FILE, GROUP, SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
-from walferry.errors import TransientError
+from walferry.errors import GapError, TransientError
 from walferry.formats.resolve import Digest, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger, RunLedger, SeenFile, WalRange
 from walferry.migration import parts, touched
 from walferry.migration.digest import NOTHING, Outcome, RangePair
-from walferry.migration.fragile_rows import Span, Spans
+from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.migration.parts import ComparisonStoppedError, Parts, Start
 from walferry.migration.touched import Begun, Seen
 from walferry.migration.written_rows import Shown
@@ -33,7 +34,6 @@ from walferry.run.comparing_ahead import compared_so_far, note_comparing_ahead, 
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 TABLE = "shop:orders"
 REGIONS = 7
-PENDING = Spans.of_rows([b"a", b"b"])
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedge
 
 
 def begin(run: Any, table: str) -> Begun:
-    return Begun(PENDING, Seen.of(run.ledger).void.get(table, ""), [((b"", b"m"), "first")], "rules")
+    seen = Seen.of(run.ledger)
+    return Begun(seen.known(table), [((b"", b"m"), "first")], "rules", touched._claimed(run.ledger, table))
 
 
 class Reader:
@@ -63,6 +64,7 @@ class Reader:
         self.claims = True
         self.stops_after = REGIONS
         self.uncompared: set[str] = set()
+        self.fragile = NONE
         self.meanwhile: Callable[[], object] = lambda: None
 
     def parts(self, oldest_ms: float = 0) -> Parts:
@@ -74,7 +76,10 @@ class Reader:
 
     def read(self, pairs: Sequence[RangePair]) -> list[Outcome]:
         self.asked += [pair.region for pair in pairs]
-        return [replace(outcome(one.region), uncompared=int(one.region in self.uncompared)) for one in pairs]
+        return [
+            replace(outcome(one.region), uncompared=int(one.region in self.uncompared), fragile=self.fragile)
+            for one in pairs
+        ]
 
 
 def ranges(count: int = REGIONS) -> list[RangePair]:
@@ -135,12 +140,17 @@ def test_parts_of_another_comparison_are_not_taken_for_ones_of_this(ledger: RunL
     """A part that an older process recorded late was read before this comparison began."""
     reader = Reader(ledger)
     older = reader.parts()
-    reader.meanwhile = lambda: None
     parts.drop_parts(ledger, TABLE)
-    stopped(reader, 2)
+    newer = reader.parts()
     older.compared(ranges(), reader.read)
     reader.asked.clear()
-    reader.parts().compared(ranges(), reader.read)
+    reader.stops_after = 2
+    with pytest.raises(ComparisonStoppedError):
+        newer.compared(ranges(), reader.read)
+    reader.stops_after = 1_000
+    again = reader.parts()
+    assert again.start == newer.start
+    again.compared(ranges(), reader.read)
     assert reader.asked == [f"r{number}" for number in range(REGIONS)]
 
 
@@ -153,7 +163,7 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
     if why == "the families":
         monkeypatch.setattr(touched, "_rules", lambda run, table: "others")
     elif why == "others wrote":
-        replace(Seen.of(ledger), void={TABLE: why}).keep(ledger)
+        Seen.of(ledger).voiding({TABLE: why}).keep(ledger)
     elif why == "much log":
         applied(ledger, f"{FILE}1")
         monkeypatch.setattr(parts, "read_written", lambda *_: why)
@@ -166,7 +176,7 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
 
 def test_a_comparison_that_no_longer_counts_ends_at_once(ledger: RunLedger) -> None:
     reader = Reader(ledger)
-    reader.meanwhile = lambda: replace(Seen.of(ledger), void={TABLE: "copied again"}).keep(ledger)
+    reader.meanwhile = lambda: Seen.of(ledger).voiding({TABLE: "copied again"}).keep(ledger)
     with pytest.raises(TransientError, match="no longer counts: copied again"):
         reader.parts().compared(ranges(), reader.read)
     assert reader.asked == ["r0", "r1"]
@@ -210,46 +220,101 @@ def applied(ledger: RunLedger, name: str) -> None:
     ledger.log.set_ranges([WalRange(name, 0, 1_000, TABLE, 3, 7, 1, 2, "applied")])
 
 
-def test_what_is_written_meanwhile_is_read_between_two_parts_and_not_again_after_the_last(
-    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+FRAGILE = Spans((Span(b"k", b"k\0", marked=True),))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The logs that were read between parts: two rows of the first of them differ, one of these when read again."""
+    found: list[set[str]] = []
+
+    def read_written(run: Any, table: str, names: set[str]) -> tuple[Shown, dict[str, pa.Array]]:
+        found.append(names)
+        rows = {name: pa.array([b"b", b"c"] if number == 0 else [b"c"]) for number, name in enumerate(sorted(names))}
+        return Shown({b"b": "digest", b"c": "digest"}, FRAGILE, 2, 10, 5), rows
+
     monkeypatch.setattr(parts, "BETWEEN_SECONDS", 0.0)
-    asked: list[set[str]] = []
-    fragile = Spans((Span(b"k", b"k\0", marked=True),))
-
-    def read_written(run: Any, table: str, names: set[str]) -> Shown:
-        asked.append(names)
-        return Shown({b"b": "digest", b"c": "digest"}, fragile, 2, 10, 5)
-
     monkeypatch.setattr(parts, "read_written", read_written)
     monkeypatch.setattr(parts, "differing", lambda run, table, rows: {b"b": "digest"})
-    applied(ledger, f"{FILE}1")
+    return found
+
+
+def test_what_is_written_meanwhile_is_read_between_two_parts_and_again_only_if_it_differs(
+    ledger: RunLedger, asked: list[set[str]]
+) -> None:
+    first, second, third = (f"{FILE}{number}" for number in (1, 2, 3))
+    applied(ledger, first)
     reader = Reader(ledger)
     begun = reader.parts()
-    assert begun.start.applied == {f"{FILE}1"}
-    replace(Seen.of(ledger), pending={TABLE: PENDING}).keep(ledger)
-    reader.meanwhile = lambda: applied(ledger, f"{FILE}2") if len(reader.asked) == 2 else None
+    assert begun.start.applied == {first}
+
+    def write() -> None:
+        if len(reader.asked) == 2:
+            applied(ledger, second)
+            applied(ledger, third)
+
+    reader.meanwhile = write
     begun.compared(ranges(), reader.read)
-    assert asked == [{f"{FILE}2"}], "what was applied before the first part was read is in all of them"
+    assert asked == [{second, third}, {second}, {second}], "what was applied before the first part is in all of them"
     start = begun.start
-    assert start.applied == {f"{FILE}1", f"{FILE}2"}
-    assert start.fragile == fragile
+    assert start.applied == {first, third}, "rows of the second log are read again once more"
+    assert start.fragile == FRAGILE
     assert reader.parts().start == start
-    made = ledger.comparisons.record(compared(TABLE), [], [])
-    assert start.begun is not None
-    touched.keep_whole(reader.run, start.begun, made, start.fragile)
-    left = Seen.of(ledger).pending[TABLE]
-    assert left.rows == [b"b"], "it differed after the comparison had begun, so this one says nothing of it"
 
 
-def test_marks_of_dirty_rows_count_only_if_they_were_there_before_the_first_region(ledger: RunLedger) -> None:
+def test_a_log_that_cannot_be_read_any_more_ends_no_comparison_that_is_under_way(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole: each attempt met it, and the table was never compared ahead again."""
+
+    def gone(*_: object) -> None:
+        raise GapError("log 7 is gone", file="7")
+
+    monkeypatch.setattr(parts, "BETWEEN_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "read_written", gone)
+    reader = Reader(ledger)
+    begun = reader.parts()
+    applied(ledger, f"{FILE}1")
+    assert same(begun.compared(ranges(), reader.read))
+    assert "log 7 is gone" in caplog.text
+    reader.asked.clear()
+    again = reader.parts()
+    assert again.start.key != begun.start.key
+    assert again.start.applied == {f"{FILE}1"}
+    assert same(again.compared(ranges(), reader.read))
+
+
+def test_rows_that_may_change_by_themselves_are_kept_once_for_all_parts(ledger: RunLedger) -> None:
+    reader = Reader(ledger)
+    reader.fragile = FRAGILE
+    found = reader.parts().compared(ranges(), reader.read)
+    assert not any(outcome.fragile for outcome in found)
+    assert reader.parts().start.fragile == FRAGILE
+
+
+def test_what_became_dirty_after_the_first_part_was_read_has_all_of_them_read_again(ledger: RunLedger) -> None:
     reader = Reader(ledger)
     before = DirtyRows.of(TABLE, b"a", b"b", "run", 1, 5)
     dirty._create(reader.run.target.zk, before)
     start = stopped(reader)
-    dirty._create(reader.run.target.zk, DirtyRows.of(TABLE, b"c", b"d", "run", 1, 6))
-    assert reader.parts().start == start
     assert start.marks == {before.name}
+    assert reader.parts().start == start
+    dirty._create(reader.run.target.zk, DirtyRows.of(TABLE, b"c", b"d", "run", 1, 6))
+    again = reader.parts().start
+    assert again.key != start.key
+    assert len(again.marks) == 2
+
+
+def test_parts_of_the_last_comparison_are_too_old_when_nobody_went_on_for_long(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks any more what others write at the target."""
+    reader = Reader(ledger)
+    reader.claims = False
+    start = stopped(reader)
+    assert reader.parts().start == start
+    monkeypatch.setattr(parts, "REST_SECONDS", -1.0)
+    assert reader.parts().start.key != start.key
 
 
 OUTCOMES = st.builds(
@@ -260,7 +325,7 @@ OUTCOMES = st.builds(
     ),
     st.integers(0, 9), st.integers(0, 9), st.none() | st.integers(0, 2**41), st.none() | st.integers(0, 2**41),
     st.integers(0, 9), st.lists(st.binary(max_size=9)).map(tuple),
-    st.lists(st.binary(max_size=9)).map(Spans.of_rows), st.integers(-1, 2**62),
+    st.just(NONE), st.integers(-1, 2**62),
     st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=9))).map(tuple),
 )  # fmt: skip
 
