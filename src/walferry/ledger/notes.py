@@ -52,6 +52,12 @@ class Notes:
         with self._store.database.write() as connection:
             self._keep(connection, name, facts, subject)
 
+    def keep_each(self, name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep a value for each subject, in one transaction."""
+        with self._store.database.write() as connection:
+            for subject, value in facts.items():
+                self._keep(connection, name, value, subject)
+
     def keep_text(self, name: str, text: str) -> None:
         """Keep a text in place of the previous one; "" removes that."""
         if text:

@@ -207,12 +207,12 @@ class Parts:
         found = {
             pair.region: replace(outcome, fragile=NONE) for pair, outcome in zip(pairs, outcomes, strict=True)
         }  # fmt: skip
-        for pair in pairs:
-            facts = {
-                "of": self._start.key, "range": [pair.start.hex(), pair.stop.hex()],
-                "seconds": round(seconds / len(pairs), 3), **_facts(found[pair.region]),
-            }  # fmt: skip
-            self._run.ledger.notes.keep(_PART + self._table, facts, pair.region)
+        each = {"of": self._start.key, "seconds": round(seconds / len(pairs), 3)}
+        facts = {
+            pair.region: {**each, "range": [pair.start.hex(), pair.stop.hex()], **_facts(found[pair.region])}
+            for pair in pairs
+        }  # fmt: skip
+        self._run.ledger.notes.keep_each(_PART + self._table, facts)
         return found
 
     def _tell(self, done: int, regions: int) -> None:
