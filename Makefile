@@ -19,7 +19,10 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round bench-reread up down lint lock
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory" -n $(WORKERS) --dist loadscope \
+  --no-loadscope-reorder $(PYTEST_ARGS)
+
+.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round bench-reread up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +34,10 @@ demo: setup ## Move two live tables between two real clusters, and prove it
 
 test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
 	$(UNIT_TESTS)
-	$(BIN)/pytest tests/e2e tests/integration -m "not memory" -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+	$(CLUSTER_TESTS)
+
+test-clusters: setup ## All tests but those of `make test-unit`
+	$(CLUSTER_TESTS)
 
 test-unit: setup ## What needs no server: about a minute on two cores
 	$(UNIT_TESTS)

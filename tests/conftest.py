@@ -14,6 +14,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from booting import laid_out
+from outcome import pytest_sessionfinish as pytest_sessionfinish
 from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings

@@ -1,0 +1,101 @@
+"""A test that fails by chance turns nothing red, and is told; everything else that goes wrong does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import again
+from again import Part, main
+
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "outcome", "-p", "no:cacheprovider", "--rootdir=.")
+ONCE = """
+from pathlib import Path
+
+def test_once():
+    seen = Path("seen")
+    there = seen.exists()
+    seen.touch()
+    assert there
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(again.__file__).parent))
+    return tmp_path
+
+
+def parts(folder: Path, **files: str) -> list[Part]:
+    found = []
+    for name, text in files.items():
+        (folder / f"test_{name}.py").write_text(text)
+        found.append(Part(name, (*PYTEST, f"test_{name}.py")))
+    return found
+
+
+def last(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What the command tells at its end, without the times."""
+    lines = capfd.readouterr().out.rpartition("\n\n")[2].strip().splitlines()
+    return [line for line in lines if not line.endswith("minutes")]
+
+
+def test_a_test_that_passes_at_the_second_time_is_told_at_the_end(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(parts(folder, fine="def test_fine(): pass", chance=ONCE), PYTEST) == 0
+    assert last(capfd) == ["failed, and passed when it was run again alone: test_chance.py::test_once"]
+
+
+def test_a_test_that_fails_twice_is_red_and_the_other_parts_are_run(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = (
+        "import pytest\n@pytest.mark.parametrize('name', ['a b', '[c]'])\ndef test_wrong(name): assert name == 'a b'"
+    )
+    assert main(parts(folder, wrong=wrong, chance=ONCE), PYTEST) == 1
+    assert last(capfd) == [
+        "failed, and passed when it was run again alone: test_chance.py::test_once",
+        "failed twice: test_wrong.py::test_wrong[[c]]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\ndef test_gone(): os._exit(0)",
+        "import pytest\ndef test_wrong(): assert False\ndef test_ends(): pytest.exit('no more')",
+        "",
+    ],
+    ids=["the process is gone", "it was ended", "there is no test"],
+)
+def test_a_part_that_did_not_run_to_its_end_is_red(text: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(parts(folder, broken=text), PYTEST) == 1
+    assert last(capfd) == ["broken did not run to its end"]
+
+
+def test_a_module_that_cannot_be_imported_and_a_fixture_that_fails_are_red(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fixture = "import pytest\n@pytest.fixture\ndef made(): raise ValueError\ndef test_made(made): pass"
+    assert main(parts(folder, lost="import nothing_of_this_name", fixture=fixture), PYTEST) == 1
+    told = last(capfd)
+    assert "failed twice: test_fixture.py::test_made" in told
+    assert any("lost" in line for line in told)
+
+
+def test_many_failures_are_no_chance(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tests = "\n".join(f"def test_{number}(): assert False" for number in range(again.MOST + 1))
+    assert main(parts(folder, many=tests), ("false",)) == 1
+    assert len(last(capfd)) == again.MOST + 1
+
+
+@pytest.mark.parametrize(("command", "red"), [("test -e seen || { touch seen; false; }", 0), ("false", 1)])
+def test_what_passes_or_fails_as_a_whole_is_run_again(
+    command: str, red: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([Part("chaos", ("sh", "-c", command), named=False)]) == red
+    assert last(capfd) == ["failed twice: chaos" if red else "failed, and passed when it was run again: chaos"]
