@@ -38,7 +38,7 @@ from walferry.replay import dirty
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms
-from walferry.run.last_comparison import attempt_done, end_fence_digest
+from walferry.run.last_comparison import last_drain
 from walferry.run.newest import clients_from, note_newest
 from walferry.run.run import Run
 from walferry.run.spot_check import sampled
@@ -188,10 +188,12 @@ def _may_be_cut_over(run: Run, purpose: Purpose) -> bool:
 
 
 def _began(run: Run, table: str, purpose: Purpose, began_ms: int) -> ComparedTable:
-    phases = {(phase.phase, phase.subject): phase for phase in run.ledger.phases.all()}
-    attempt = phases["compare", table].attempts if purpose == "phase" else 0
-    drain = attempt_done(phases, "drain")
-    return ComparedTable(table, 0, purpose, attempt, drain, end_fence_digest(run.ledger), began_ms, began_ms, 0)
+    attempt = 0
+    if purpose == "phase":
+        phase = run.ledger.phases.find("compare", table)
+        assert phase is not None, "the phase is running"
+        attempt = phase.attempts
+    return ComparedTable(table, 0, purpose, attempt, *last_drain(run.ledger), began_ms, began_ms, 0)
 
 
 def _both_sides(

@@ -19,7 +19,7 @@ from walferry.migration import touched
 from walferry.migration.asked_repairs import answer_asked
 from walferry.migration.compare import compare
 from walferry.migration.known_differences import MOST_ROWS, Means, settle
-from walferry.migration.parts import ComparisonStoppedError, Parts
+from walferry.migration.parts import UNDER_WAY_SECONDS, ComparisonStoppedError, Parts
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim, standing_comparison
 from walferry.migration.written_rows import compare_written, differing
@@ -50,7 +50,6 @@ MOST_RETRY_SECONDS = 300.0
 """from an error that ends an attempt to the next one; doubled each time"""
 RENEWED_AT = 0.5
 """of the age that a comparison may have (`max_comparison_age`): then the table is compared again"""
-UNDER_WAY_SECONDS = 1.5
 LOOKING_SHARE = 0.1
 """of the time, at most, in which the log is read for why rows differ that it wrote"""
 MOST_LOG_BYTES = 1 << 40

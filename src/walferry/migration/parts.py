@@ -26,10 +26,10 @@ from walferry.migration import touched
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.fragile_rows import NONE, Spans
 from walferry.migration.touched import Begun
-from walferry.migration.written_rows import differing, files_with, read_written
+from walferry.migration.written_rows import differing, files_with, read_written, uncovered
 from walferry.replay import dirty
-from walferry.run.comparing_ahead import end_so_far, note_so_far
-from walferry.run.last_comparison import attempt_done, end_fence_digest
+from walferry.run.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
+from walferry.run.last_comparison import last_drain
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ AT_ONCE = 32
 BETWEEN_SECONDS = 300.0
 """from one reading of what was written meanwhile to the next"""
 UNDER_WAY_SECONDS = 1.5
+"""from one reading of rows that differ to the next: they may be under way"""
 REST_SECONDS = 3600.0
-"""in which nothing is compared of a table after the drain, before it is begun anew: nobody looks what others write"""
+"""without a part, after which the last comparison of a table starts over: nobody watches what others write there"""
 _BEGUN, _PART = "whole comparison", "compared part of "
 
 
@@ -73,10 +74,10 @@ class Start:
     @classmethod
     def now(cls, run: Run, table: str, *, claims: bool, stage: str = "") -> Start:
         """A start at this moment."""
-        marks = marks_of(run, table)
+        marks = _mark_names(run, table)
         begun = touched.begin(run, table) if claims else None
         at_ms = now_ms()
-        return cls(uuid4().hex, stage, at_ms, marks, frozenset(_uncovered(run, table)), begun)
+        return cls(uuid4().hex, stage, at_ms, marks, frozenset(uncovered(run, table)), begun)
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -96,14 +97,9 @@ class Start:
         )  # fmt: skip
 
 
-def marks_of(run: Run, table: str) -> frozenset[str]:
+def _mark_names(run: Run, table: str) -> frozenset[str]:
     """Names of the marks of dirty rows that a table has now."""
     return frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
-
-
-def _uncovered(run: Run, table: str) -> set[str]:
-    """The logs whose edits of a table the target has, and that no comparison covers."""
-    return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
 
 
 # ------------------------------------------------------------------ its parts
@@ -134,26 +130,22 @@ class Parts:
         """Which drain was the last one, up to which end fence; "" while the log is followed."""
         if self._claims:
             return ""
-        phases = {(phase.phase, phase.subject): phase for phase in self._run.ledger.phases.all()}
-        return f"drain {attempt_done(phases, 'drain')} {end_fence_digest(self._run.ledger)}"
+        attempt, fence = last_drain(self._run.ledger)
+        return f"drain {attempt} {fence}"
 
     def _goes_on(self, start: Start, oldest_ms: float) -> bool:
         self._start = start
         why = self._outdated()
         if not why and start.at_ms < oldest_ms:
             why = "it was begun too long ago"
-        if not why and not marks_of(self._run, self._table) <= start.marks:
+        if not why and not _mark_names(self._run, self._table) <= start.marks:
             why = "rows have become dirty since"
-        if not why and not self._claims and now_ms() - self._last_ms() > 1000 * REST_SECONDS:
+        last_ms = told_so_far_ms(self._run.ledger, self._table) or start.at_ms
+        if not why and not self._claims and now_ms() - last_ms > 1000 * REST_SECONDS:
             why = "nothing of it was compared for long"
         if why := why or self._read_meanwhile():
             log.info("%s is compared from its first region on again: %s", self._table, why)
         return not why
-
-    def _last_ms(self) -> int:
-        """When something of it was last compared."""
-        kept = self._run.ledger.notes.named(_PART + self._table)
-        return max((at_ms for _, at_ms in kept.values()), default=self._start.at_ms)
 
     def _keep(self, start: Start) -> None:
         self._start = start
@@ -245,7 +237,7 @@ class Parts:
         self._read_s = steady_s()
         if start.begun is None:  # nothing is written
             return ""
-        names = _uncovered(self._run, self._table) - start.applied
+        names = uncovered(self._run, self._table) - start.applied
         if not names:
             return ""
         try:

@@ -302,7 +302,7 @@ class Begun:
     files: Files
     """of all regions of both sides"""
     rules: str
-    claimed: tuple[int, str] | None = None
+    claimed: tuple[int, str] | None
     """what was claimed by an earlier comparison: its number, and its fragile rows, packed"""
 
     def as_json(self) -> dict[str, Any]:
@@ -334,19 +334,23 @@ def why_outdated(run: Run, table: str, begun: Begun) -> str:
     """Why what was read since then no longer counts; "" if it does."""
     if begun.rules != _rules(run, table):
         return f"the families of {table} keep something else than when it was begun"
-    now, claimed = Seen.of(run.ledger).known(table), _claimed(run.ledger, table)
+    now = Seen.of(run.ledger).known(table)
     if now.voids != begun.known.voids:
         return now.void or "it was compared as a whole meanwhile"
-    if (claimed and claimed[0]) != (begun.claimed and begun.claimed[0]):
+    if _other_ended(begun, _claimed(run.ledger, table)):
         return "another comparison of it has ended meanwhile"
     return ""
+
+
+def _other_ended(begun: Begun, claimed: tuple[int, str] | None) -> bool:
+    return (claimed and claimed[0]) != (begun.claimed and begun.claimed[0])
 
 
 def keep_whole(run: Run, begun: Begun, compared: ComparedTable, fragile: Spans) -> bool:
     """Call it once the comparison that was begun has named all rows that differ, with its fragile rows. False if
     another one has ended meanwhile, whose differences and logs this one does not know: then nothing is claimed."""
     claimed = _claimed(run.ledger, compared.table)
-    if (claimed and claimed[0]) != (begun.claimed and begun.claimed[0]):
+    if _other_ended(begun, claimed):
         return False
     if claimed is not None and claimed != begun.claimed:  # looks have read logs that this comparison takes for verified
         fragile += Spans.unpack(claimed[1])

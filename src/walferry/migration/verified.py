@@ -25,12 +25,16 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
     seen, texts, reasons = Seen.of(ledger), [], []
     repaired = ledger.repairs.counts()
     for table in source_tables(ledger.record.spec):
-        whole, so_far = whole_comparison(ledger, table), compared_so_far(ledger, table)
+        whole = whole_comparison(ledger, table)
         if whole is None:
-            texts.append(so_far or f"{table} has no whole comparison yet that names all rows which differ")
+            texts.append(
+                compared_so_far(ledger, table)
+                or f"{table} has no whole comparison yet that names all rows which differ"
+            )
             continue
         if why := why_void(ledger, whole):
-            texts.append(f"{table} is to be compared as a whole again: {why}" + (f"; {so_far}" if so_far else ""))
+            again = f"{table} is to be compared as a whole again: {why}"
+            texts.append("; ".join(filter(None, (again, compared_so_far(ledger, table)))))
             if seen.void.get(table):
                 seconds = (whole.ended_ms - whole.began_ms) / 1000
                 reasons.append(f"{texts[-1]}; wait for it, {seconds:.0f} s by the last time")

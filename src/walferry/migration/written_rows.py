@@ -88,11 +88,11 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
 
     Raises the errors of reading the log and both sides.
     """
-    ledger = run.ledger.log
-    names = ledger.applied_for(table) - ledger.applied_for(table, verified=True) - ledger.without_cells(table)
-    files = _files(run, table, names)
-    if isinstance(files, str):
-        return Written(frozenset(names), why=files)
+    names = uncovered(run, table) - run.ledger.log.without_cells(table)
+    files = _files(run, names)
+    log_bytes = _unread_bytes(run, table, files)
+    if why := _too_much_log(table, log_bytes):
+        return Written(frozenset(names), why=why)
     also = touched.touched(run, table, since)
     if isinstance(also, str):
         return Written(frozenset(names), why=also)
@@ -101,7 +101,6 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
-    log_bytes = _unread_bytes(run, table, files)
     by_file = rows_by_file(run, table, files)
     if isinstance(by_file, str):
         return Written(frozenset(names), why=by_file)
@@ -137,9 +136,9 @@ def files_with(by_file: Mapping[str, pa.Array], rows: Collection[bytes]) -> set[
 def read_written(run: Run, table: str, names: Collection[str]) -> tuple[Shown, Mapping[str, pa.Array]] | str:
     """Compare the rows of which some logs hold edits, and tell them by log; or return why that would take too long, or
     is not possible."""
-    files = _files(run, table, set(names) - run.ledger.log.without_cells(table))
-    if isinstance(files, str):
-        return files
+    files = _files(run, set(names) - run.ledger.log.without_cells(table))
+    if why := _too_much_log(table, _unread_bytes(run, table, files)):
+        return why
     by_file = rows_by_file(run, table, files)
     if isinstance(by_file, str):
         return by_file
@@ -152,11 +151,18 @@ def read_written(run: Run, table: str, names: Collection[str]) -> tuple[Shown, M
     return shown, by_file
 
 
-def _files(run: Run, table: str, names: Collection[str]) -> list[WalFile] | str:
-    """These logs; or why they are not read, as far as they have to be."""
-    files = [as_listed(file) for file in run.ledger.log.known(names).values()]
-    size = _unread_bytes(run, table, files)
-    return f"{size / 1e6:.0f} MB of log were written since {table} was compared" if size > MOST_BYTES else files
+def uncovered(run: Run, table: str) -> set[str]:
+    """Names of the logs whose edits of a table the target has, and that no comparison covers."""
+    return run.ledger.log.applied_for(table) - run.ledger.log.applied_for(table, verified=True)
+
+
+def _files(run: Run, names: Collection[str]) -> list[WalFile]:
+    return [as_listed(file) for file in run.ledger.log.known(names).values()]
+
+
+def _too_much_log(table: str, size: int) -> str:
+    """Why so many bytes of log are not read; "" if they are."""
+    return f"{size / 1e6:.0f} MB of log were written since {table} was compared" if size > MOST_BYTES else ""
 
 
 def _unread_bytes(run: Run, table: str, files: Sequence[WalFile]) -> int:

@@ -35,6 +35,12 @@ def end_so_far(ledger: RunLedger, table: str) -> None:
     ledger.notes.drop(_SO_FAR, table)
 
 
+def told_so_far_ms(ledger: RunLedger, table: str) -> int | None:
+    """When that was kept last; None while it is not."""
+    kept = ledger.notes.named(_SO_FAR).get(table)
+    return None if kept is None else kept[1]
+
+
 def compared_so_far(ledger: RunLedger, table: str) -> str:
     """How far a whole comparison of a table is that has not ended; "" if there is none."""
     kept = ledger.notes.get(_SO_FAR, table)

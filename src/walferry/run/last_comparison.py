@@ -17,11 +17,11 @@ def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[s
     is done, and for the current end fence. `walferry verify` or an outdated attempt does not count.
     """
     phases = {(phase.phase, phase.subject): phase for phase in ledger.phases.all()}
-    drain, fence = attempt_done(phases, "drain"), end_fence_digest(ledger)
+    drain = last_drain(ledger)
     found = {
         item.table: item
         for item in ledger.comparisons.tables()
-        if item.purpose == "phase" and (item.drain_attempt, item.end_fence) == (drain, fence)
+        if item.purpose == "phase" and (item.drain_attempt, item.end_fence) == drain
         and item.phase_attempt == attempt_done(phases, "compare", item.table) > 0
     }  # fmt: skip
     return list(found.values()), [table for table in source_tables(ledger.record.spec) if table not in found]
@@ -63,7 +63,15 @@ def end_fence_digest(ledger: RunLedger) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def last_drain(ledger: RunLedger) -> tuple[int, str]:
+    """The number of the attempt at which the drain was done, 0 while it is not, and the digest of the end fence."""
+    return _attempt_done(ledger.phases.find("drain")), end_fence_digest(ledger)
+
+
 def attempt_done(phases: Mapping[tuple[str, str], PhaseRecord], phase: str, subject: str = "") -> int:
     """The number of the attempt at which a phase was done; 0 while it is not done."""
-    known = phases.get((phase, subject))
+    return _attempt_done(phases.get((phase, subject)))
+
+
+def _attempt_done(known: PhaseRecord | None) -> int:
     return known.attempts if known and known.state == "done" else 0

@@ -27,19 +27,23 @@ from walferry.run.run import Run
 pytestmark = pytest.mark.cluster
 
 
+@pytest.fixture
+def table(make_table: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table of four regions, few of which are compared at once."""
+    monkeypatch.setattr(parts, "AT_ONCE", 1)
+    return make_table((b"r05", b"r10", b"r15"))
+
+
 @pytest.mark.parametrize("by", ["scans", "snapshots"])
 def test_what_changed_in_regions_that_were_compared_before_the_stop_is_found_after_the_rest_was_compared(
     by: str,
     at_source: HBaseClient,
     at_target: HBaseClient,
-    make_table: Callable[..., str],
+    table: str,
     start_run: Callable[..., Run],
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(parts, "AT_ONCE", 1)
-    table = make_table((b"r05", b"r10", b"r15"))
     run = start_run(table, compare=by)
     fill(at_source, table)
     replay(run, spark, until=lambda: True)
@@ -72,14 +76,11 @@ def test_what_changed_in_regions_that_were_compared_before_the_stop_is_found_aft
 def test_the_last_comparison_goes_on_with_the_regions_that_a_killed_process_has_left(
     at_source: HBaseClient,
     at_target: HBaseClient,
-    make_table: Callable[..., str],
+    table: str,
     start_run: Callable[..., Run],
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(parts, "AT_ONCE", 1)
-    table = make_table((b"r05", b"r10", b"r15"))
     run = start_run(table, repair="ask")
     fill(at_source, table)
     replay(run, spark, until=lambda: True)
