@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from walferry.errors import UsageError
 from walferry.formats import _resolve_kernels as kernels
-from walferry.formats.cells import CellIndex, binary_column
+from walferry.formats.cells import CellIndex, CellType, binary_column
 
 ROW_DIGEST_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int32()), ("low", pa.int64()), ("high", pa.int64())])
 
@@ -101,9 +101,11 @@ def outlived(cells: CellIndex, now_ms: int) -> npt.NDArray[np.bool_]:
     return found
 
 
-def marker_numbers(cells: CellIndex) -> npt.NDArray[np.intp]:
-    """The numbers of the cells that are delete markers."""
-    return np.flatnonzero(cells.type != kernels.PUT)
+def marker_numbers(cells: CellIndex, *, by_version: bool) -> npt.NDArray[np.intp]:
+    """The numbers of the cells that are delete markers: of those that hide a single version each (Delete,
+    DeleteFamilyVersion), or of the others."""
+    single = np.isin(cells.type, (CellType.DELETE, CellType.DELETE_FAMILY_VERSION))
+    return np.flatnonzero(single if by_version else (cells.type != kernels.PUT) & ~single)
 
 
 def expiring_after(cells: CellIndex, moment_ms: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]:

@@ -86,6 +86,20 @@ class Notes:
             self._keep(connection, name, facts, subject)
         return None
 
+    def change(
+        self, name: str, change: Callable[[dict[str, Any] | None], Mapping[str, Any] | None], subject: str = ""
+    ) -> bool:
+        """Keep what `change` makes of the current value (None when there is none), in one transaction; where it returns
+        None, the value stays as it is. Returns whether it was changed."""
+        notes, same = self._one(name, subject)
+        with self._store.database.write() as connection:
+            kept = connection.execute(select(notes.c.facts).where(*same)).scalar_one_or_none()
+            facts = change(None if kept is None else json.loads(kept))
+            if facts is None:
+                return False
+            self._keep(connection, name, facts, subject)
+        return True
+
     def advance(
         self,
         name: str,

@@ -23,7 +23,7 @@ from walferry.formats.resolve import Fate
 from walferry.ledger import ComparedTable, Difference, RangeComparison
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.ledger.rows import Purpose
-from walferry.migration import touched
+from walferry.migration import claims
 from walferry.migration.digest import (
     SHOWN_ROWS,
     Outcome,
@@ -170,7 +170,7 @@ def compare(
     dirty.compared(run, compared, marks, equal=not result.shuts_the_gate)
     if start.begun is not None and result.names_all:  # those that differ are read again by the next look
         fragile = sum((outcome.fragile for outcome in outcomes), start.fragile)  # of parts, the start has them
-        if touched.keep_whole(run, start.begun, compared, fragile):
+        if claims.keep_whole(run, start.begun, compared, fragile):
             run.ledger.log.mark_verified(table, start.applied)
     elif not result.shuts_the_gate:
         run.ledger.log.mark_verified(table, start.applied)

@@ -17,11 +17,12 @@ from walferry.clock import now_ms, steady_s
 from walferry.errors import WalferryError
 from walferry.migration import touched
 from walferry.migration.asked_repairs import answer_asked
+from walferry.migration.claims import standing_comparison
 from walferry.migration.compare import compare
 from walferry.migration.known_differences import MOST_ROWS, Means, settle
 from walferry.migration.parts import UNDER_WAY_SECONDS, ComparisonStoppedError, Parts
 from walferry.migration.repair import ANY_REGION_BYTES
-from walferry.migration.touched import end_claim, standing_comparison
+from walferry.migration.touched import end_claim
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing

@@ -1,8 +1,9 @@
 """Rows whose clean reading does not last although nobody writes to them: a bounded set of them.
 
-A row that holds a delete marker, on either side, may show something else once a flush or a compaction of its region has
-dropped the marker or what it masked. One that holds a cell with a TTL of its own may show an older cell after that. No
-other row changes by itself: of a row without markers, a server drops only what is hidden by what it keeps.
+A row that holds a delete marker, on either side, may show something else once a compaction of its region has dropped
+the marker; if the marker hides a single version, once a flush or any compaction has dropped what it uncovers
+(`store_files`). One that holds a cell with a TTL of its own may show an older cell after that. No other row changes by
+itself: of a row without markers, a server drops only what is hidden by what it keeps.
 
 Few rows are kept by their keys; of many, neighbours share a range.
 """
@@ -13,7 +14,7 @@ import base64
 import struct
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -42,9 +43,11 @@ class Span:
     stop: bytes
     """the row after the last one; b"": to the end of the table"""
     marked: bool = False
-    """whether a delete marker is in it: a flush or compaction may show"""
+    """whether a delete marker is in it"""
     due_ms: int | None = None
     """when a cell in it has certainly expired by its own TTL, the first one"""
+    by_version: bool = False
+    """whether a marker in it hides a single version: Delete or DeleteFamilyVersion"""
 
     @property
     def is_row(self) -> bool:
@@ -65,7 +68,8 @@ class Span:
         """One span over both; `other` does not begin before it."""
         stop = b"" if not self.stop or not other.stop else max(self.stop, other.stop)
         due = [at for at in (self.due_ms, other.due_ms) if at is not None]
-        return Span(self.start, stop, self.marked or other.marked, min(due, default=None))
+        marked, by_version = self.marked or other.marked, self.by_version or other.by_version
+        return Span(self.start, stop, marked, min(due, default=None), by_version)
 
 
 @dataclass(frozen=True)
@@ -104,15 +108,13 @@ class Spans:
         left = set(others)
         return Spans(tuple(span for span in self.all if span not in left))
 
-    def due(self, changed: Sequence[Range], moment_ms: int) -> Spans:
-        """Those to be read again: marked ones in ranges whose store files have changed, and what has expired."""
-        ranges = Spans.of(Span(start, stop) for start, stop in changed)
+    def due(self, may_show: Callable[[Span], bool], moment_ms: int) -> Spans:
+        """Those to be read again: what has expired, and what a change of store files may have changed."""
         return Spans(
             tuple(
                 span
                 for span in self.all
-                if (span.due_ms is not None and span.due_ms <= moment_ms)
-                or (span.marked and ranges.meet((span.start, span.stop)))
+                if (span.due_ms is not None and span.due_ms <= moment_ms) or (span.marked and may_show(span))
             )
         )
 
@@ -176,8 +178,10 @@ def fragile_in(cells: CellIndex, moment_ms: int, late_ms: int) -> Spans:
     `late_ms`: how much later than here a cell may have expired for a server, by its clock.
     """
     spans: list[Span] = []
-    if len(marked := marker_numbers(cells)):
-        spans += [Span(*_around(rows), marked=True) for rows in _parts(_rows(cells, marked).dictionary.to_pylist())]
+    for by_version in (False, True):
+        if len(marked := marker_numbers(cells, by_version=by_version)):
+            parts_of = _parts(_rows(cells, marked).dictionary.to_pylist())
+            spans += [Span(*_around(rows), marked=True, by_version=by_version) for rows in parts_of]
     numbers, ends = expiring_after(cells, moment_ms - late_ms)
     if len(numbers):
         found = _rows(cells, numbers)
@@ -225,11 +229,12 @@ def _size(spans: Sequence[Span]) -> int:
     return sum(len(span.start) + (0 if span.is_row else len(span.stop)) for span in spans)
 
 
-_ROW, _MARKED, _DUE = 1, 2, 4
+_ROW, _MARKED, _DUE, _BY_VERSION = 1, 2, 4, 8
 
 
 def _packed(span: Span) -> bytes:
-    flags = _ROW * span.is_row | _MARKED * span.marked | _DUE * (span.due_ms is not None)
+    flags = _ROW * span.is_row | _MARKED * span.marked | _BY_VERSION * span.by_version
+    flags |= _DUE * (span.due_ms is not None)
     head = struct.pack(">BH", flags, len(span.start)) + span.start
     stop = b"" if span.is_row else struct.pack(">H", len(span.stop)) + span.stop
     return head + stop + (b"" if span.due_ms is None else struct.pack(">q", span.due_ms))
@@ -248,4 +253,4 @@ def _unpacked(data: bytes) -> Iterator[Span]:
         start = take(int.from_bytes(take(2), "big"))
         stop = start + b"\0" if flags & _ROW else take(int.from_bytes(take(2), "big"))
         due = int.from_bytes(take(8), "big", signed=True) if flags & _DUE else None
-        yield Span(start, stop, bool(flags & _MARKED), due)
+        yield Span(start, stop, bool(flags & _MARKED), due, bool(flags & _BY_VERSION))

@@ -23,6 +23,7 @@ from walferry.migration.fragile_rows import NONE
 from walferry.migration.known_differences import Means, settle
 from walferry.migration.repair import finish_repair
 from walferry.migration.since_opening import NOTHING, Fragile
+from walferry.migration.store_files import stood_still, store_files
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
@@ -153,10 +154,10 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
                 return _Compared(why=f"of what was touched last of {table}, {rows}, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
             fragile = found.claim.fragile if found.claim is not None else NONE
-            after = touched.store_files(run, table, fragile.marked)
-            if touched.stood_still(found.before, after, fragile) and explained == len(found.differing):
+            after = store_files(run, table, fragile.marked)
+            if stood_still(found.before, after, fragile) and explained == len(found.differing):
                 return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))
-            log.info("%s: rows were repaired, or regions flushed or compacted: what was touched is read again", table)
+            log.info("%s: rows were repaired, or regions compacted or flushed: what was touched is read again", table)
     except (WalferryError, OSError) as error:
         if is_transient(error):
             raise

@@ -22,10 +22,9 @@ from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError, is_transient
 from walferry.formats.resolve import Digest
 from walferry.ledger import RunLedger
-from walferry.migration import touched
+from walferry.migration.claims import Begun, begin_whole, why_outdated
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.fragile_rows import NONE, Spans
-from walferry.migration.touched import Begun
 from walferry.migration.written_rows import differing, files_with, read_written, uncovered
 from walferry.replay import dirty
 from walferry.run.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
@@ -42,7 +41,7 @@ UNDER_WAY_SECONDS = 1.5
 """from one reading of rows that differ to the next: they may be under way"""
 REST_SECONDS = 3600.0
 """without a part, after which the last comparison of a table starts over: nobody watches what others write there"""
-_BEGUN, _PART = "whole comparison", "compared part of "
+_BEGUN, _PART = "begun comparison", "compared part of "
 
 
 class ComparisonStoppedError(TransientError):
@@ -75,7 +74,7 @@ class Start:
     def now(cls, run: Run, table: str, *, claims: bool, stage: str = "") -> Start:
         """A start at this moment."""
         marks = _mark_names(run, table)
-        begun = touched.begin(run, table) if claims else None
+        begun = begin_whole(run, table) if claims else None
         at_ms = now_ms()
         return cls(uuid4().hex, stage, at_ms, marks, frozenset(uncovered(run, table)), begun)
 
@@ -229,7 +228,7 @@ class Parts:
         start = self._start
         if start.stage != self._stage():
             return "the run is at another stage"
-        return touched.why_outdated(self._run, self._table, start.begun) if start.begun is not None else ""
+        return why_outdated(self._run, self._table, start.begun) if start.begun is not None else ""
 
     def _read_meanwhile(self) -> str:
         """Read again what was written until now; or return why not: then it waits for the end of the comparison."""

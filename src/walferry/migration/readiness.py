@@ -12,8 +12,8 @@ from typing import Any
 from walferry import clock
 from walferry.clock import shown_utc
 from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.migration.claims import reread_after_flush
 from walferry.migration.report import compared_tables
-from walferry.migration.touched import reread_after_flush
 from walferry.migration.verified import verified
 from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import waits_for_comparing
@@ -238,8 +238,8 @@ def _opening(ledger: RunLedger) -> Answer:
         again = reread_after_flush(ledger)
         text = "the target opens once what was touched last is found equal"
         if again:
-            text += "; READONLY flushes the regions, so that rows with delete markers of "
-            text += f"{', '.join(again)} are read again then"
+            text += f"; READONLY flushes the regions, so that rows of {', '.join(again)} with delete markers that "
+            text += "hide single versions are read again then"
         return Answer("opening", text)
     more = f" (and {len(late) - 1} more tables)" if len(late) > 1 else ""
     return Answer("opening", f"the target opens only after the whole comparison: {late[0]}{more}")

@@ -8,18 +8,19 @@ clients are gone by then, and nothing is sent to the target any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from walferry.clock import now_ms
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration import touched
 from walferry.migration.explain import EXPIRED_OVERWRITE, HISTORY, SNAPSHOT_MARKER
-from walferry.migration.fragile_rows import NONE, Span, Spans
+from walferry.migration.fragile_rows import NONE, Spans
+from walferry.migration.store_files import NO_STORES, Changed, Files, Stores, store_files_at
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
+from walferry.run.sides import SIDES
 
-_NOTE = "fragile at the opening"
+_NOTE = "fragile when opened"
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,20 @@ class Fragile:
     """What may change by itself in a table that was found equal."""
 
     rows: Spans
-    files: frozenset[str]
-    """digests of the store files of the regions, on both sides, that have such rows with markers"""
+    files: Stores
+    """of the regions, on both sides, that have such rows with markers"""
     differed: frozenset[bytes]
     """rows that were not equal: a person had decided about them"""
 
     @classmethod
-    def of(cls, rows: Spans, files: touched.Files, differed: Iterable[bytes]) -> Fragile:
+    def of(cls, rows: Spans, files: Files, differed: Iterable[bytes]) -> Fragile:
         """By the fragile rows and the store files as they were after these were read."""
-        return cls(rows, touched.of_fragile(files, rows), frozenset(differed))
+        return cls(rows, Stores.among(files, rows), frozenset(differed))
 
     def keep(self, ledger: RunLedger, table: str) -> None:
         """Keep it in the ledger: the target is about to be opened."""
         differed = sorted(row.hex() for row in self.differed)
-        kept = {"rows": self.rows.pack(), "files": sorted(self.files), "differed": differed}
+        kept = {"rows": self.rows.pack(), "files": self.files.as_json(), "differed": differed}
         ledger.notes.keep(_NOTE, kept, table)
 
     @classmethod
@@ -50,10 +51,10 @@ class Fragile:
         if kept is None or opened_ms(ledger) is None:
             return None
         differed = frozenset(map(bytes.fromhex, kept["differed"]))
-        return cls(Spans.unpack(kept["rows"]), frozenset(kept["files"]), differed)
+        return cls(Spans.unpack(kept["rows"]), Stores.from_json(kept["files"]), differed)
 
 
-NOTHING = Fragile(NONE, frozenset(), frozenset())
+NOTHING = Fragile(NONE, NO_STORES, frozenset())
 
 
 def changed_since(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes, Mapping[DifferenceKind, str]]:
@@ -67,15 +68,15 @@ def changed_since(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes,
     equal = (row for row in rows if row not in fragile.differed)
     spans = {row: span for row in equal if (span := fragile.rows.over(row)) is not None}
     marked = Spans.of_rows(row for row, span in spans.items() if span.marked)
-    dropped: dict[str, Spans] = {}
-    for side in touched.SIDES if marked else ():
-        files = touched.store_files_at(run, side, table, marked)
-        changed = [region for region, digest in files if digest and digest not in fragile.files]
-        dropped[side] = Spans(tuple(Span(*region) for region in sorted(changed)))
+    changed: dict[str, Changed] = {}
+    for side in SIDES if marked else ():
+        known = [one for one in store_files_at(run, side, table, marked) if one.stores is not None]
+        changed[side] = Changed.between(fragile.files, known)
     found: dict[bytes, dict[DifferenceKind, str]] = {}
     moment = now_ms()
     for row, span in spans.items():
-        sides = [side for side, changed in dropped.items() if span.marked and changed.over(row)]
+        of_row = replace(span, start=row, stop=row + b"\0")
+        sides = [side for side, at_side in changed.items() if at_side.may_show(of_row)]
         if sides:
             what = f"{_EQUAL}, and its region at the {' and the '.join(sides)} was flushed, compacted or split since"
             found[row] = dict.fromkeys(_BY_DROPPING, what)

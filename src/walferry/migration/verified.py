@@ -10,7 +10,8 @@ from collections import Counter
 from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
-from walferry.migration.touched import Claim, Seen, why_void
+from walferry.migration.claims import Claim, why_void
+from walferry.migration.touched import Seen
 from walferry.run.comparing_ahead import compared_so_far, why_failing
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.looks import fault_now, last_look
@@ -87,7 +88,7 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
     if claim := Claim.find(ledger, whole):
         rows, ranges = len(claim.fragile.rows), len(claim.fragile.ranges)
         if rows or ranges:
-            parts.append(f"a flush, a compaction or the end of a TTL would touch {rows} rows and {ranges} ranges")
+            parts.append(f"a compaction or the end of a TTL would touch {rows} rows and {ranges} ranges")
     return ", ".join(parts), reason
 
 

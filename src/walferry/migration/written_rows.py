@@ -22,13 +22,14 @@ from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
 from walferry.hbase.descriptors import Range, Region
 from walferry.ledger import ComparedTable
-from walferry.migration import touched
+from walferry.migration import claims
+from walferry.migration.claims import Claim, ToRead
 from walferry.migration.digest import Outcome, RangePair, Scan, compare_pair, scans
 from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.migration.known_differences import known_rows
 from walferry.migration.row_sides import Bounds, differing_cells, row_sides
+from walferry.migration.store_files import Files, store_files
 from walferry.migration.stored_sides import rules_of
-from walferry.migration.touched import Claim, Touched
 from walferry.replay.cut import as_listed
 from walferry.run.looks import last_look
 from walferry.run.newest import note_newest
@@ -61,7 +62,7 @@ class Written:
     """with the digest of the cells that differ, as from `differing`"""
     why: str = ""
     """why they could not be compared; the others say nothing then"""
-    also: Touched | None = None
+    also: ToRead | None = None
     """what else was touched"""
     claim: Claim | None = None
     """what is claimed of the table if none of them differs for an unknown reason"""
@@ -69,14 +70,15 @@ class Written:
     """the rows that each log holds"""
     log_bytes: int = 0
     """of log that was read for them"""
-    before: touched.Files = ()
-    """the store files, before the rows were read, of the regions that may hold delete markers in those or other rows"""
+    before: Sequence[Files] = ()
+    """the store files, at moments before the rows were read, of the regions that may hold delete markers in those or
+    other rows"""
 
     def keep(self, run: Run, table: str, but: Collection[bytes] = ()) -> None:
         """Record that none does, but for some: the next comparison begins here, and reads again the logs that hold one
         of those."""
         if not but and self.also is not None and self.claim is not None:
-            touched.keep(run, self.also, self.claim)
+            claims.keep_read(run, self.also, self.claim)
         run.ledger.log.mark_verified(table, self.files - files_with(self.by_file, but))
 
 
@@ -93,7 +95,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     log_bytes = _unread_bytes(run, table, files)
     if why := _too_much_log(table, log_bytes):
         return Written(frozenset(names), why=why)
-    also = touched.touched(run, table, since)
+    also = claims.to_read(run, table, since)
     if isinstance(also, str):
         return Written(frozenset(names), why=also)
     if why := _too_large(run, table, also.ranges):
@@ -108,10 +110,10 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     if isinstance(rows, str):
         return Written(frozenset(names), why=rows)
     began, began_ms = steady_s(), now_ms()
-    before: touched.Files = ()
+    before: Sequence[Files] = ()
     if watched:  # what may hold markers afterwards is read now, or held some before
         spans = Spans.of([*Spans.of_rows(rows), *(Span(*one) for one in also.ranges), *also.claim.fragile.marked])
-        before = (*also.files, *touched.store_files(run, table, spans))  # what is due was judged by the first ones
+        before = (also.files, store_files(run, table, spans))  # what is due was judged by the first ones
     found = _read(run, table, rows, also.ranges)
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:

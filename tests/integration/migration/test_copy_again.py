@@ -22,11 +22,11 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.migration import compare_ahead
 from walferry.migration import copy_again as module
+from walferry.migration.claims import standing_comparison
 from walferry.migration.compare import compare
 from walferry.migration.copy_again import ask_copy_again, copied_again, copy_again, plan_copy_again
 from walferry.migration.readiness import readiness
 from walferry.migration.report import render, summary
-from walferry.migration.touched import standing_comparison
 from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseHeldError
 from walferry.replay.standstill import Standstill

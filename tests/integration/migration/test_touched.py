@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.migration.moves import fill, raw, skip
+from integration.migration.moves import fill, raw, skip, unique
 from walferry.checks.gates import after_drain, before_cutover
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
@@ -92,6 +92,40 @@ def test_an_old_put_that_a_compaction_shows_again_on_one_side_is_found_before_th
     assert {(row.table, row.row) for row in run.ledger.repairs.all()} == {(first, HIDDEN), (second, HIDDEN)}
     found = compare_written(run, calm, since[calm])
     assert (found.rows, found.differing) == (0, {}), "the row of a region that nothing happened to is not read again"
+
+
+def test_after_a_flush_or_a_compaction_of_some_files_only_rows_are_read_again_whose_markers_hide_single_versions(
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    start_run: StartRun,
+    spark: SparkSession,
+) -> None:
+    """The row of a single version is shown on both sides until the source's flush drops what was surplus."""
+    table = unique()
+    at_source.create_table(table, {"f": {"VERSIONS": "1"}})
+    run = start_run(table)
+    fill(at_source, table)
+    single = b"r08"
+    at_source.put(table, [Cell(single, b"f", b"s", b"old", 20)])
+    at_source.mutate(table, [delete_column(HIDDEN, b"f", b"q", 10), delete_version(single, b"f", b"s", 30)])
+    replay(run, spark, until=lambda: True)
+    for client in (at_source, at_target):
+        client.flush_table(table)
+    at_source.put(table, [Cell(single, b"f", b"s", b"shown", 25), Cell(single, b"f", b"s", b"hidden", 30)])
+    replay(run, spark, until=lambda: True)
+    since = whole(run, spark, table)
+    assert compare_written(run, table, since).rows == 0
+    at_source.flush_table(table)
+    found = compare_written(run, table, since)
+    assert (found.rows, list(found.differing)) == (1, [single]), "the flush keeps the version that is hidden"
+    at_target.flush_table(table)
+    found = compare_written(run, table, since)
+    assert (found.rows, found.differing) == (1, {})
+    found.keep(run, table)
+    assert compare_written(run, table, since).rows == 0
+    at_target.compact_table(table, major=True)
+    until(lambda: not is_marked(at_target, table))
+    assert compare_written(run, table, since).rows == 2
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["by the same process", "by another process"])

@@ -19,13 +19,13 @@ from walferry import clock
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.ledger.rows import DifferenceKind
-from walferry.migration import compare_ahead, touched
+from walferry.migration import claims, compare_ahead, touched
 from walferry.migration.accept import accept_named
+from walferry.migration.claims import Begun, standing_comparison
 from walferry.migration.compare_ahead import _Pace, look
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.parts import ComparisonStoppedError
 from walferry.migration.readiness import before_approval
-from walferry.migration.touched import Begun, standing_comparison
 from walferry.migration.written_rows import Written
 from walferry.replay.standstill import Standstill
 from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
@@ -83,8 +83,8 @@ class Comparisons:
 def claim(run: Run, table: str = TABLE) -> None:
     """What touches the table after its newest comparison is known."""
     made = [one for one in run.ledger.comparisons.tables() if one.table == table][-1]
-    known, claimed = touched.Seen.of(run.ledger).known(table), touched._claimed(run.ledger, table)
-    assert touched.keep_whole(run, Begun(known, [], "rules", claimed), made, NONE)
+    known, claimed = touched.Seen.of(run.ledger).known(table), claims._claimed(run.ledger, table)
+    assert claims.keep_whole(run, Begun(known, [], "rules", claimed), made, NONE)
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Difference, Ledger
-from walferry.migration import known_differences, open_target, touched
-from walferry.migration.fragile_rows import NONE, Span, Spans
+from walferry.migration import known_differences, open_target
+from walferry.migration.claims import Claim
+from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.known_differences import Settled
-from walferry.migration.touched import Claim
+from walferry.migration.store_files import NO_STORES, RegionFiles
 from walferry.migration.written_rows import Written
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
@@ -33,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
     monkeypatch.setattr(open_target, "differing", lambda run, table, rows: dict.fromkeys(rows, "cells"))
     monkeypatch.setattr(open_target, "keeps_closed", lambda *_: "")
-    monkeypatch.setattr(touched, "store_files", lambda *_: ())
+    monkeypatch.setattr(open_target, "store_files", lambda *_: ())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
         run.ledger.phases.start("drain")
@@ -65,19 +66,23 @@ class Readings:
     """The rows that differ at each reading, and the store files before and after it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, differ: list[dict[bytes, str]], files: list[str]) -> None:
-        self.made = 0
+        self.made, self.fragile = 0, MARKED
         self._differ, self._files = differ, iter(files)
         monkeypatch.setattr(open_target, "compare_written", self._read)
         monkeypatch.setattr(open_target, "differing", lambda *_: {})
         monkeypatch.setattr(open_target, "settle", lambda *_: Settled({}))
-        monkeypatch.setattr(touched, "store_files", lambda *_: [((b"", b"m"), next(self._files)), ((b"m", b""), "x")])
+        monkeypatch.setattr(open_target, "store_files", lambda *_: self._stored())
+
+    def _stored(self) -> list[RegionFiles]:
+        names = next(self._files).split()
+        low = RegionFiles((b"", b"m"), "low", {"f": frozenset(names)} if names else None)
+        return [low, RegionFiles((b"m", b""), "high", {"f": frozenset("x")})]
 
     def _read(self, run: Run, table: str, since: object, watched: bool) -> Written:
         found = self._differ[min(self.made, len(self._differ) - 1)]
         self.made += 1
-        claim = Claim(TABLE, 1, NONE + MARKED, frozenset(), "")
-        before = touched.store_files(run, table)
-        return Written(frozenset(), rows=3, differing=found, claim=claim, before=before)
+        claim = Claim(TABLE, 1, self.fragile, NO_STORES, "")
+        return Written(frozenset(), rows=3, differing=found, claim=claim, before=[self._stored()])
 
 
 @pytest.mark.parametrize(
@@ -107,9 +112,21 @@ def test_a_table_that_does_not_come_to_rest_keeps_the_target_closed(run: Run, mo
     assert "were flushed or compacted meanwhile" in opened.why[0]
 
 
-def test_regions_without_markers_may_be_flushed_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("by_version", "readings"), [(False, 1), (True, 2)], ids=["a column", "a single version"])
+def test_a_flush_meanwhile_voids_a_reading_only_of_markers_that_hide_a_single_version(
+    run: Run, monkeypatch: pytest.MonkeyPatch, by_version: bool, readings: int
+) -> None:
+    made = Readings(monkeypatch, [{}], ["1", "1 2", "1 2", "1 2"])
+    made.fragile = Spans((Span(b"a", b"g", marked=True, by_version=by_version),))
+    assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
+    assert made.made == readings
+
+
+def test_regions_without_markers_may_be_compacted_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Readings(monkeypatch, [{}], ["1", "1"])
-    numbers = iter("abcdef")
-    monkeypatch.setattr(touched, "store_files", lambda *_: [((b"", b"m"), "same"), ((b"m", b""), next(numbers))])
+    names = iter("abcdef")
+    same = RegionFiles((b"", b"m"), "low", {"f": frozenset("1")})
+    files = lambda *_: [same, RegionFiles((b"m", b""), "high", {"f": frozenset(next(names))})]  # noqa: E731
+    monkeypatch.setattr(open_target, "store_files", files)
     assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
     assert made.made == 1

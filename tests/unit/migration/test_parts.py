@@ -21,11 +21,13 @@ from walferry.errors import GapError, TransientError
 from walferry.formats.resolve import Digest, Fate
 from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger, RunLedger, SeenFile, WalRange
-from walferry.migration import parts, touched
+from walferry.migration import claims, parts
+from walferry.migration.claims import Begun
 from walferry.migration.digest import NOTHING, Outcome, RangePair
 from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.migration.parts import ComparisonStoppedError, Parts, Start
-from walferry.migration.touched import Begun, Seen
+from walferry.migration.store_files import RegionFiles
+from walferry.migration.touched import Seen
 from walferry.migration.written_rows import Shown
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
@@ -40,15 +42,20 @@ REGIONS = 7
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedger]:
     monkeypatch.setattr(parts, "AT_ONCE", 2)
     monkeypatch.setattr(parts, "UNDER_WAY_SECONDS", 0.0)
-    monkeypatch.setattr(touched, "begin", begin)
-    monkeypatch.setattr(touched, "_rules", lambda run, table: "rules")
+    monkeypatch.setattr(parts, "begin_whole", begin)
+    monkeypatch.setattr(claims, "_rules", lambda run, table: "rules")
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as book:
         yield book.of(book.open_run("move", "cli kim", SPEC, "kim").run_id)
 
 
 def begin(run: Any, table: str) -> Begun:
     seen = Seen.of(run.ledger)
-    return Begun(seen.known(table), [((b"", b"m"), "first")], "rules", touched._claimed(run.ledger, table))
+    return Begun(
+        seen.known(table),
+        [RegionFiles((b"", b"m"), "low", {"f": frozenset(["first"])})],
+        "rules",
+        claims._claimed(run.ledger, table),
+    )
 
 
 class Reader:
@@ -161,22 +168,22 @@ def test_what_was_compared_is_compared_again_when_it_no_longer_counts(
     reader = Reader(ledger)
     start = stopped(reader)
     if why == "the families":
-        monkeypatch.setattr(touched, "_rules", lambda run, table: "others")
+        monkeypatch.setattr(claims, "_rules", lambda run, table: "others")
     elif why == "others wrote":
-        Seen.of(ledger).voiding({TABLE: why}).keep(ledger)
+        Seen.change(ledger, lambda seen: seen.voiding({TABLE: why}))
     elif why == "much log":
         applied(ledger, f"{FILE}1")
         monkeypatch.setattr(parts, "read_written", lambda *_: why)
     again = reader.parts(start.at_ms + 1 if why == "long ago" else 0)
     assert again.start.key != start.key
-    monkeypatch.setattr(touched, "_rules", lambda run, table: "rules")
+    monkeypatch.setattr(claims, "_rules", lambda run, table: "rules")
     again.compared(ranges(), reader.read)
     assert len(reader.asked) == REGIONS
 
 
 def test_a_comparison_that_no_longer_counts_ends_at_once(ledger: RunLedger) -> None:
     reader = Reader(ledger)
-    reader.meanwhile = lambda: Seen.of(ledger).voiding({TABLE: "copied again"}).keep(ledger)
+    reader.meanwhile = lambda: Seen.change(ledger, lambda seen: seen.voiding({TABLE: "copied again"}))
     with pytest.raises(TransientError, match="no longer counts: copied again"):
         reader.parts().compared(ranges(), reader.read)
     assert reader.asked == ["r0", "r1"]

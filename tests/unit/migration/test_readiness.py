@@ -23,9 +23,11 @@ from walferry.ledger import (
     notes,
 )
 from walferry.ledger.rows import DifferenceKind
+from walferry.migration import claims
+from walferry.migration.claims import Claim
 from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
-from walferry.migration.touched import Claim
+from walferry.migration.store_files import NO_STORES
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
 from walferry.run.newest import note_newest
 from walferry.run.write_stop import expected_write_stop, note_comparing
@@ -252,8 +254,12 @@ def test_with_readonly_rows_with_markers_are_read_again_in_the_stop_and_that_is_
     run = following(book, write_stop=wish)
     compare(run, took_s=7)
     short, told = readiness(run).write_stop, opening(run)
-    marked = Spans((Span(b"a", b"g", marked=True),))
-    Claim(TABLE, run.comparisons.tables()[-1].attempt, marked, frozenset(), "").keep(run)
+    of = run.comparisons.tables()[-1].attempt
+    marked = Claim(TABLE, of, Spans((Span(b"a", b"g", marked=True),)), NO_STORES, "")
+    run.notes.keep(claims._CLAIM, marked.as_json(), TABLE)
+    assert opening(run) == told, "a marker of a column or a family hides the same after a flush"
+    by_version = replace(marked, fragile=Spans((Span(b"a", b"g", marked=True, by_version=True),)))
+    run.notes.keep(claims._CLAIM, by_version.as_json(), TABLE)
     longer = readiness(run).write_stop
     assert short.most is not None
     assert longer.most is not None
