@@ -61,9 +61,10 @@ fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (
 SEED ?= 1
 RUNS ?= 1
 MODE ?= mild
+LEDGER ?= sqlite
 CHAOS_ARGS ?=
-chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full|again; docs/chaos.md)
-	cd tests && ../$(BIN)/python -m chaos --seed $(SEED) --runs $(RUNS) --mode $(MODE) $(CHAOS_ARGS)
+chaos: setup ## Short migrations under load, with kill -9 and SIGSTOP by a schedule (SEED=n RUNS=n MODE=mild|full|again LEDGER=sqlite|postgresql; docs/chaos.md)
+	cd tests && ../$(BIN)/python -m chaos --seed $(SEED) --runs $(RUNS) --mode $(MODE) --ledger $(LEDGER) $(CHAOS_ARGS)
 
 ROWS ?=
 ROUNDS ?= 3

@@ -18,7 +18,7 @@ from typing import Annotated, get_args
 import typer
 
 from chaos.run import ChaosRun, Result
-from chaos.schedule import Mode, schedule
+from chaos.schedule import Mode, Store, schedule
 from chaos.world import World, booted
 from walferry.embedded import jars
 from walferry.errors import WalferryError
@@ -32,12 +32,19 @@ class Series:
 
     folder: Path
     mode: Mode
+    store: Store
     first: int
     runs: int
 
     @property
     def file(self) -> Path:
-        return self.folder / f"{self.mode}-{self.first}-{self.runs}.jsonl"
+        store = "" if self.store == "sqlite" else f"-{self.store}"
+        return self.folder / f"{self.mode}{store}-{self.first}-{self.runs}.jsonl"
+
+    @property
+    def repeated(self) -> str:
+        """What repeats a run, besides its seed."""
+        return f"MODE={self.mode}" + ("" if self.store == "sqlite" else f" LEDGER={self.store}")
 
     def results(self) -> dict[int, Result]:
         """The last result of each seed."""
@@ -65,6 +72,7 @@ def chaos(
     seed: Annotated[int, typer.Option(help="of the first run; the next ones have the next seeds")] = 1,
     runs: Annotated[int, typer.Option(min=1)] = 1,
     mode: Annotated[str, typer.Option(help="mild, full or again")] = "mild",
+    ledger: Annotated[str, typer.Option(help="where it is: sqlite or postgresql")] = "sqlite",
     folder: Annotated[Path, typer.Option(help="for the clusters, the runs and their results")] = CHECKOUT
     / ".run/chaos",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the schedules only")] = False,
@@ -73,15 +81,18 @@ def chaos(
     modes: dict[str, Mode] = {name: name for name in get_args(Mode)}
     if (kind := modes.get(mode)) is None:
         raise typer.BadParameter(f"the mode is {mode}: say {', '.join(modes)}")
+    stores: dict[str, Store] = {name: name for name in get_args(Store)}
+    if (store := stores.get(ledger)) is None:
+        raise typer.BadParameter(f"the ledger is {ledger}: say {', '.join(stores)}")
     if dry_run:
         for number in range(seed, seed + runs):
-            print("\n".join(schedule(number, kind).describe()))
+            print("\n".join(schedule(number, kind, store).describe()))
         return
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     # What the harness's own clients meet, such as regions on the move, is of no interest on the terminal.
     logging.basicConfig(filename=folder / "harness.log", format="%(asctime)s %(name)s: %(message)s")
-    series = Series(folder, kind, seed, runs)
+    series = Series(folder, kind, store, seed, runs)
     todo = series.todo()
     if len(todo) < runs:
         say(f"this series goes on: {runs - len(todo)} of {runs} seeds have passed before")
@@ -89,7 +100,9 @@ def chaos(
     failed = _run_all(series, todo)
     say(f"{len(todo) - len(failed)} of {len(todo)} runs passed; results: {series.file}")
     for result in failed:
-        print(f"FAILED: seed {result.seed}: {result.folder}; make chaos SEED={result.seed} MODE={kind} repeats it")
+        print(
+            f"FAILED: seed {result.seed}: {result.folder}; make chaos SEED={result.seed} {series.repeated} repeats it"
+        )
     sys.exit(1 if failed else 0)
 
 
@@ -104,7 +117,7 @@ def _run_all(series: Series, todo: list[int]) -> list[Result]:
                 servers = series.folder / f"servers-{time.strftime('%Y%m%d-%H%M%S')}"
                 say("booting source and target: about half a minute")
                 at_end.callback(_remove, servers, failed)
-                world = at_end.enter_context(booted(servers))
+                world = at_end.enter_context(booted(servers, series.store))
             result = _run_one(series, world, seed)
             series.add(result)
             took.append(time.monotonic() - began)
@@ -118,7 +131,7 @@ def _run_all(series: Series, todo: list[int]) -> list[Result]:
 
 
 def _run_one(series: Series, world: World, seed: int) -> Result:
-    plan = schedule(seed, series.mode)
+    plan = schedule(seed, series.mode, series.store)
     for line in plan.describe():
         say(line)
     folder = series.folder / f"{series.mode}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -138,7 +151,7 @@ def _run_one(series: Series, world: World, seed: int) -> Result:
     else:
         (folder / "servers").symlink_to(world.source.directory.parent)
         say(f"  everything of it is in {folder}")
-        say(f"  to repeat it: make chaos SEED={seed} MODE={series.mode}")
+        say(f"  to repeat it: make chaos SEED={seed} {series.repeated}")
     return result
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
+from functools import partial
 
 import psutil
 
+from chaos.book import Book
 from chaos.command import Command
 from chaos.moments import Moments
 from chaos.schedule import Fault, Side
@@ -31,7 +31,7 @@ class Faults:
         world: World,
         moments: Moments,
         command: Callable[[], Command | None],
-        ledger: Path,
+        ledger: Book,
         say: Callable[[str], None],
     ) -> None:
         self._world, self._moments, self._command, self._ledger, self._say = world, moments, command, ledger, say
@@ -62,7 +62,7 @@ class Faults:
             return
         self._active[number] = fault
         try:
-            did = self._lock(fault) if fault.act == "lock" else self._act(fault)
+            did = self._act(fault)
         finally:
             del self._active[number]
         (self.done if did else self.missed).append(fault)
@@ -70,7 +70,27 @@ class Faults:
             self._say(f"  missed, there was no victim: {fault.describe()}")
 
     def _act(self, fault: Fault) -> bool:
+        if fault.act == "lock":
+            told = partial(self._say, f"  fault: {fault.describe()}")
+            return self._ledger.locked(told, partial(self._over.wait, fault.seconds))
+        if fault.victim == "postgresql":
+            return self._on_postgresql(fault)
         return self._on_command(fault) if fault.victim in OF_COMMAND else self._on_cluster(fault)
+
+    def _on_postgresql(self, fault: Fault) -> bool:
+        server = self._world.postgresql
+        assert server is not None
+        self._say(f"  fault: {fault.describe()}")
+        if fault.act == "kill":
+            server.kill()
+        else:
+            _signal(suspended := server.processes(), signal.SIGSTOP)
+        self._over.wait(fault.seconds)
+        if fault.act == "kill":
+            server.start()
+        else:
+            _signal(suspended, signal.SIGCONT)
+        return True
 
     def _on_cluster(self, fault: Fault) -> bool:
         side: Side = "source" if fault.victim.startswith("source") else "target"
@@ -111,17 +131,6 @@ class Faults:
         workers = [process for process, words in named if any("pyspark" in w for w in words[1:3])]
         busy = sorted((p for p in workers if p.pid not in _parents(workers)), key=lambda process: process.pid)
         return [busy[int(fault.pick * len(busy))]] if busy else []
-
-    def _lock(self, fault: Fault) -> bool:
-        """Nobody can write the ledger meanwhile."""
-        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(self._ledger, timeout=20)) as book:
-            book.isolation_level = None
-            book.execute("BEGIN EXCLUSIVE")
-            self._say(f"  fault: {fault.describe()}")
-            self._over.wait(fault.seconds)
-            book.execute("ROLLBACK")
-            return True
-        return False
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from chaos import journal
+from chaos.book import Book
 from chaos.command import CUTOVER, WRITES_STOPPED, Command
 from chaos.faults import Faults
 from chaos.moments import Moments, audited, progress, state_of
@@ -106,7 +107,8 @@ class ChaosRun:
         (folder / "schedule.json").write_text(json.dumps(schedule.facts(), indent=1))
         self._marker = str(folder)
         self.name = f"chaos_{schedule.mode}_{schedule.seed}"
-        self._ledger = folder / "ledger.db"
+        of_server = world.postgresql and world.postgresql.database(self.name)
+        self._ledger = Book(of_server) if of_server else Book.of_sqlite(folder / "ledger.db")
         self.tables = {f"{self.name}_{letter}": f"{self.name}_{letter}{RENAMED.get(letter, '')}" for letter in BORDERS}
         world.tables = sorted({*self.tables.keys(), *self.tables.values()})
         self._command: Command | None = None
@@ -307,7 +309,7 @@ class ChaosRun:
     def _environment(self) -> dict[str, str]:
         (self._folder / "tmp").mkdir(exist_ok=True)
         return os.environ | {
-            "WALFERRY_LEDGER": f"sqlite:///{self._ledger}",
+            "WALFERRY_LEDGER": self._ledger.url,
             "WALFERRY_CHAOS": self._marker,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(self._folder / "tmp"),

@@ -17,6 +17,8 @@ Mode = Literal["mild", "full", "again"]
 Act = Literal["kill", "suspend", "lock"]
 Side = Literal["source", "target"]
 SIDES: tuple[Side, ...] = get_args(Side)
+Store = Literal["sqlite", "postgresql"]
+"""of the ledger"""
 
 MOMENTS: Mapping[str, tuple[int, float]] = {
     "protect": (1, 1.0),
@@ -52,6 +54,8 @@ _ACTS: Mapping[tuple[Act, str], tuple[int, float, float]] = {
     ("suspend", "jvm"): (2, 2.0, 12.0),
     ("suspend", "worker"): (3, 2.0, 20.0),
     ("lock", "ledger"): (3, 2.0, 12.0),
+    ("kill", "postgresql"): (6, 0.5, 3.0),
+    ("suspend", "postgresql"): (4, 2.0, 15.0),
     # `server`: a region server of its own process; `hbase`: ZooKeeper, master and a region server; `hdfs`: name node
     # and data node; `all` is a power cut of the cluster.
     ("kill", "source server"): (3, 1.0, 6.0),
@@ -72,6 +76,7 @@ _ACTS: Mapping[tuple[Act, str], tuple[int, float, float]] = {
 """what is done to whom -> how often it is chosen, and for how long (seconds) at least and at most: a suspended process
 goes on after them, a killed server is started again, a killed command is resumed"""
 VICTIMS = tuple(dict.fromkeys(victim for _, victim in _ACTS))
+_OF_STORE: Mapping[Store, str] = {"sqlite": "ledger", "postgresql": "postgresql"}
 OPERATIONS = ("move", "move", "move", "split", "flush", "flush", "compact", "major compact")
 AT_TARGET = ("move", "split", "flush", "flush", "compact", "major compact")
 
@@ -135,10 +140,11 @@ class Schedule:
         return asdict(self)
 
 
-def schedule(seed: int, mode: Mode, victims: Collection[str] = VICTIMS) -> Schedule:
+def schedule(seed: int, mode: Mode, store: Store = "sqlite", victims: Collection[str] = VICTIMS) -> Schedule:
     """The schedule of a seed, on clusters that have these `victims`."""
     rng = random.Random(f"{mode} {seed}")
-    acts = {key: value for key, value in _ACTS.items() if key[1] in victims}
+    others = {victim for name, victim in _OF_STORE.items() if name != store}
+    acts = {key: value for key, value in _ACTS.items() if key[1] in victims and key[1] not in others}
     order = list(MOMENTS)
     moments = sorted(_some(rng, order, [often for often, _ in MOMENTS.values()], rng.randint(2, 4)), key=order.index)
     faults = []

@@ -1,4 +1,4 @@
-"""What a run came to, found by other readers than walferry's: happybase, plain SQLite, ZooKeeper, WebHDFS.
+"""What a run came to, found by other readers than walferry's: happybase, plain SQL, ZooKeeper, WebHDFS.
 
 Each check gives sentences about what is wrong; none, and the run has passed.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import requests
 from kazoo.client import KazooClient
 
 from chaos import journal
-from chaos.moments import reader
+from chaos.book import Book, Reader
 from chaos.writer import OLD
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
@@ -49,10 +48,10 @@ class Verdict:
     """rows of old timestamps that were equal at the opening, and that a compaction has changed since"""
 
 
-def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Path) -> Verdict:
+def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Book) -> Verdict:
     """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters."""
     verdict = Verdict()
-    with closing(reader(ledger)) as book:
+    with ledger.reader() as book:
         verdict.wrong += ledger_faults(book)
         repaired = _repaired(book)
         aged = {(table, bytes.fromhex(row)) for table, row, kind in _differences(book) if kind == AGED}
@@ -121,28 +120,28 @@ def against_journal(seen: Content, table: str, folder: Path, verdict: Verdict) -
     return wrong
 
 
-def ledger_faults(book: sqlite3.Connection) -> list[str]:
+def ledger_faults(book: Reader) -> list[str]:
     """What the ledger says that it must not say at the end of a run."""
     wrong = []
-    runs = book.execute("SELECT run_id, state, outcome FROM runs").fetchall()
+    runs = book.execute("SELECT run_id, state, outcome FROM runs")
     if [state for _, state, _ in runs] != ["done"]:
         wrong.append(f"the ledger has the runs {runs}, instead of one that is done")
-    gaps = book.execute("SELECT * FROM gaps").fetchall()
+    gaps = book.execute("SELECT * FROM gaps")
     wrong += some([f"gap in the ledger: {gap}" for gap in gaps])
-    held = book.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0]
+    held = book.execute("SELECT COUNT(*) FROM quarantine")[0][0]
     if held:
         wrong.append(f"{held} edits went into quarantine, although the target can take all of them")
-    late = book.execute("SELECT COUNT(*) FROM late_edits").fetchone()[0]
+    late = book.execute("SELECT COUNT(*) FROM late_edits")[0][0]
     if late:
         wrong.append(f"{late} late edits were found, although writes had stopped")
-    applied = book.execute("SELECT COUNT(*) FROM wal_files WHERE applied").fetchone()[0]
+    applied = book.execute("SELECT COUNT(*) FROM wal_files WHERE applied")[0][0]
     if not applied:
         wrong.append("no file of the log counts as applied")
-    unfinished = book.execute("SELECT phase, subject, state FROM phases WHERE state <> 'done'").fetchall()
+    unfinished = book.execute("SELECT phase, subject, state FROM phases WHERE state <> 'done'")
     wrong += some([f"phase {phase} {subject} is {state} at the end" for phase, subject, state in unfinished])
     left = book.execute(
         "SELECT cluster, kind, name FROM objects WHERE state <> 'removed' AND kind NOT IN ('table', 'durability')"
-    ).fetchall()
+    )
     wrong += some([f"in the ledger, {kind} {name} at the {cluster} is not removed" for cluster, kind, name in left])
     wrong += audit_faults(book)
     wrong += some(
@@ -152,13 +151,11 @@ def ledger_faults(book: sqlite3.Connection) -> list[str]:
     return wrong
 
 
-def audit_faults(book: sqlite3.Connection) -> list[str]:
+def audit_faults(book: Reader) -> list[str]:
     """Where the audit trail's chain is broken; the chain is computed here, as its description says."""
-    cursor = book.execute("SELECT * FROM audit ORDER BY sequence")
-    names = [column[0] for column in cursor.description]
     before, count = "0" * 64, 0
-    for values in cursor:
-        line: dict[str, Any] = dict(zip(names, values, strict=True))
+    for values in book.execute("SELECT * FROM audit ORDER BY sequence"):
+        line: dict[str, Any] = dict(values._mapping)
         count += 1
         stored = line.pop("hash")
         body = json.dumps(line, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -203,19 +200,18 @@ def _tree(zookeeper: KazooClient, path: str) -> Iterator[str]:
             yield from _tree(zookeeper, f"{path}/{name}")
 
 
-def _differences(book: sqlite3.Connection) -> list[tuple[str, str, str]]:
+def _differences(book: Reader) -> list[tuple[str, str, str]]:
     """(table, row in hex, class) of the last comparison of each table."""
-    return list(
-        book.execute(
-            "SELECT d.table_name, d.row_key, d.kind FROM differences d WHERE d.attempt = (SELECT MAX(c.attempt)"
-            " FROM compared_tables c WHERE c.run_id = d.run_id AND c.table_name = d.table_name)"
-        )
+    found = book.execute(
+        "SELECT d.table_name, d.row_key, d.kind FROM differences d WHERE d.attempt = (SELECT MAX(c.attempt)"
+        " FROM compared_tables c WHERE c.run_id = d.run_id AND c.table_name = d.table_name)"
     )
+    return [(table, row, kind) for table, row, kind in found]
 
 
-def _repaired(book: sqlite3.Connection) -> list[tuple[str, bytes, str, bool]]:
+def _repaired(book: Reader) -> list[tuple[str, bytes, str, bool]]:
     """(table, row, class, whether writes had stopped) of each row that was repaired, or could not be."""
-    (stop,) = book.execute("SELECT finished_ms FROM phases WHERE phase = 'write_stop'").fetchone()
+    (stop,) = book.execute("SELECT finished_ms FROM phases WHERE phase = 'write_stop'")[0]
     rows = book.execute("SELECT table_name, row_key, kind, at_ms FROM repaired_rows")
     return [(table, bytes.fromhex(row), kind, at_ms >= stop) for table, row, kind, at_ms in rows]
 

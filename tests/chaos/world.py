@@ -7,14 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from booting import QUICK, QUICK_SITE
-from chaos.schedule import SIDES, VICTIMS, Side
+from chaos.book import Postgresql
+from chaos.schedule import SIDES, Side, Store
 from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
 from walferry.errors import WalferryError
@@ -44,16 +45,6 @@ def names_of(victim: str, cluster: Cluster) -> list[str]:
     return [what] if what != "all" else sorted(cluster.servers, key=_order)
 
 
-def victims_of(source: Cluster, target: Cluster) -> list[str]:
-    """The victims of a schedule that these clusters have."""
-    sides = {"source": source, "target": target}
-    return [
-        victim
-        for victim in VICTIMS
-        if not victim.endswith(" server") or len(sides[victim.split()[0]].ports.region_servers) > 1
-    ]
-
-
 @dataclass
 class World:
     """Source and target; `down` are the servers that a fault keeps down or suspended, by side and name.
@@ -63,6 +54,8 @@ class World:
 
     source: Cluster
     target: Cluster
+    postgresql: Postgresql | None = None
+    """where ledgers are; None: each in a file"""
     tables: list[str] = field(default_factory=list)
     down: set[tuple[Side, str]] = field(default_factory=set)
     restarts: list[str] = field(default_factory=list)
@@ -221,22 +214,26 @@ def start_server(cluster: Cluster, name: str) -> None:
 
 
 @contextmanager
-def booted(folder: Path) -> Iterator[World]:
-    """Two clusters of two region servers each, one of which has a process of its own; stopped at the end."""
+def booted(folder: Path, store: Store = "sqlite") -> Iterator[World]:
+    """Two clusters of two region servers each, one of which has a process of its own, and PostgreSQL if the ledger is
+    to be there; stopped at the end."""
     os.environ.update(QUICK)
     clusters = [Cluster(folder / side, Ports.free(2), hbase_site=SITE) for side in SIDES]
-    boot(*clusters)
-    try:
-        with kept(*clusters) as world:
-            yield world
-    finally:
-        shut_down(*clusters)
+    with ExitStack() as at_end:
+        at_end.callback(shut_down, *clusters)
+        boot(*clusters)
+        postgresql = None
+        if store == "postgresql":
+            postgresql = Postgresql(folder / "postgresql")
+            postgresql.start()
+            at_end.callback(postgresql.stop)
+        yield at_end.enter_context(kept(clusters[0], clusters[1], postgresql))
 
 
 @contextmanager
-def kept(source: Cluster, target: Cluster) -> Iterator[World]:
+def kept(source: Cluster, target: Cluster, postgresql: Postgresql | None = None) -> Iterator[World]:
     """Clusters that are running, with a keeper; nothing of them is suspended at the end."""
-    world = World(source, target)
+    world = World(source, target, postgresql)
     keeper = Keeper(world)
     try:
         yield world

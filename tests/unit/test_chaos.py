@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from chaos.__main__ import Series
+from chaos.book import Reader
 from chaos.journal import Column, Entry, Journal, Outcome, allowed, counters
 from chaos.run import Result
-from chaos.schedule import MOMENTS, VICTIMS, schedule
+from chaos.schedule import MOMENTS, VICTIMS, Store, schedule
 from chaos.verdict import Verdict, against_journal, audit_faults, ledger_faults
 from walferry.ledger import Ledger
 
@@ -50,12 +52,19 @@ class TestSchedule:
             assert places == sorted(places)
 
     def test_every_moment_and_every_victim_is_chosen_by_some_seed(self) -> None:
-        faults = [fault for seed in range(300) for fault in schedule(seed, "mild").faults]
-        assert {fault.moment for fault in faults} == set(MOMENTS)
-        assert {fault.victim for fault in faults} == set(VICTIMS)
+        faults = {
+            store: [fault for seed in range(300) for fault in schedule(seed, "mild", store).faults]
+            for store in get_args(Store)
+        }
+        assert {fault.moment for fault in faults["sqlite"]} == set(MOMENTS)
+        victims = {store: {fault.victim for fault in found} for store, found in faults.items()}
+        assert victims["sqlite"] | victims["postgresql"] == set(VICTIMS)
+        assert victims["sqlite"] ^ victims["postgresql"] == {"ledger", "postgresql"}, "each has the victim of its own"
 
     def test_victims_that_the_clusters_do_not_have_are_left_alone(self) -> None:
-        faults = [fault for seed in range(100) for fault in schedule(seed, "mild", ["walferry", "ledger"]).faults]
+        faults = [
+            fault for seed in range(100) for fault in schedule(seed, "mild", victims=["walferry", "ledger"]).faults
+        ]
         assert {fault.victim for fault in faults} == {"walferry", "ledger"}
 
 
@@ -97,43 +106,43 @@ class TestAgainstJournal:
 
 class TestLedger:
     @pytest.fixture
-    def book(self, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    def book(self, tmp_path: Path) -> Iterator[Reader]:
         """The ledger of a run that is done, with one file of the log that was applied."""
         with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="tester") as ledger:
             record = ledger.open_run("move", "tester", {"tables": [{"source": "t", "target": "t"}]}, "tester")
             own = ledger.of(record.run_id)
             own.audit("tester", "look", {"row": "ä"})
             own.end("done", "tester")
-        with closing(sqlite3.connect(tmp_path / "ledger.db")) as book:
-            yield book
+        with create_engine(f"sqlite:///{tmp_path / 'ledger.db'}", poolclass=NullPool).connect() as connection:
+            yield Reader(connection)
 
-    def test_a_file_of_the_log_that_was_not_applied_is_noticed(self, book: sqlite3.Connection) -> None:
+    def test_a_file_of_the_log_that_was_not_applied_is_noticed(self, book: Reader) -> None:
         file = "INSERT INTO wal_files (run_id, name, wal_group, server, number, path, length, state, first_seen_ms, "
         file += "sealed_ms, applied, applied_end) VALUES ('move-1', ?, 'g', 's', ?, '/w', 100, 'sealed', 1, 1, ?, ?)"
-        book.execute(file, ("s.1", 1, True, 100))
+        book.connection.exec_driver_sql(file, ("s.1", 1, True, 100))
         assert ledger_faults(book) == []
-        book.execute(file, ("s.2", 2, False, None))
+        book.connection.exec_driver_sql(file, ("s.2", 2, False, None))
         assert [wrong.partition(":")[0] for wrong in ledger_faults(book)] == ["gap in the ledger"]
 
-    def test_a_run_that_is_not_done_is_noticed(self, book: sqlite3.Connection) -> None:
-        book.execute("UPDATE runs SET state = 'failed'")
+    def test_a_run_that_is_not_done_is_noticed(self, book: Reader) -> None:
+        book.connection.exec_driver_sql("UPDATE runs SET state = 'failed'")
         assert "instead of one that is done" in ledger_faults(book)[0]
 
-    def test_a_changed_or_a_missing_line_of_the_audit_trail_is_noticed(self, book: sqlite3.Connection) -> None:
+    def test_a_changed_or_a_missing_line_of_the_audit_trail_is_noticed(self, book: Reader) -> None:
         assert audit_faults(book) == []
-        book.execute("DROP TRIGGER audit_no_update")
-        book.execute("DROP TRIGGER audit_no_delete")
-        book.execute("UPDATE audit SET actor = 'somebody' WHERE sequence = 2")
+        book.connection.exec_driver_sql("DROP TRIGGER audit_no_update")
+        book.connection.exec_driver_sql("DROP TRIGGER audit_no_delete")
+        book.connection.exec_driver_sql("UPDATE audit SET actor = 'somebody' WHERE sequence = 2")
         assert audit_faults(book) == ["the audit trail is broken at line 2"]
-        book.execute("DELETE FROM audit WHERE sequence = 1")
+        book.connection.exec_driver_sql("DELETE FROM audit WHERE sequence = 1")
         assert audit_faults(book) == ["the audit trail is broken at line 1"]
-        book.execute("DELETE FROM audit")
+        book.connection.exec_driver_sql("DELETE FROM audit")
         assert audit_faults(book) == ["the audit trail is empty"]
 
 
 class TestSeries:
     def test_an_interrupted_series_goes_on_and_a_complete_one_begins_anew(self, tmp_path: Path) -> None:
-        series = Series(tmp_path, "mild", 5, 3)
+        series = Series(tmp_path, "mild", "sqlite", 5, 3)
         assert series.todo() == [5, 6, 7]
         series.add(Result(5, "mild", passed=True))
         series.add(Result(6, "mild", passed=False))
