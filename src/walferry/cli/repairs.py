@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, owner, print_json
-from walferry.errors import SidesDifferError, UsageError
+from walferry.errors import UsageError
 
 SHOWN = 20
 """rows"""
@@ -23,7 +23,8 @@ def repair(
 ) -> None:
     """Make rows of the target equal that differ from the source, of any class; exit 5 if some cannot be.
 
-    Without --row, all rows that differed when they were last compared and that nobody has accepted. While the log is
+    Without --row, all rows that differed when they were last compared and that nobody has accepted. --dry-run says what
+    that and copying the table again would cost: bytes, and the time by what the run has measured. While the log is
     followed, the process that replays does it; after the drain this command, and then the tables are compared again:
     resume the run, or clear `compare` and everything after it.
     """
@@ -32,25 +33,13 @@ def repair(
 
     if row and table is None:
         raise UsageError("say of which --table the rows are")
-    with existing(ledger) as book:
-        record = book.find(name)
-        if record.kind != "migration" or record.state != "running":
-            raise UsageError(f"run {record.run_id} is no migration that goes on: it has no copy to repair")
-        with Run(book, record.run_id) as run:
-            tables = [table] if table else [pair.source for pair in run.tables]
-            wanted = {one: asked_repairs.candidates(run, one, row or ()) for one in tables}
-            found = asked_repairs.plans(run, wanted) if dry_run else asked_repairs.repair_now(run, wanted)
+    with existing(ledger) as book, Run(book, book.find(name).run_id) as run:
+        found = asked_repairs.ask(run, table, row or (), dry_run=dry_run)
     if as_json:
-        print_json({"run": record.run_id, "dry_run": dry_run, "rows": [asked_repairs.facts(item) for item in found]})
+        print_json(found.facts())
     else:
-        for item in found[:SHOWN]:
-            print(f"{'would repair ' if dry_run else ''}{asked_repairs.describe(item)}")
-        if len(found) > SHOWN:
-            print(f"and {len(found) - SHOWN} more rows; all of them with --json")
-        if not found:
-            print(f"no row of {record.run_id} is known to differ")
-    if faults := sum(bool(item.fault) for item in found):
-        raise SidesDifferError(f"{faults} rows of {record.run_id} cannot be repaired as things are")
+        print("\n".join(found.lines()))
+    found.require_all()
 
 
 def copy_again(
@@ -90,16 +79,11 @@ def copy_again(
         print_json({"run": record.run_id, "dry_run": dry_run, **plan} | (
             {} if done is None else {"cells": done.cells, "bytes": done.size}
         ))  # fmt: skip
-        return
-    if done is not None:
+    elif done is not None:
         print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB")
         print(f"the process that follows the log compares it next, or `walferry verify {record.name}`")
-        return
-    here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
-    print(f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there")
-    print(f"would copy {plan['regions']} regions of {table} again: {here:.0f} MB as they are stored")
-    if decided := plan["accepted_rows"] + plan["left_out_edits"]:
-        print(f"would undo {decided} decisions about rows and edits: all that the source has is copied")
+    else:
+        print("\n".join(again.plan_lines(plan)))
 
 
 def withdraw(

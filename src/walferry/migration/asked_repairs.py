@@ -4,31 +4,120 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from walferry.clock import now_ms, steady_s
-from walferry.errors import TransientError, UsageError, WalferryError
+from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
 from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import RepairedRow
+from walferry.migration.copy_again import plan_copy_again
 from walferry.migration.known_differences import rows_to_repair
-from walferry.migration.repair import is_unfinished, plan_repair, repair
+from walferry.migration.repair import Planned, is_unfinished, plan_repair, repair
 from walferry.migration.repairable import repairable
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import note_opened
 from walferry.run.heartbeat import alive
+from walferry.run.repair_times import Expected, expected_copy_again, expected_repair
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
 
 _ASKED, _ANSWER = "repair asked", "repair answered"
 LOOK_SECONDS = 0.5
+SHOWN = 20
+"""rows"""
 ANSWER_SECONDS = 900.0
 
 Kinds = Mapping[bytes, str]
 """rows, each with the class of its difference, "" if unknown"""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways to make a table equal, with what each costs."""
+
+    table: str
+    rows: int
+    """that would be repaired"""
+    sent_bytes: int
+    """that are sent for them at first; what a marker hides is not known before it is purged"""
+    regions: int
+    """of the target, that would be compacted for some of them"""
+    region_bytes: int
+    """in these, as their servers know them, in whole MiB"""
+    repair: Expected
+    copy_bytes: int
+    """of the source, that would be copied again, as they are stored; 0 where that is not possible"""
+    copy_again: Expected | None
+    """None where that is not possible now"""
+    why_not: str = ""
+
+    def describe(self) -> list[str]:
+        """As lines."""
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        regions = "1 region" if self.regions == 1 else f"{self.regions} regions"
+        much = f"{self.sent_bytes / 1e6:.1f} MB are sent"
+        if self.regions:
+            much += f", {regions} of the target compacted, {self.region_bytes / 1e6:.0f} MB"
+        again = f"copying it again: {self.why_not}"
+        if self.copy_again is not None:
+            again = f"copying it again: {self.copy_bytes / 1e6:.0f} MB as stored; {self.copy_again.describe()}"
+        return [
+            f"{self.table}, repairing {rows}: {much}; {self.repair.describe()}",
+            f"{self.table}, {again}",
+        ]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What became of the rows that somebody asked to repair, or what would become of them."""
+
+    run_id: str
+    dry_run: bool
+    rows: Sequence[RepairedRow]
+    ways: Sequence[Ways] = ()
+    """of each table, what the ways cost; only of a plan"""
+
+    def lines(self) -> list[str]:
+        """For people: the first rows, then the ways."""
+        lines = [f"{'would repair ' if self.dry_run else ''}{describe(row)}" for row in self.rows[:SHOWN]]
+        if len(self.rows) > SHOWN:
+            lines.append(f"and {len(self.rows) - SHOWN} more rows; all of them with --json")
+        if not self.rows:
+            lines.append(f"no row of {self.run_id} is known to differ")
+        return [*lines, *(line for way in self.ways for line in way.describe())]
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "run": self.run_id, "dry_run": self.dry_run, "rows": [facts(row) for row in self.rows],
+            "ways": [asdict(way) for way in self.ways],
+        }  # fmt: skip
+
+    def require_all(self) -> None:
+        """Raise SidesDifferError if some cannot be repaired."""
+        if faults := sum(bool(row.fault) for row in self.rows):
+            raise SidesDifferError(f"{faults} rows of {self.run_id} cannot be repaired as things are")
+
+
+def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> Asked:
+    """Repair rows of a table, or of all tables of the run, or say what that would do: those given, as in the report, or
+    all `candidates`. Raises UsageError for a run that cannot be repaired, and as `repair_now`."""
+    if rows and table is None:
+        raise UsageError("say of which --table the rows are")
+    record = run.ledger.record
+    if record.kind != "migration" or record.state != "running":
+        raise UsageError(f"run {record.run_id} is no migration that goes on: it has no copy to repair")
+    tables = [table] if table is not None else [pair.source for pair in run.tables]
+    wanted = {one: candidates(run, one, rows) for one in tables}
+    if not dry_run:
+        return Asked(run.run_id, dry_run, repair_now(run, wanted))
+    found, ways = plans(run, wanted)
+    return Asked(run.run_id, dry_run, found, ways)
 
 
 def candidates(run: Run, table: str, rows: Sequence[str] = ()) -> Kinds:
@@ -103,15 +192,44 @@ def _ask(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     )
 
 
-def plans(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
-    """What would become of each row. Changes nothing."""
-    return [
-        RepairedRow(
-            table, item.row, kinds[item.row], item.plan.describe() if item.plan else "", 0, item.fault, now_ms()
-        )
-        for table, kinds in wanted.items()
-        for item in plan_repair(run, table, list(kinds))
-    ]
+def plans(run: Run, wanted: Mapping[str, Kinds]) -> tuple[list[RepairedRow], list[Ways]]:
+    """What would become of each row, and what that costs beside copying its table again. Changes nothing."""
+    rows, ways = [], []
+    for table, kinds in wanted.items():
+        found = plan_repair(run, table, list(kinds))
+        rows += [
+            RepairedRow(
+                table, item.row, kinds[item.row], item.plan.describe() if item.plan else "", 0, item.fault, now_ms()
+            )
+            for item in found
+        ]
+        if found:
+            ways.append(_ways(run, table, found))
+    return rows, ways
+
+
+def _ways(run: Run, table: str, found: Sequence[Planned]) -> Ways:
+    done = [(item.row, item.plan) for item in found if item.plan is not None]
+    sizes = _compacted(run, run.pair(table).target, [row for row, plan in done if plan.compacts])
+    sent, inside = sum(len(plan.cells(row)[1]) for row, plan in done), sum(sizes)
+    repaired = expected_repair(run.ledger, table, len(done), len(sizes), inside)
+    ways = Ways(table, len(done), sent, len(sizes), inside, repaired, 0, None)
+    try:
+        plan = plan_copy_again(run, table)
+    except UsageError as error:
+        return replace(ways, why_not=str(error))
+    size = plan["source_bytes"]
+    return replace(ways, copy_bytes=size, copy_again=expected_copy_again(run.ledger, table, size))
+
+
+def _compacted(run: Run, target: str, rows: Sequence[bytes]) -> list[int]:
+    """The bytes of each region of a target table that has some of the rows; 0 where its server does not say."""
+    if not rows:
+        return []
+    regions = sorted(run.target.regions(target), key=lambda region: region.start)
+    starts = [region.start for region in regions]
+    found = {max(0, bisect_right(starts, row) - 1) for row in rows}
+    return [run.target.region_bytes(regions[number]) or 0 for number in sorted(found)]
 
 
 def facts(row: RepairedRow) -> dict[str, Any]:

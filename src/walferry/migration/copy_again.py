@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -38,16 +38,19 @@ from walferry.replay.batch import fence_of
 from walferry.replay.quarantine import held_regions
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.copying_again import (
+    Copied,
     Copying,
     GivenUpError,
     copied,
     copying,
     end_copying,
     give_up_copying,
+    is_given_up,
     note_replaced,
 )
 from walferry.run.heartbeat import alive
 from walferry.run.lag import caught_up
+from walferry.run.repair_times import expected_copy_again
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)
@@ -103,23 +106,39 @@ def plan_copy_again(run: Run, table: str) -> dict[str, Any]:
     """What copying a table again would do, as plain values. Raises as `check_copy_again`; changes nothing."""
     check_copy_again(run, table)
     target = run.pair(table).target
+    source_bytes = run.source.held_bytes().get(table, 0)
+    expected = expected_copy_again(run.ledger, table, source_bytes)
     accepted = {row for of, row, _ in run.ledger.comparisons.accepted() if of == table}
     left_out = [item.table for item in run.ledger.quarantine.items("released") if item.resolution == "accept"]
     left_out += [edit.table for edit in run.ledger.late.all() if edit.decision == "reject"]
     return {
         "table": table, "target": target, "regions": len(run.source.regions(table)),
-        "source_bytes": run.source.held_bytes().get(table, 0), "target_bytes": run.target.held_bytes().get(target, 0),
+        "source_bytes": source_bytes, "target_bytes": run.target.held_bytes().get(target, 0),
+        "seconds": expected.seconds, "time": expected.describe(),
         "accepted_rows": len(accepted),
         "left_out_edits": sum(of in (table, ANY_TABLE) for of in left_out),
     }  # fmt: skip
 
 
-def ask_copy_again(run: Run, table: str, reason: str) -> Copying:
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """A plan for people."""
+    here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
+    lines = [
+        f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there",
+        f"would copy {plan['regions']} regions of {plan['table']} again: {here:.0f} MB as they are stored, "
+        f"{plan['time']}",
+    ]
+    if decided := plan["accepted_rows"] + plan["left_out_edits"]:
+        lines.append(f"would undo {decided} decisions about rows and edits: all that the source has is copied")
+    return lines
+
+
+def ask_copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
     """Note that a table is to be copied again; one that is being copied goes on. Raises as `check_copy_again`."""
     check_copy_again(run, table)
     if (begun := copying(run.ledger).get(table)) is not None:
         return begun
-    asked = Copying(run.actor, reason, now_ms(), new_nonce())
+    asked = Copying(run.actor, reason, now_ms(), new_nonce(), request=request)
     asked.begin(run.ledger, table)
     run.ledger.audit(run.actor, "copy again", {"table": table, "reason": reason})
     end_claim(run, table, f"{table} is copied again")
@@ -142,12 +161,20 @@ def give_up(run: Run, table: str, reason: str, *, dry_run: bool = False) -> Copy
     return now
 
 
-def copy_again(run: Run, table: str, reason: str) -> Copying:
+def copy_again(run: Run, table: str, reason: str, request: str = "") -> Copying:
     """Copy a table again: here, or by the process that replays, which has the leases. Returns how much was copied.
 
-    Raises as `check_copy_again`, GivenUpError, and TransientError if that process ends first: repeated, it goes on.
+    `request` names who asks, if that one may ask again: what was done for it since is not done twice. Raises as
+    `check_copy_again`, GivenUpError, and TransientError if that process ends first: repeated, it goes on.
     """
-    known = ask_copy_again(run, table, reason)
+    done = copied(run.ledger).get(table)
+    if request and table not in copying(run.ledger):
+        if done is not None and done.request == request:
+            log.info("%s was %s for this request already", table, done.describe())
+            return _whole(done)
+        if is_given_up(run.ledger, table, request):
+            raise GivenUpError(f"somebody has ended the copying of {table} that this request began", table=table)
+    known = ask_copy_again(run, table, reason, request)
     with suppress(NoStandstillError):  # a process has begun to replay: that one goes on
         return go_on(run, Standstill(), table, lambda: "replay" in alive(run.ledger))
     log.info("the process that replays has the leases, and copies %s again; Ctrl-C leaves it to it", table)
@@ -168,6 +195,10 @@ def copy_again(run: Run, table: str, reason: str) -> Copying:
     if done is None or done.at_ms < known.asked_ms:
         raise GivenUpError(f"somebody has ended the copying of {table}: {known.describe()}", table=table)
     return replace(known, open=(), rest=None, regions=known.of, cells=done.cells, size=done.size)
+
+
+def _whole(done: Copied) -> Copying:
+    return Copying(done.by, done.reason, done.at_ms, (0, 0), emptied=True, rest=None, cells=done.cells, size=done.size)
 
 
 @contextmanager
@@ -303,7 +334,7 @@ def _empty(work: _Work, route: Route) -> None:
     finally:
         _enable(run, name)
     if not now.emptied:
-        emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, fault="")
+        emptied = replace(now, emptied=True, open=(), rest=b"", regions=0, cells=0, size=0, seconds=0.0, fault="")
         emptied.advance(run.ledger, work.table, fence)
         note_replaced(run.ledger, work.table)
         end_claim(run, work.table, f"{work.table} is emptied, and copied again")
@@ -338,14 +369,15 @@ def _copy_some(work: _Work, route: Route) -> Copying:
         if rest is not None and len(left) < AT_ONCE and (not stop or rest < stop):
             left.append((rest, stop))
             rest = stop or None
-    fence, until = fence_of(work.run, route), steady_s() + WINDOW_SECONDS
+    fence, began = fence_of(work.run, route), steady_s()
+    until = began + WINDOW_SECONDS
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="copy again") as lanes:
         parts = list(lanes.map(partial(_copy_part, work, route, until), left))
     ended = sum(part.left is None for part in parts)
     after = replace(
         now, open=tuple(part.left for part in parts if part.left is not None), rest=rest, regions=now.regions + ended,
         of=max(len(borders), now.regions + len(left)), cells=now.cells + sum(part.cells for part in parts),
-        size=now.size + sum(part.size for part in parts), fault="",
+        size=now.size + sum(part.size for part in parts), seconds=now.seconds + steady_s() - began, fault="",
     )  # fmt: skip
     after.advance(work.run.ledger, work.table, fence)
     _tell(work, after)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -35,6 +35,7 @@ from walferry.migration.row_sides import Bounds
 from walferry.migration.stored_sides import rules_of
 from walferry.replay.standstill import Standstill
 from walferry.run.lag import covered_ms
+from walferry.run.repair_times import Repaired, note_repaired
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ class _Table:
     """rows that wait until markers are purged"""
     deleted: dict[bytes, RowRepair] = field(default_factory=dict)
     """rows of which deletes of our own are still to be purged"""
+    taken: Repaired = field(default_factory=Repaired)
+    """how long that took so far"""
 
     def add(self, row: bytes, action: str, cells: int = 0, fault: str = "") -> None:
         """Record what became of a row, after what became of it earlier."""
@@ -126,6 +129,7 @@ def repair(
     _send_owed(work)
     try:
         _send_rows(work, rows)
+        work.taken = Repaired(rows=len(rows), row_seconds=steady_s() - began)
         for _ in range(COMPACTIONS):
             if not (work.hidden or work.deleted) or work.over():
                 break
@@ -134,6 +138,7 @@ def repair(
         at_ms = now_ms()
         made = [RepairedRow(table, row, kinds[row], *work.done[row], at_ms) for row in rows if row in work.done]
         run.ledger.repairs.record(made, f"applied up to {position} ms" if position else "no position is known")
+        note_repaired(run.ledger, work.taken)
     faults = [row for row in made if row.fault]
     if made:
         log.info(
@@ -278,8 +283,8 @@ def _purge(work: _Table, region_bytes: int) -> None:
             row: plan for row, plan in waiting.items() if row >= region.start and (not region.end or row < region.end)
         }
         waiting = {row: plan for row, plan in waiting.items() if row not in mine}
-        size = work.run.target.region_bytes(region) if region_bytes < ANY_REGION_BYTES else 0
-        if size is None or size > region_bytes:
+        size = work.run.target.region_bytes(region)
+        if region_bytes < ANY_REGION_BYTES and (size is None or size > region_bytes):
             _leave(work, mine, f"its region has {(size or 0) / 1e6:.0f} MB: it is not compacted now")
             continue
         families = {cell.family for plan in mine.values() for cell in (*plan.purge, *plan.deleted)}
@@ -297,6 +302,11 @@ def _purge(work: _Table, region_bytes: int) -> None:
         log.info(
             "region %s of target table %s was compacted for %d rows in %.1f s; %d markers were sent again",
             region.encoded, work.target, len(mine), steady_s() - began, again,
+        )  # fmt: skip
+        taken = work.taken
+        work.taken = replace(
+            taken, regions=taken.regions + 1, region_bytes=taken.region_bytes + (size or 0),
+            region_seconds=taken.region_seconds + steady_s() - began,
         )  # fmt: skip
         _send_rows(work, [row for row in sorted(mine) if row in work.hidden])
         _prove(work, [row for row in sorted(mine) if row in work.deleted])

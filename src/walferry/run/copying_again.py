@@ -14,7 +14,7 @@ from walferry.hbase.descriptors import Range
 from walferry.ledger import RunLedger
 from walferry.ledger.batches import Change
 
-_NOTE, _DONE, _REPLACED = "copying again", "copied again", "replaced"
+_NOTE, _DONE, _GIVEN_UP, _REPLACED = "copying again", "copied again", "copying given up", "replaced"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class Copying:
     """bytes of these"""
     fault: str = ""
     """why it did not go on when it was last tried"""
+    seconds: float = 0.0
+    """that this took, without the waits in between"""
+    request: str = ""
+    """the name of what asked for it, for one that may ask again for the same: a task of Airflow and its next try"""
 
     @property
     def is_done(self) -> bool:
@@ -88,6 +92,10 @@ class Copied:
     cells: int
     size: int
     """bytes of these"""
+    seconds: float = 0.0
+    """that this took, without the waits in between; 0 if nobody has measured it"""
+    request: str = ""
+    """of `Copying`"""
 
     def describe(self) -> str:
         """As a clause."""
@@ -98,7 +106,7 @@ class Copied:
 
 def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> None:
     """All rows of a table were copied. Raises as `Copying.advance`."""
-    ended = Copied(done.by, done.reason, now_ms(), done.cells, done.size)
+    ended = Copied(done.by, done.reason, now_ms(), done.cells, done.size, round(done.seconds, 1), done.request)
     ledger.notes.keep(_DONE, asdict(ended), table)
     note_replaced(ledger, table)
     _advance(ledger, table, done, None, fence)
@@ -107,7 +115,14 @@ def end_copying(ledger: RunLedger, table: str, done: Copying, fence: Change) -> 
 def give_up_copying(ledger: RunLedger, table: str) -> None:
     """A table is no longer to be copied again."""
     note_replaced(ledger, table)
+    if (now := copying(ledger).get(table)) is not None:
+        ledger.notes.keep(_GIVEN_UP, {"request": now.request}, table)
     ledger.notes.drop(_NOTE, table)
+
+
+def is_given_up(ledger: RunLedger, table: str, request: str) -> bool:
+    """Whether somebody has ended what a request asked for."""
+    return ledger.notes.get(_GIVEN_UP, table) == {"request": request} and bool(request)
 
 
 def note_replaced(ledger: RunLedger, table: str) -> None:

@@ -112,6 +112,12 @@ def note_comparing(ledger: RunLedger, table: str, seconds: float) -> None:
     ledger.notes.keep(_COMPARING, {"seconds": round(seconds, 3)}, table)
 
 
+def comparing_seconds(ledger: RunLedger, table: str) -> float | None:
+    """How long that took the last time; None if it was not compared in this run."""
+    kept = ledger.notes.get(_COMPARING, table)
+    return None if kept is None else float(kept["seconds"])
+
+
 def _seconds(phases: Sequence[PhaseRecord], name: str) -> list[float]:
     return [
         (phase.finished_ms - phase.started_ms) / 1000 for phase in phases if phase.phase == name and phase.finished_ms

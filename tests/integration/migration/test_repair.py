@@ -20,6 +20,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import touched
+from walferry.migration.asked_repairs import ask
 from walferry.migration.compare import compare
 from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
@@ -29,6 +30,7 @@ from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseHeldError
 from walferry.replay.rounds import drain
 from walferry.replay.standstill import Standstill
+from walferry.run.repair_times import repaired
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -87,6 +89,9 @@ def test_rows_that_differ_for_any_reason_are_repaired_and_no_other_row_changes(
     assert planned[b"unlogged"] == "send 1 cell of the source that the target lacks"
     before, after = sides(run)
     assert before != after
+    told = ask(run, table, [row.decode() for row in DIFFERING], dry_run=True)
+    (ways,) = told.ways
+    assert (ways.rows, ways.regions, ways.repair.seconds) == (4, 2, None), "nothing was repaired before"
     assert sides(run) == (before, after), "a plan changes nothing"
 
     made = repair(run, Standstill(), table, DIFFERING)
@@ -104,6 +109,7 @@ def test_rows_that_differ_for_any_reason_are_repaired_and_no_other_row_changes(
         )
         assert at_the_target == at_the_source, "our own deletes were purged"
     assert {row.row for row in run.ledger.repairs.all(table)} == set(DIFFERING)
+    assert (repaired(run.ledger).rows, repaired(run.ledger).regions) == (4, 2)
     run.ledger.whole.verify_audit()
 
 
