@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 
 from e2e.readers import content, wait_for
@@ -18,7 +19,7 @@ from walferry.embedded.environment import Environment
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
-from walferry.ledger import Ledger
+from walferry.ledger import Ledger, RunLedger
 from walferry.run.state import state_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
@@ -91,6 +92,35 @@ def choose(run: DagRun, way: str, reached: Callable[[], object], **fields: Any) 
     wait_for(chosen, 300, f"{way} is done")
 
 
+def repaired_by_a_person(environment: Environment, airflow: httpx.Client, ledger: RunLedger) -> None:
+    """The row that differs is repaired from Airflow, where the board leads to, by the process that follows the log."""
+    environment.airflow.unpause("hbase_repair")
+    (table,) = airflow.get("/walferry/api/runs/ways-1").json()["tables"]["rows"]
+    assert table["repair"]
+    assert 'data-repair="/dags/hbase_repair"' in airflow.get("/walferry/runs/ways-1").text
+    assert airflow.get("/dags/hbase_repair").is_success
+    assert "ways, repairing 1 row: 0.0 MB are sent" in walferry(environment, "repair", "ways", "--dry-run")
+
+    def ended(**params: Any) -> DagRun:
+        run = DagRun.trigger(airflow, "hbase_repair", {"run": "ways", "table": TABLE} | params)
+        wait_for(lambda: run.state() in ENDED, 240, "the repair has ended")
+        return run
+
+    plan = ended()
+    assert "would repair ways stray (unexplained): delete exactly 1 version" in plan.log("repair")
+    assert not ledger.repairs.all()
+    again = ended(way="copy again")
+    assert "would copy 2 regions of ways again" in again.log("repair")
+    refused = ended(dry_run=False)
+    assert (plan.state(), again.state(), refused.state()) == ("success", "success", "failed")
+    assert "give a reason: it is recorded in the audit trail" in refused.log("repair")
+    assert "Traceback" not in refused.log("repair")
+    assert [task.try_number for task in refused.tasks()] == [1]
+    assert ended(dry_run=False, reason="nobody knows it").state() == "success"
+    (row,) = ledger.repairs.all()
+    assert (row.row, row.fault) == (b"stray", "")
+
+
 @pytest.mark.timeout(1500)
 def test_a_shut_gate_is_withdrawn_from_the_writer_goes_on_and_the_second_cutover_is_repaired_and_equal(
     environment: Environment,
@@ -122,7 +152,7 @@ def test_a_shut_gate_is_withdrawn_from_the_writer_goes_on_and_the_second_cutover
         second = DagRun(airflow, "hbase_migrate", "ways-1__continued_1")
         wait_for(lambda: run.state() == "failed", 120, "the first run of the DAG is over")
         wait_for(lambda: "not yet: ways at" in second.log("wait_until_ready"), 120, "the row is still a reason")
-        assert "stray (unexplained)" in walferry(environment, "repair", "ways")
+        repaired_by_a_person(environment, airflow, ledger)
         walferry(environment, "verify", "ways")
         until_asked(second, "approve_cutover")
         connect(target).table(TABLE).put(b"another", {b"d:q": b"nobody knows"})

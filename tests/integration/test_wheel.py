@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "wal" / "closed.wal"
 OURS = ("AIRFLOW", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV", "WALFERRY")
 """variables that could lead from the installed wheel to the checkout begin so"""
-DAGS = ("hbase_migrate", "hbase_verify", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch")
+DAGS = ("hbase_migrate", "hbase_repair", "hbase_verify", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch")
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -10,8 +10,9 @@ from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 
 from unit.airflow.board_ledger import aborted, done, spec
-from walferry.airflow.board.app import HERE, NotLoggedInError, create_app
+from walferry.airflow.board.app import HERE, REPAIR_DAG, NotLoggedInError, create_app
 from walferry.airflow.board.source import Source
+from walferry.airflow.dags import hbase_repair
 from walferry.ledger import Ledger
 
 
@@ -196,12 +197,18 @@ def test_pages_may_load_from_their_own_server_only(client: TestClient) -> None:
 
 
 def test_pages_hold_below_a_base_path(url: str) -> None:
-    with Ledger.open(url, actor="tester"):
-        pass
+    with Ledger.open(url, actor="tester") as ledger:
+        ledger.open_run("move", "tester", spec("move"), "tester")
     airflow = FastAPI(root_path="/airflow")
     airflow.mount("/walferry", create_app(anybody, Source(url)))
-    page = TestClient(airflow, root_path="/airflow").get("/airflow/walferry/")
-    assert 'href="/airflow/walferry/static/board.css"' in page.text
+    client = TestClient(airflow, root_path="/airflow")
+    assert 'href="/airflow/walferry/static/board.css"' in client.get("/airflow/walferry/").text
+    assert 'data-repair="/airflow/dags/hbase_repair"' in client.get("/airflow/walferry/runs/move-1").text
+
+
+def test_the_repair_of_a_table_is_a_link_to_airflows_page_of_its_dag(client: TestClient) -> None:
+    assert 'data-repair="/dags/hbase_repair"' in client.get("/walferry/runs/visits-1").text
+    assert hbase_repair().dag_id == REPAIR_DAG
 
 
 def test_the_wheel_carries_pages_scripts_and_styles() -> None:

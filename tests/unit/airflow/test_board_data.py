@@ -19,7 +19,7 @@ from walferry.airflow.board.data import (
 )
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.clock import now_ms
-from walferry.ledger import Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
+from walferry.ledger import Difference, Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
 from walferry.refusals import GapKind
 from walferry.run.exposure import Exposure, note_exposure
 from walferry.run.heartbeat import NOTE
@@ -224,6 +224,23 @@ def test_a_finished_run_shows_its_comparison_the_differing_region_first(book: Le
     assert {block["state"] for lane in facts["lanes"]["rows"] for block in lane["blocks"]} == {"verified"}
     assert [table["target"] for table in facts["tables"]["rows"]] == ["crm:customers", "shop:orders"]
     assert facts["run"]["write_stop_seconds"] > 0
+
+
+def test_a_table_with_rows_that_nobody_decided_about_can_be_repaired_while_the_run_goes_on(book: Ledger) -> None:
+    run, table = begun(book), NAMES[0]
+
+    def repairs() -> dict[str, bool]:
+        return {row["source"]: row["repair"] for row in run_page(book, book.run(run))["tables"]["rows"]}
+
+    assert set(repairs().values()) == {False}
+    book.of(run).comparisons.record_look(table, [Difference(table, b"r", "unexplained", "at the target only", "1f")])
+    assert repairs() == {name: name == table for name in NAMES}
+    book.of(run).comparisons.accept(book.of(run).comparisons.looked(table), "a cache", "kim")
+    assert not repairs()[table]
+    book.of(run).comparisons.record_look(table, [Difference(table, b"r", "unexplained", "another", "2f")])
+    assert repairs()[table]
+    book.of(run).end("aborted", "kim")
+    assert not repairs()[table]
 
 
 def test_a_lost_file_is_the_state_of_the_run_and_the_first_alarm(book: Ledger) -> None:

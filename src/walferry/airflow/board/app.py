@@ -34,6 +34,7 @@ DOCS_POLICY = (
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 """Data Docs have inline scripts and styles, and refer to others on other hosts, which are not loaded."""
+REPAIR_DAG = "hbase_repair"
 PAGE_HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -69,7 +70,7 @@ def _add_pages(app: FastAPI, source: Source) -> None:
     def page_of_a_run(request: Request, run_id: str) -> Response:
         """One run, by its id, or the newest run of a name."""
         run = source.ledger().find(run_id)
-        return _page(request, "run.html", run=run)
+        return _page(request, "run.html", run=run, repair=f"{_airflow(request)}/dags/{REPAIR_DAG}")
 
     @app.get("/runs/{run_id}/report")
     def report_of_a_run(run_id: str) -> Response:
@@ -173,6 +174,11 @@ def _add_errors(app: FastAPI) -> None:
 def _wants_page(request: Request) -> bool:
     path = request.url.path.removeprefix(request.scope.get("root_path", ""))
     return not path.startswith(("/api/", "/static/"))
+
+
+def _airflow(request: Request) -> str:
+    """The path of Airflow's own pages."""
+    return str(request.scope.get("app_root_path", ""))
 
 
 def _error(request: Request, status: HTTPStatus, message: str) -> Response:

@@ -34,6 +34,7 @@ from walferry.ledger.rows import RANGE_STATES, to_json
 from walferry.migration.accept import describe as describe_difference
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.readiness import readiness
+from walferry.migration.repairable import repairable
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
@@ -123,6 +124,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
     differences = list({(d.table, d.row): d for d in [*known.differences(), *known.looked()]}.values())
     comparison = ledger.of(run.run_id).comparisons.ranges()
     decided = ledger.of(run.run_id).comparisons.accepted()
+    to_repair = _to_repair(run, differences, decided)
     items = ledger.of(run.run_id).quarantine.items()
     head = _head(ledger, run)
     rounds = ledger.of(run.run_id).rounds.latest(MOST_ROUNDS)
@@ -141,7 +143,7 @@ def run_page(ledger: Ledger, run: RunRecord, pages: Pages = Pages()) -> Facts:
         "readiness": _readiness(ledger, run),
         "passes": passes(ledger.of(run.run_id), run, pages.passes, ROWS_PER_PAGE),
         "phases": phase_rows(run, phases, signs),
-        "tables": _page(_tables(run, phases, signs, facts, coverage), pages.tables),
+        "tables": _page(_tables(run, phases, signs, facts, coverage, to_repair), pages.tables),
         "lanes": draw_lanes(ledger, run.run_id, holes, pages.lanes),
         "gaps": _page([_hole(hole) for hole in _worst_first(holes)], pages.gaps)
         | {"files": len({hole.gap.file for hole in lost})},
@@ -285,8 +287,20 @@ def _summed(counts: Counter[PhaseShown], total: int) -> str:
     return "done" if counts["done"] == total > 0 else "partly done" if counts["done"] else "not begun"
 
 
+def _to_repair(run: RunRecord, differences: Sequence[Difference], decided: Collection[Decision]) -> set[str]:
+    """The tables with rows that somebody may want to repair."""
+    if run.kind != "migration" or run.state != "running":
+        return set()
+    return {item.table for item in differences if repairable(item, decided)}
+
+
 def _tables(
-    run: RunRecord, phases: Sequence[PhaseRecord], signs: Collection[str], facts: Facts, coverage: Sequence[Coverage]
+    run: RunRecord,
+    phases: Sequence[PhaseRecord],
+    signs: Collection[str],
+    facts: Facts,
+    coverage: Sequence[Coverage],
+    to_repair: Collection[str],
 ) -> list[Facts]:
     """One row per table; those with a failed phase come first, then those that differ."""
     log: dict[str, Counter[str]] = defaultdict(Counter)
@@ -303,6 +317,7 @@ def _tables(
             ],
             "log": {state: log[source][state] for state in RANGE_STATES},
             "compared": facts["tables"].get(source),
+            "repair": source in to_repair,
         }
         for source, target in target_tables(run.spec).items()
     ]

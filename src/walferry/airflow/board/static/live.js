@@ -90,12 +90,15 @@ const BUILD = {
     link.textContent = cell.text;
     return link;
   },
-  lines: (cell) =>
-    cell.list.map((line) => {
+  // With `link` and `href`, a link below the lines.
+  lines: (cell) => {
+    const parts = cell.list.map((line) => {
       const part = document.createElement("div");
       part.textContent = line;
       return part;
-    }),
+    });
+    return cell.link ? [...parts, BUILD.link({ text: cell.link, href: cell.href })] : parts;
+  },
   done: (cell) => {
     const bar = document.createElement("progress");
     bar.max = 100;

@@ -4,7 +4,7 @@ import { lanes } from "./lanes.js";
 import { passes } from "./passes.js";
 import { answer, bytes, byId, count, duration, fill, live, pager, pages, prose, say, show, stateBadge, time } from "./live.js";
 
-const run = document.querySelector("h1").dataset.run;
+const { run, repair } = document.querySelector("h1").dataset;
 const LISTS = ["tables", "lanes", "gaps", "comparison", "differences", "quarantine", "audit", "passes"];
 
 function path() {
@@ -128,7 +128,7 @@ function tables(facts) {
       c ? { kind: "badge", state: equal ? "equal" : "differs", text: `${equal ? "equal" : "differs"}: ${c.equal_regions} of ${c.regions} regions` } : "not yet",
       c ? pair(c.source_rows, c.target_rows) : { text: "–", class: "number" },
       c ? pair(c.source_cells, c.target_cells) : { text: "–", class: "number" },
-      { kind: "lines", list: c ? (named(c.differences).length ? named(c.differences) : ["none"]) : ["–"] },
+      { kind: "lines", list: c ? (named(c.differences).length ? named(c.differences) : ["none"]) : ["–"], ...(t.repair && { link: "repair…", href: repair }) },
       folded(c?.dropped ?? {}),
       { kind: "long", class: "long", text: t.errors.join("; ") },
     ];

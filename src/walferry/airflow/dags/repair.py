@@ -1,0 +1,118 @@
+"""Make rows of a migration's target equal, or copy a table again: what `walferry repair` and `copy-again` do.
+
+Trigger it with the form. A dry run, which is the default, changes nothing: the log and the returned value of the task
+say what would be done, and what either way costs. While a process follows the log, that one does the work, and this
+task waits for it; otherwise the task does. A try that was interrupted is repeated, and goes on. What is not possible,
+such as copying a table again once the cutover has begun, fails the task at once with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.sdk import DAG, Param, get_current_context, task
+
+from walferry.airflow.dag_parts import TASK_DEFAULTS
+from walferry.airflow.operators import ACTOR, final_errors
+from walferry.errors import UsageError
+
+if TYPE_CHECKING:
+    from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+RepairWay = Literal["rows", "copy again"]
+MOST_ROWS = 200
+"""that the task returns; its log counts the others, and the ledger has those that were repaired"""
+PARAMS = {
+    "run": Param(type="string", minLength=1, title="Run", description="Its name, or its id."),
+    "table": Param(
+        None, type=["null", "string"], title="Source table",
+        description="Empty: all tables of the run; to copy again, name one.",
+    ),
+    "way": Param(
+        "rows", type="string", enum=list(get_args(RepairWay)), title="Way",
+        description="rows: those are made equal that differed when they were last looked at, and that nobody has "
+        "accepted. copy again: the target table is emptied, and all of it copied.",
+    ),
+    "reason": Param(
+        "", type="string", title="Reason",
+        description="For the audit trail. Needed unless it is a dry run.",
+    ),
+    "dry_run": Param(
+        True, type="boolean", title="Dry run",
+        description="Change nothing; say what would be done, and what it costs.",
+    ),
+}  # fmt: skip
+
+
+@task
+def repair() -> dict[str, Any]:
+    """Do what the form says, or tell what that would do. Returns what became of it, as the verbs' `--json` does."""
+    from walferry.ledger import Ledger
+    from walferry.run.run import Run
+
+    context = get_current_context()
+    params, dag_run = context["params"], context["run_id"]
+    person = getattr(context.get("dag_run"), "triggering_user_name", None)
+    actor = f"{ACTOR} {person or dag_run}"
+    with (
+        final_errors(),
+        Ledger.open(actor=actor, create=False) as ledger,
+        Run(ledger, ledger.find(params["run"]).run_id, actor) as run,
+    ):
+        if not params["dry_run"] and not params["reason"].strip():
+            raise UsageError("give a reason: it is recorded in the audit trail")
+        if params["way"] == "copy again":
+            return _copy_again(run, params, dag_run)
+        return _repair_rows(run, params)
+
+
+def _repair_rows(run: Run, params: Mapping[str, Any]) -> dict[str, Any]:
+    from walferry.migration.asked_repairs import ask
+
+    dry_run = bool(params["dry_run"])
+    if not dry_run:
+        run.ledger.audit(run.actor, "ask for a repair", {"table": params["table"] or "", "reason": params["reason"]})
+    found = ask(run, params["table"] or None, dry_run=dry_run)
+    log.info("%s", "\n".join(found.lines()))
+    facts = found.facts()
+    facts |= {"rows": facts["rows"][:MOST_ROWS], "all_rows": len(found.rows)}
+    if dry_run:
+        return facts
+    get_current_context()["ti"].xcom_push(key="repaired", value=facts)
+    found.require_all()
+    return facts
+
+
+def _copy_again(run: Run, params: Mapping[str, Any], request: str) -> dict[str, Any]:
+    from walferry.migration.copy_again import copy_again, plan_copy_again, plan_lines
+
+    table = params["table"]
+    if not table:
+        raise UsageError("say which table is to be copied again")
+    facts = {"run": run.run_id, "dry_run": bool(params["dry_run"])}
+    if params["dry_run"]:
+        plan = plan_copy_again(run, table)
+        log.info("%s", "\n".join(plan_lines(plan)))
+        return facts | plan
+    done = copy_again(run, table, params["reason"], request)
+    log.info("%s is copied again: %d cells, %.1f MB; it is to be compared now", table, done.cells, done.size / 1e6)
+    return facts | {"table": table, "cells": done.cells, "bytes": done.size}
+
+
+def hbase_repair() -> DAG:
+    """The DAG that repairs rows, or copies a table again."""
+    with DAG(
+        "hbase_repair",
+        schedule=None,
+        catchup=False,
+        params=PARAMS,
+        tags=["walferry", "hbase"],
+        doc_md=__doc__,
+        default_args=TASK_DEFAULTS,
+    ) as made:
+        repair()
+    return made
