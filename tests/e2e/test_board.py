@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from unit.airflow.board_ledger import EVIL, fill
 from walferry.embedded.airflow import USERNAME
 from walferry.embedded.environment import Environment
-from walferry.ledger import Ledger, QuarantineItem
+from walferry.ledger import Difference, Ledger, QuarantineItem
 from walferry.run.heartbeat import beating
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow, pytest.mark.timeout(1200)]
@@ -215,6 +215,21 @@ def test_a_finished_run_shows_every_region_and_its_whole_chain(page: Page, envir
     assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
     page.evaluate("document.querySelector('#comparison').scrollIntoView()")
     picture(page, "comparison", clip={"x": 0, "y": 0, "width": WIDTH, "height": 640})
+
+
+def test_a_table_with_rows_that_differ_leads_to_the_dag_that_repairs_them(
+    page: Page, environment: Environment, book: Ledger
+) -> None:
+    of_run = book.of("orders-1").comparisons
+    of_run.record_look("customers", [Difference("customers", EVIL.encode(), "unexplained", EVIL, "1f")])
+    try:
+        open_run(page, environment, "orders-1")
+        link = page.locator("#tables-rows").get_by_role("link", name="repair…")
+        expect(link).to_have_count(1)
+        expect(link).to_have_attribute("href", "/dags/hbase_repair")
+        expect(page.locator("#differences-rows")).to_contain_text(EVIL)
+    finally:
+        of_run.record_look("customers", [])
 
 
 def test_the_login_leads_back_to_a_page_that_knows_no_such_run(

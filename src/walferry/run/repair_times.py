@@ -11,6 +11,8 @@ from walferry.run.write_stop import comparing_seconds
 
 _NOTE = "repairs measured"
 UNKNOWN = "time unknown"
+LEAST_COPIED = 64 << 20
+"""bytes of a first copy from which on its rate tells something: of fewer, most of the time is not spent on bytes"""
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,16 @@ def repaired(ledger: RunLedger) -> Repaired:
 def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, region_bytes: int) -> Expected:
     """How long it takes to repair rows of a table, for which regions of the target have to be compacted.
 
-    Rows go by the run's repairs. Regions do so, too; before the first one was compacted, by the table's first copy.
+    Both go by the run's repairs; before the first region was compacted, regions go by the table's first copy.
     """
     known = repaired(ledger)
     if not rows:
         return Expected(0.0, "nothing is to be repaired")
-    if not known.rows:
+    seconds, basis = 0.0, ["as repairs took in this run"]
+    if known.rows:
+        seconds = rows * known.row_seconds / known.rows
+    elif not regions:
         return Expected(None, "this run has repaired no row yet")
-    seconds, basis = rows * known.row_seconds / known.rows, "as repairs took in this run"
     if regions and known.region_bytes:
         seconds += region_bytes * known.region_seconds / known.region_bytes
     elif regions and known.regions:  # all of them had less than a server counts
@@ -75,8 +79,10 @@ def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, regi
         if rate is None:
             return Expected(None, "this run has compacted no region yet")
         seconds += region_bytes / rate
-        basis += f"; compactions at the {rate / 1e6:.0f} MB/s of the table's first copy"
-    return Expected(round(seconds, 1), basis)
+        basis.append(f"compactions at the {rate / 1e6:.0f} MB/s of the table's first copy")
+        if not known.rows:
+            basis = [f"{basis[-1]}; what comes on top for the rows is unknown"]
+    return Expected(round(seconds, 1), "; ".join(basis))
 
 
 def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Expected:
@@ -91,15 +97,15 @@ def expected_copy_again(ledger: RunLedger, table: str, source_bytes: int) -> Exp
     if (seconds := comparing_seconds(ledger, table)) is not None:
         found.append(Expected(seconds, "at least what its last comparison took to read it"))
     if not found:
-        return Expected(None, "its first copy was not measured in this run, and it has not been compared")
+        return Expected(None, "its first copy tells no rate, and it has not been compared in this run")
     return max(found, key=lambda one: one.seconds or 0.0)
 
 
 def _copy_rate(ledger: RunLedger, table: str) -> float | None:
-    """Bytes of store files per second of the first copy; None if there were none, or if an attempt of it was repeated,
-    since what the first one has copied is kept."""
+    """Bytes of store files per second of the first copy; None if they were too few to tell, or if an attempt of it was
+    repeated, since what the first one has copied is kept."""
     made = ledger.phases.find("copy", table)
     if made is None or made.state != "done" or made.attempts != 1 or made.finished_ms is None:
         return None
     size, took_ms = int(made.facts.get("bytes") or 0), made.finished_ms - made.started_ms
-    return size / took_ms * 1000 if size and took_ms > 0 else None
+    return size / took_ms * 1000 if size >= LEAST_COPIED and took_ms > 0 else None

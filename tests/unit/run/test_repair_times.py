@@ -29,13 +29,15 @@ def ledger(tmp_path: Path) -> Iterator[RunLedger]:
         yield book.of(book.open_run("move", "test", SPEC, "test").run_id)
 
 
-def copied_first(ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, *, attempts: int = 1) -> None:
-    """The first copy took ten seconds for 100 MB."""
+def copied_first(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, *, size: int = 100_000_000, attempts: int = 1
+) -> None:
+    """The first copy took ten seconds."""
     for _ in range(attempts):
         monkeypatch.setattr("walferry.ledger.phases.now_ms", lambda: 1_000)
         attempt = ledger.phases.start("copy", TABLE)
     monkeypatch.setattr("walferry.ledger.phases.now_ms", lambda: 11_000)
-    ledger.phases.finish("copy", {"bytes": 100_000_000}, TABLE, attempt)
+    ledger.phases.finish("copy", {"bytes": size}, TABLE, attempt)
 
 
 def test_what_was_never_measured_is_unknown(ledger: RunLedger) -> None:
@@ -69,6 +71,16 @@ def test_before_the_first_compaction_regions_go_by_the_first_copy(
     assert found == Expected(6.0, "as repairs took in this run; compactions at the 10 MB/s of the table's first copy")
 
 
+def test_before_the_first_row_was_repaired_regions_tell_what_it_takes_at_least(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied_first(ledger, monkeypatch)
+    assert expected_repair(ledger, TABLE, 9, 0, 0).seconds is None
+    found = expected_repair(ledger, TABLE, 9, 1, 50_000_000)
+    assert found.seconds == 5.0
+    assert found.basis.endswith("of the table's first copy; what comes on top for the rows is unknown")
+
+
 def test_copying_again_takes_the_longer_of_what_the_first_copy_and_the_last_comparison_say(
     ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,11 +91,13 @@ def test_copying_again_takes_the_longer_of_what_the_first_copy_and_the_last_comp
     assert found.describe() == "about 1 min 05 s (at least what its last comparison took to read it)"
 
 
-def test_a_copy_that_was_interrupted_says_nothing_since_its_files_were_kept(
-    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("copy", [{"attempts": 2}, {"size": 5_000}])
+def test_a_copy_that_was_interrupted_or_is_tiny_tells_no_rate(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch, copy: dict[str, int]
 ) -> None:
-    copied_first(ledger, monkeypatch, attempts=2)
-    assert expected_copy_again(ledger, TABLE, 1).seconds is None
+    """Hole: of a first copy of some kilobytes, three megabytes were to take 24 minutes."""
+    copied_first(ledger, monkeypatch, **copy)
+    assert expected_copy_again(ledger, TABLE, 3_000_000).seconds is None
 
 
 def test_a_table_that_was_copied_again_takes_as_long_the_next_time(ledger: RunLedger) -> None:
