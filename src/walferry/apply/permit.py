@@ -22,6 +22,8 @@ class Permit:
     tables: Collection[str]
     seconds: float
     """`Limits.request_seconds`: for as long after an answer of the guard a request is under way without harm"""
+    why: str = ""
+    """what the rows may hold, if it was not; "": old edits"""
     _asked: float | None = None
 
     def ask(self) -> None:
@@ -41,5 +43,5 @@ class Permit:
         try:
             self.guard(self.tables)
         except TransientError:
-            self.guard.mark_dirty(rows())
+            self.guard.mark_dirty(rows(), self.why)
             raise

@@ -198,20 +198,34 @@ def region_bytes(client: Calls, region: Region) -> int | None:
 
 
 def compact_region(
-    client: Calls, table: str, row: bytes, families: Collection[bytes], *, deadline_s: float = DEADLINE_S
+    client: Calls,
+    table: str,
+    row: bytes,
+    families: Collection[bytes],
+    *,
+    deadline_s: float = DEADLINE_S,
+    timeout_s: float | None = None,
+    may_send: Callable[[], None] = lambda: None,
+    sent: Callable[[], None] = lambda: None,
 ) -> Region:
     """Flush the region that holds a row, compact some families of it (major), and wait for the end. Returns it.
 
     What was written before this is then in one file for each family, without delete markers and what they hide, unless
     an open scan, or KEEP_DELETED_CELLS, keeps them: look at the rows. Raises TransientError at the deadline.
+
+    `may_send` is called before the flush and each request for a compaction, and `sent` after each of these; both may
+    raise (`RpcConnection.call`). `timeout_s` bounds such a request: a server only has to select the files then.
     """
-
-    def call(method: str, request: Callable[[Region], Message], response: type[R]) -> R:
-        return client.region_call(table, row, "AdminService", method, request, response)
-
-    call("FlushRegion", lambda region: pb.FlushRegionRequest(region=region.specifier), pb.FlushRegionResponse)
+    call = partial(client.region_call, table, row, "AdminService")
+    call(
+        "FlushRegion", lambda region: pb.FlushRegionRequest(region=region.specifier), pb.FlushRegionResponse,
+        may_send=may_send,
+    )  # fmt: skip
     for family in sorted(families):
-        call("CompactRegion", partial(_major_compaction, family), pb.CompactRegionResponse)
+        call(
+            "CompactRegion", partial(_major_compaction, family), pb.CompactRegionResponse,
+            timeout_s=timeout_s, may_send=may_send, sent=sent,
+        )  # fmt: skip
 
     def ended() -> bool:
         answer = call(

@@ -52,4 +52,8 @@ class Calls(Protocol):
         method: str,
         request: Callable[[Region], Message],
         response_type: type[M],
+        *,
+        timeout_s: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
+        sent: Callable[[], None] = lambda: None,
     ) -> M: ...

@@ -11,7 +11,8 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from kazoo.client import KazooClient
 
-from walferry.errors import TransientError
+from walferry.clock import steady_s
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import admin, bulk_load, mutate, scan, schemas, settings, splits, table_states
 from walferry.hbase import peers as replication_peers
@@ -228,19 +229,48 @@ class HBaseClient:
         method: str,
         request: Callable[[Region], Message],
         response_type: type[M],
+        *,
+        timeout_s: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
+        sent: Callable[[], None] = lambda: None,
     ) -> M:
-        """Call the server of the region that holds a row, wherever it moves meanwhile."""
+        """Call the server of the region that holds a row, wherever it moves meanwhile.
+
+        `timeout_s` and `may_send` are those of `RpcConnection.call`, for each attempt; `sent` is called after each that
+        the server may have carried out. What these two raise is final.
+        """
+        final: list[BaseException] = []
+
+        def asked(of: Callable[[], None]) -> None:
+            try:
+                of()
+            except BaseException as error:
+                final.append(error)
+                raise
+
+        def failed(error: TransientError, attempt: int) -> None:
+            if any(error is own for own in final):
+                raise error
+            self.location_failed(table, error, attempt)
 
         def call() -> M:
             region = self.locate(table, row)
             assert region.server is not None
-            answer, _ = self.pool.call(
-                region.server.address, service, method, request(region), response_type, timeout_s=self.timeout_s
-            )
+            begun = steady_s()  # before `may_send`: a process that is suspended in between sends nothing long after it
+            try:
+                answer, _ = self.pool.call(
+                    region.server.address, service, method, request(region), response_type,
+                    timeout_s=timeout_s or self.timeout_s, since=begun, may_send=lambda: asked(may_send),
+                )  # fmt: skip
+            except WalferryError as error:
+                if error.facts.get("sent", True):
+                    asked(sent)
+                raise
+            asked(sent)
             return answer
 
         return retried(
             call,
             attempts=REGION_ATTEMPTS,
-            on_failure=lambda error, attempt: self.location_failed(table, error, attempt),
+            on_failure=failed,
         )

@@ -47,9 +47,16 @@ class Notes:
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(notes.c.run_id == self._run_id, notes.c.name == name))
 
-    def keep(self, name: str, facts: Mapping[str, Any], subject: str = "") -> None:
-        """Keep a value in place of the previous one."""
+    def keep(
+        self,
+        name: str,
+        facts: Mapping[str, Any],
+        subject: str = "",
+        also: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:
+        """Keep a value in place of the previous one, in one transaction with `also`, which may raise."""
         with self._store.database.write() as connection:
+            also(connection)
             self._keep(connection, name, facts, subject)
 
     def keep_each(self, name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:

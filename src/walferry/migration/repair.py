@@ -12,12 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
+from sqlalchemy import Connection
 
+from walferry.apply.permit import Permit
 from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import RefusedError
@@ -27,13 +31,17 @@ from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, as_run, index_cells
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
 from walferry.ledger import RepairedRow
 from walferry.migration.clients import edits_of_clients
 from walferry.migration.explain import Clients
 from walferry.migration.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.row_sides import Bounds
 from walferry.migration.stored_sides import rules_of
-from walferry.replay.standstill import Standstill
+from walferry.replay.batch import fence_of
+from walferry.replay.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.run.facts import opened_ms
 from walferry.run.lag import covered_ms
 from walferry.run.repair_times import Repaired, note_repaired
 from walferry.run.run import Run
@@ -48,10 +56,19 @@ COMPACTIONS = 3
 NO_COMPACTION = 0
 ANY_REGION_BYTES = 1 << 62
 _OWED = "markers to send again"
+_LATE = "puts whose markers a late compaction has dropped"
 _HIDDEN = (
     "markers that hide it at the target were not purged: an open scan or KEEP_DELETED_CELLS keeps them, or the repair "
     "ended first"
 )
+
+
+class OpenedMeanwhileError(TransientError):
+    """The target was opened to clients since a repair began."""
+
+
+_NOT_OURS = (LeaseLostError, LeaseHeldError, NoStandstillError, OpenedMeanwhileError)
+"""what ends a repair: whoever has the leases now does the rest"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,8 @@ class _Table:
     over: Callable[[], bool]
     clients: Callable[[bytes], Clients | None]
     """what is known of clients' edits to a row at the open target"""
+    opened: int | None
+    """when the target was opened, as it was known then"""
     done: dict[bytes, tuple[str, int, str]] = field(default_factory=dict)
     """by row: what was done, the cells that were sent, the fault"""
     hidden: dict[bytes, RowRepair] = field(default_factory=dict)
@@ -120,7 +139,7 @@ def repair(
 
     `region_bytes`: regions of the target that have more are not compacted, so that rows which need that keep their
     difference, as a fault. When `over` becomes true, what is left is given up. Raises the errors of reading both sides,
-    and LeaseHeldError while another process replays.
+    LeaseHeldError while another process replays, LeaseLostError and OpenedMeanwhileError.
     """
     began = steady_s()
     rows = sorted(kinds)
@@ -163,8 +182,27 @@ def plan_repair(run: Run, table: str, rows: Sequence[bytes]) -> list[Planned]:
 
 def _table(run: Run, standstill: Standstill, table: str, over: Callable[[], bool], rows: Sequence[bytes]) -> _Table:
     rules = rules_of(run.source.describe(table))
+    opened = opened_ms(run.ledger)
     clients = edits_of_clients(run, table, rows, Bounds.of_each(max(1, len(rows))))
-    return _Table(run, standstill, table, run.pair(table).target, rules, over, clients)
+    return _Table(run, standstill, table, run.pair(table).target, rules, over, clients, opened)
+
+
+@contextmanager
+def _held(work: _Table) -> Iterator[Route]:
+    """The right to write beside the log. What was done under it counts only if it was not lost: raises LeaseLostError,
+    also after a process was suspended, and OpenedMeanwhileError."""
+    with work.standstill.held(work.run, work.over) as route:
+        _require_same(work)
+        yield route
+        route.guard([work.target])
+
+
+def _require_same(work: _Table) -> None:
+    """By now clients may write there, and what is known of them is out of date."""
+    if opened_ms(work.run.ledger) != work.opened:
+        raise OpenedMeanwhileError(
+            f"the target was opened while rows of {work.source} were repaired: look at them again"
+        )
 
 
 # ------------------------------------------------------------------ rows
@@ -175,7 +213,7 @@ def _send_rows(work: _Table, rows: Sequence[bytes]) -> None:
     for some in _some(rows):
         if work.over():
             return
-        with work.standstill.held(work.run, work.over) as route:
+        with _held(work) as route:
             found = [(sides, _planned(work, sides)) for sides in _read(work, some)]
             for sides, planned in found:
                 was_hidden = work.hidden.pop(sides.row, None)
@@ -283,22 +321,22 @@ def _purge(work: _Table, region_bytes: int) -> None:
             row: plan for row, plan in waiting.items() if row >= region.start and (not region.end or row < region.end)
         }
         waiting = {row: plan for row, plan in waiting.items() if row not in mine}
-        size = work.run.target.region_bytes(region)
-        if region_bytes < ANY_REGION_BYTES and (size is None or size > region_bytes):
-            _leave(work, mine, f"its region has {(size or 0) / 1e6:.0f} MB: it is not compacted now")
-            continue
-        families = {cell.family for plan in mine.values() for cell in (*plan.purge, *plan.deleted)}
         began = steady_s()
-        work.run.ledger.notes.keep(_OWED, _owed(region.start, region.end, families), work.source)
         try:
-            before, region = region, work.run.target.compact_region(work.target, first, families)
+            size = work.run.target.region_bytes(region)
+            if region_bytes < ANY_REGION_BYTES and (size is None or size > region_bytes):
+                _leave(work, mine, f"its region has {(size or 0) / 1e6:.0f} MB: it is not compacted now")
+                continue
+            compacted = _compact(work, region, mine)
+        except _NOT_OURS:
+            raise
         except TransientError as error:  # it may be under way
             _leave(work, mine, f"its region could not be compacted: {error}")
             continue
-        # A split meanwhile leaves two regions to look after.
-        start, end = min(before.start, region.start), max(before.end, region.end) if before.end and region.end else b""
-        work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source)
         again = _send_owed(work)
+        if not compacted:
+            _send_rows(work, [row for row in sorted(mine) if row in work.hidden])
+            continue
         log.info(
             "region %s of target table %s was compacted for %d rows in %.1f s; %d markers were sent again",
             region.encoded, work.target, len(mine), steady_s() - began, again,
@@ -312,6 +350,50 @@ def _purge(work: _Table, region_bytes: int) -> None:
         _prove(work, [row for row in sorted(mine) if row in work.deleted])
 
 
+def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> bool:
+    """Compact a region of the target for rows; False if that is no longer to be done, or another process has left
+    markers to send first.
+
+    It is done under the leases: whoever takes them from a process that was suspended, or killed, finds the note, and
+    may rely on nothing being compacted after it has sent the markers again. A compaction drops what the files hold that
+    the server has when it is asked.
+    """
+    with work.standstill.beside(work.run) as route:
+        _require_same(work)
+        if is_unfinished(work.run, work.source):
+            return False
+        families = _still_in_the_way(work, rows)
+        if not families:
+            return False
+        fence = fence_of(work.run, route)
+        owed = _owed(region.start, region.end, families)
+        work.run.ledger.notes.keep(_OWED, owed, work.source, fence)
+        permit = Permit(route.guard, {work.target}, route.limits.request_seconds, _LATE)
+        now = work.run.target.compact_region(
+            work.target, min(rows), families, timeout_s=route.limits.request_seconds, may_send=permit.ask,
+            sent=lambda: permit.check(lambda: {work.target: (region.start, region.end)}),
+        )  # fmt: skip
+        # A split meanwhile leaves two regions to look after.
+        start, end = min(region.start, now.start), max(region.end, now.end) if region.end and now.end else b""
+        route.guard([work.target])
+        work.run.ledger.notes.keep(_OWED, _owed(start, end, families), work.source, fence)
+    return True
+
+
+def _still_in_the_way(work: _Table, rows: Mapping[bytes, RowRepair]) -> set[bytes]:
+    """The families in which markers are in the way of rows, read now: another process may have repaired them since."""
+    families = set[bytes]()
+    for some in _some(sorted(rows)):
+        for sides in _read(work, some):
+            plan = _planned(work, sides).plan
+            purge = plan.purge if plan is not None and sides.row in work.hidden else ()
+            left = _own_deletes(work, sides.row, sides.target) if sides.row in work.deleted else ()
+            if not left:
+                work.deleted.pop(sides.row, None)
+            families |= {cell.family for cell in (*purge, *left)}
+    return families
+
+
 def _leave(work: _Table, rows: Iterable[bytes], why: str) -> None:
     for row in rows:
         if work.hidden.pop(row, None):
@@ -322,10 +404,14 @@ def _leave(work: _Table, rows: Iterable[bytes], why: str) -> None:
 def _prove(work: _Table, rows: Sequence[bytes]) -> None:
     """Rows whose own deletes are gone from the target are done."""
     for row, cells in _read_target(work, rows):
-        keys = {(put.family, put.qualifier, put.timestamp) for put in work.deleted[row].deleted}
-        left = [c for c in cells if c.type == CellType.DELETE and (c.family, c.qualifier, c.timestamp) in keys]
-        if not left:
+        if not _own_deletes(work, row, cells):
             del work.deleted[row]
+
+
+def _own_deletes(work: _Table, row: bytes, target: Sequence[RawCell]) -> list[RawCell]:
+    """Those of our own deletes that the target still has of a row."""
+    keys = {(put.family, put.qualifier, put.timestamp) for put in work.deleted[row].deleted}
+    return [c for c in target if c.type == CellType.DELETE and (c.family, c.qualifier, c.timestamp) in keys]
 
 
 def is_unfinished(run: Run, table: str) -> bool:
@@ -334,7 +420,8 @@ def is_unfinished(run: Run, table: str) -> bool:
 
 
 def _owed(start: bytes, end: bytes, families: Iterable[bytes]) -> dict[str, Any]:
-    return {"start": start.hex(), "end": end.hex(), "families": sorted(family.decode() for family in families)}
+    named = sorted(family.decode() for family in families)
+    return {"start": start.hex(), "end": end.hex(), "families": named, "id": uuid4().hex}
 
 
 def _send_owed(work: _Table) -> int:
@@ -346,15 +433,20 @@ def _send_owed(work: _Table) -> int:
     owed = work.run.ledger.notes.get(_OWED, work.source)
     if owed is None:
         return 0
+
+    def same(connection: Connection, kept: dict[str, Any]) -> None:
+        if kept != owed:
+            raise LeaseLostError(f"another process has compacted a region of {work.target} since", table=work.target)
+
     count, names = 0, owed["families"]
     for some in _some(_marked_rows(work, bytes.fromhex(owed["start"]), bytes.fromhex(owed["end"]), names)):
-        with work.standstill.held(work.run, work.over) as route:
+        with _held(work) as route:
             for block in work.run.source.scan_raw(work.source, some[0], some[-1] + b"\0", families=names, rows=some):
                 index = index_cells(np.frombuffer(block, np.uint8))
                 run, starts = as_run(index.pick(np.flatnonzero(index.type != CellType.PUT)))
                 if len(starts):
                     count += send_cells(writer_to(route), route, work.source, run.tobytes())
-    work.run.ledger.notes.drop(_OWED, work.source)
+    work.run.ledger.notes.advance(_OWED, None, work.source, same)
     return count
 
 

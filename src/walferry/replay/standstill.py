@@ -86,6 +86,24 @@ class Standstill:
                     self._still = False
                     self._changed.notify_all()
 
+    @contextmanager
+    def beside(self, run: Run) -> Iterator[Route]:
+        """The right to change the target by what does not depend on the order of edits, while the replay goes on: under
+        its leases; where nothing is replayed, under own ones.
+
+        Raises NoStandstillError while the replay of this process waits for its leases, LeaseHeldError when another
+        process replays.
+        """
+        with self._changed:
+            replays, route = self._replays, self._route
+        if replays and route is None:
+            raise NoStandstillError("the replay waits for its leases: nothing else changes the target meanwhile")
+        if route is not None:
+            yield route
+            return
+        with self._alone, applying(run) as own:
+            yield own
+
     def _await_rest(self, over: Callable[[], bool]) -> Route | None:
         with self._changed:
             self._waiting = True

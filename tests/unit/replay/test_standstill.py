@@ -130,3 +130,28 @@ def test_who_waits_for_a_replay_that_does_not_rest_gives_up_when_it_is_over() ->
         pass
     with standstill.replaying(RUN):
         standstill.rest()  # nobody waits any more
+
+
+def test_what_does_not_depend_on_the_order_of_edits_is_done_beside_the_replay_under_its_leases(leases: Leases) -> None:
+    standstill = Standstill()
+    with standstill.replaying(RUN) as route, standstill.beside(RUN) as own:
+        assert own is route, "nobody waits for the replay to rest"
+    assert not leases.taken.locked()
+    with standstill.beside(RUN):
+        assert leases.taken.locked(), "where nothing is replayed, no other process may begin meanwhile"
+    assert not leases.taken.locked()
+
+
+def test_nothing_is_done_beside_a_replay_that_has_no_leases_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    standstill, asked = Standstill(), threading.Event()
+
+    @contextmanager
+    def waiting(_: Any) -> Iterator[Route]:
+        asked.set()
+        with pytest.raises(NoStandstillError, match="waits for its leases"), standstill.beside(RUN):
+            pass
+        yield cast(Route, "route")
+
+    monkeypatch.setattr(module, "applying", waiting)
+    with standstill.replaying(RUN):
+        assert asked.is_set()
