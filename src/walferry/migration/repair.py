@@ -148,7 +148,6 @@ def repair(
     _send_owed(work)
     try:
         _send_rows(work, rows)
-        work.taken = Repaired(rows=len(rows), row_seconds=steady_s() - began)
         for _ in range(COMPACTIONS):
             if not (work.hidden or work.deleted) or work.over():
                 break
@@ -214,6 +213,7 @@ def _send_rows(work: _Table, rows: Sequence[bytes]) -> None:
         if work.over():
             return
         with _held(work) as route:
+            began = steady_s()
             found = [(sides, _planned(work, sides)) for sides in _read(work, some)]
             for sides, planned in found:
                 was_hidden = work.hidden.pop(sides.row, None)
@@ -224,6 +224,10 @@ def _send_rows(work: _Table, rows: Sequence[bytes]) -> None:
                     work.add(sides.row, "", fault=planned.fault)
             sent = [(sides, one.plan) for sides, one in found if one.plan and not one.plan.purge]
             _send_and_look(work, route, sent)
+            taken = work.taken
+            work.taken = replace(
+                taken, rows=taken.rows + len(some), row_seconds=taken.row_seconds + steady_s() - began
+            )  # fmt: skip
 
 
 def _send_and_look(work: _Table, route: Route, sent: Sequence[tuple[_Sides, RowRepair]]) -> None:

@@ -11,8 +11,8 @@ from walferry.run.write_stop import comparing_seconds
 
 _NOTE = "repairs measured"
 UNKNOWN = "time unknown"
-LEAST_COPIED = 64 << 20
-"""bytes of a first copy from which on its rate tells something: of fewer, most of the time is not spent on bytes"""
+LEAST_BYTES = 64 << 20
+"""that were copied or compacted, from which on their rate tells something: fewer do not take most of the time"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Repaired:
 
     rows: int = 0
     row_seconds: float = 0.0
-    """to read them on both sides, to send what they lack, and to read them again"""
+    """to read them on both sides, to send what they lack, and to read them again, once the replay stood still"""
     regions: int = 0
     """that were compacted"""
     region_bytes: int = 0
@@ -60,7 +60,7 @@ def repaired(ledger: RunLedger) -> Repaired:
 def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, region_bytes: int) -> Expected:
     """How long it takes to repair rows of a table, for which regions of the target have to be compacted.
 
-    Both go by the run's repairs; before the first region was compacted, regions go by the table's first copy.
+    Both go by the run's repairs. Before enough was compacted, large regions go by the table's first copy.
     """
     known = repaired(ledger)
     if not rows:
@@ -70,14 +70,14 @@ def expected_repair(ledger: RunLedger, table: str, rows: int, regions: int, regi
         seconds = rows * known.row_seconds / known.rows
     elif not regions:
         return Expected(None, "this run has repaired no row yet")
-    if regions and known.region_bytes:
+    if regions and known.region_bytes >= LEAST_BYTES:
         seconds += region_bytes * known.region_seconds / known.region_bytes
-    elif regions and known.regions:  # all of them had less than a server counts
+    elif regions and known.regions and region_bytes < LEAST_BYTES:
         seconds += regions * known.region_seconds / known.regions
     elif regions:
         rate = _copy_rate(ledger, table)
         if rate is None:
-            return Expected(None, "this run has compacted no region yet")
+            return Expected(None, "this run has not compacted enough to tell")
         seconds += region_bytes / rate
         basis.append(f"compactions at the {rate / 1e6:.0f} MB/s of the table's first copy")
         if not known.rows:
@@ -108,4 +108,4 @@ def _copy_rate(ledger: RunLedger, table: str) -> float | None:
     if made is None or made.state != "done" or made.attempts != 1 or made.finished_ms is None:
         return None
     size, took_ms = int(made.facts.get("bytes") or 0), made.finished_ms - made.started_ms
-    return size / took_ms * 1000 if size >= LEAST_COPIED and took_ms > 0 else None
+    return size / took_ms * 1000 if size >= LEAST_BYTES and took_ms > 0 else None

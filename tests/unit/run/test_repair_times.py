@@ -50,15 +50,17 @@ def test_what_was_never_measured_is_unknown(ledger: RunLedger) -> None:
 def test_rows_take_as_long_as_the_runs_repairs_did(ledger: RunLedger) -> None:
     note_repaired(ledger, Repaired())
     note_repaired(ledger, Repaired(rows=10, row_seconds=1.0))
-    note_repaired(ledger, Repaired(rows=30, row_seconds=3.0, regions=1, region_bytes=50, region_seconds=5.0))
-    assert repaired(ledger) == Repaired(40, 4.0, 1, 50, 5.0)
+    more = Repaired(rows=30, row_seconds=3.0, regions=1, region_bytes=100_000_000, region_seconds=5.0)
+    note_repaired(ledger, more)
+    assert repaired(ledger) == Repaired(40, 4.0, 1, 100_000_000, 5.0)
     assert expected_repair(ledger, TABLE, 100, 0, 0).seconds == 10.0
-    assert expected_repair(ledger, TABLE, 100, 2, 200).seconds == 10.0 + 20.0
+    assert expected_repair(ledger, TABLE, 100, 2, 400_000_000).seconds == 10.0 + 20.0
 
 
-def test_regions_too_small_to_be_counted_go_by_their_number(ledger: RunLedger) -> None:
-    note_repaired(ledger, Repaired(rows=1, row_seconds=0.0, regions=2, region_seconds=4.0))
-    assert expected_repair(ledger, TABLE, 1, 3, 0).seconds == 6.0
+def test_small_regions_go_by_their_number_and_tell_nothing_of_large_ones(ledger: RunLedger) -> None:
+    note_repaired(ledger, Repaired(rows=1, row_seconds=0.0, regions=2, region_bytes=2_000_000, region_seconds=4.0))
+    assert expected_repair(ledger, TABLE, 1, 3, 9_000_000).seconds == 6.0
+    assert expected_repair(ledger, TABLE, 1, 3, 6_000_000_000).seconds is None
 
 
 def test_before_the_first_compaction_regions_go_by_the_first_copy(
