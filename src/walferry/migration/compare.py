@@ -151,7 +151,7 @@ def compare(
     newest = max((outcome.newest for outcome in outcomes), default=-1)
     note_newest(run.ledger, table, newest, before.began_ms, whole=True)
     settled: list[bytes] = []
-    if purpose == "verify" and _is_followed(run):
+    if purpose == "verify" and is_followed(run):
         outcomes, settled = _read_until_settled(run, session, pairs, outcomes)
     ranges = [_range(table, pair, outcome) for pair, outcome in zip(pairs, outcomes, strict=True)]
     count, rows = _differing(session, pairs, outcomes)
@@ -204,12 +204,13 @@ def _both_sides(
     def compared(pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]]) -> list[Outcome]:
         return parts.compared(pairs, read, workers(spark)) if parts else read(pairs)
 
+    second = purpose == "phase" or parts is None  # what compares ahead has no second reader
     asked = run.spec.compare
     because = "the spec says so" if asked == "scans" else why_scanned(run, table) if asked == "auto" else None
     if because is None:
         try:
             with snapshots_taken(run, table, purpose) as stored:
-                pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source), purpose)
+                pairs = _pairs(run, spark, table, ((r.name, r.start, r.end) for r in stored.source), second)
                 return pairs, compared(pairs, lambda some: compare_stored(run, spark, some, stored))
         except TransientError:
             raise
@@ -221,12 +222,12 @@ def _both_sides(
         log.info("%s is compared by scans: %s", table, because)
     # A scan continues when a region is moved, split or merged.
     regions = sorted(run.source.regions(table), key=lambda region: region.start)
-    pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions), purpose)
+    pairs = _pairs(run, spark, table, ((region.encoded, region.start, region.end) for region in regions), second)
     return pairs, compared(pairs, partial(compare_pairs, spark))
 
 
 def _pairs(
-    run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]], purpose: Purpose
+    run: Run, spark: SparkSession | None, table: str, regions: Iterable[tuple[str, bytes, bytes]], second_reader: bool
 ) -> list[RangePair]:
     """A range for every region of the source: its encoded name, first row, and the one after its last."""
     pair = run.pair(table)
@@ -236,8 +237,8 @@ def _pairs(
     # So few ranges have to be read again for the names of the rows that differ.
     named = max(SHOWN_ROWS, EXPLAINED_ROWS // max(1, len(borders)))
     # Clients write to a target that is open. What they wrote is not to be compared.
-    first, followed = _clients_from(run, table), _is_followed(run)
-    cells = sampled(run, len(borders)) if purpose == "phase" else 0
+    first, followed = _clients_from(run, table), is_followed(run)
+    cells = sampled(run, len(borders)) if second_reader else 0
     return [
         RangePair(
             source, target, pair.source, pair.target, name, start, end, rules, named,
@@ -272,7 +273,7 @@ def _clients_from(run: Run, table: str) -> int | None:
     return clients_from(run.ledger, table) if run.ledger.record.state == "running" else None
 
 
-def _is_followed(run: Run) -> bool:
+def is_followed(run: Run) -> bool:
     """Whether edits are on their way from source to target: a process that was killed leaves its phase as running."""
     replay = run.ledger.phases.find("replay")
     running = replay is not None and replay.state == "running" and "replay" in alive(run.ledger)
@@ -319,7 +320,7 @@ def _await_applied(run: Run, moment_ms: int) -> bool:
     """Wait until everything written before a moment is applied; False if that takes much longer than it may."""
     deadline = steady_s() + 3 * run.spec.max_lag
     log.info("many rows differ while the log is followed: waiting until what is written by now is applied")
-    while steady_s() < deadline and _is_followed(run):
+    while steady_s() < deadline and is_followed(run):
         covered = covered_ms(run.ledger)
         if covered is not None and covered >= moment_ms:
             return True

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 from walferry.ledger import ComparedTable, RunLedger
+from walferry.ledger.comparisons import lacks_explanation
+from walferry.ledger.rows import Purpose
 from walferry.run.run import Run
 
-_NOTE = "spot check"
+_NOTES: Mapping[Purpose, str] = {"phase": "spot check", "verify": "spot check on demand"}
+"""one each, so that nobody's `walferry verify` takes away what the last gate goes by"""
 
 
 class SpotCheck(BaseModel):
-    """The spot check after one comparison of a table."""
+    """The spot check after one comparison of a table, or after a pass over it."""
 
     model_config = ConfigDict(frozen=True)
 
     comparison: int
-    """its number"""
+    """its number, or the pass's"""
     rows: int = 0
     """that were read from both sides"""
     seconds: float = 0.0
@@ -26,6 +32,11 @@ class SpotCheck(BaseModel):
     """those that the comparison knows of, or that correct copies may show differently"""
     why: str = ""
     """why no row, or not every one, was read"""
+
+    def facts(self) -> dict[str, Any]:
+        """The result as plain values, without the rows."""
+        counts = {"rows": self.rows, "differing": len(self.differing), "excused": self.excused}
+        return counts | {"seconds": self.seconds, "why": self.why, "text": self.describe()}
 
     def describe(self) -> str:
         """The result as a clause."""
@@ -39,21 +50,34 @@ class SpotCheck(BaseModel):
         return f"{rows} read by HBase's own Java client on both sides: {found}{left}"
 
 
-def note_spot_check(ledger: RunLedger, table: str, found: SpotCheck) -> None:
-    """Keep the newest spot check of a table."""
-    ledger.notes.keep(_NOTE, found.model_dump(), table)
+def note_spot_check(ledger: RunLedger, table: str, found: SpotCheck, purpose: Purpose) -> None:
+    """Keep the newest spot check of a table after a comparison that was made for this."""
+    ledger.notes.keep(_NOTES[purpose], found.model_dump(), table)
 
 
 def last_spot_check(ledger: RunLedger, table: str) -> SpotCheck | None:
     """The newest spot check of a table; None before the first."""
-    kept = ledger.notes.get(_NOTE, table)
-    return None if kept is None else SpotCheck.model_validate(kept)
+    return max(_kept(ledger, table), key=lambda found: found.comparison, default=None)
 
 
 def spot_check_of(ledger: RunLedger, made: ComparedTable) -> SpotCheck | None:
     """The spot check after a comparison; None if there was none, or if a newer one has taken its place."""
-    found = last_spot_check(ledger, made.table)
-    return found if found is not None and found.comparison == made.attempt else None
+    return next((found for found in _kept(ledger, made.table) if found.comparison == made.attempt), None)
+
+
+def only_second(ledger: RunLedger, made: ComparedTable) -> bool:
+    """Whether rows differ for the second reader alone, by a comparison, and nobody has accepted them."""
+    check = spot_check_of(ledger, made)
+    if check is None or not check.differing:
+        return False
+    decided, rows = ledger.comparisons.accepted().keys(), set(check.differing)
+    found = ledger.comparisons.differences([made])
+    return any(item.row.hex() in rows and lacks_explanation(item, decided) for item in found)
+
+
+def _kept(ledger: RunLedger, table: str) -> list[SpotCheck]:
+    kept = [ledger.notes.get(name, table) for name in _NOTES.values()]
+    return [SpotCheck.model_validate(one) for one in kept if one is not None]
 
 
 def why_none(run: Run) -> str:

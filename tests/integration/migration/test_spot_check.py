@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,16 +10,22 @@ import pytest
 
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, spark, unique
 from walferry.checks.gates import drain_rows
+from walferry.cli.comparisons import verify
 from walferry.embedded.cluster import Cluster
+from walferry.errors import SidesDifferError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.hbase.thrift import connect
+from walferry.migration import digest, reasons
 from walferry.migration.accept import accept
 from walferry.migration.compare import TableComparison, compare
-from walferry.migration.spot_check import spot_check
+from walferry.migration.digest import scans
+from walferry.migration.report import compared_tables
+from walferry.migration.spot_check import ONLY_SECOND, spot_check
 from walferry.replay.follower import replay
 from walferry.run.run import Run
 from walferry.run.spot_check import SpotCheck
+from walferry.spark.clients import shared_client
 
 pytestmark = pytest.mark.cluster
 
@@ -106,3 +113,28 @@ def test_without_a_thrift_server_nothing_is_read_and_the_report_says_so(
         assert not result.sample
         assert spot_check(run, spark, result).why == "no Thrift server of the target is known (`thrift`)"
         assert [row["second_reader"] for row in drain_rows(run.ledger, [result.compared])] == [None] * 3
+
+
+def test_verify_fails_by_rows_that_only_the_second_reader_finds(
+    moved: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our own reader reads the source in place of the target, so that it finds both equal whatever the target holds."""
+    spoil(moved, b"r41", b"spoilt")
+    with monkeypatch.context() as patch:
+        patch.setattr(digest, "scans", lambda pair: (scans(pair)[0], scans(pair)[0]))
+        patch.setattr(reasons, "shared_client", lambda _: shared_client(moved.source_address()))
+        with pytest.raises(SidesDifferError, match="source and target differ"):
+            verify(moved.record.name, as_json=True, ledger=moved.ledger.whole.url)
+    [facts] = json.loads(capsys.readouterr().out)
+    assert (facts["differing_rows"], facts["unexplained"]) == (1, 1)
+    assert (facts["second_reader"]["differing"], facts["second_reader"]["why"]) == (1, "")
+    assert facts["second_reader"]["rows"] == ROWS - 2
+    [item] = moved.ledger.comparisons.differences()
+    assert (item.row, item.detail) == (b"r41", ONLY_SECOND)
+
+    spoil_no_more(moved)
+    verify(moved.record.name, ledger=moved.ledger.whole.url)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"{TABLE}: 3 regions, 0 differing rows")
+    assert said[1] == f"  second reader: {ROWS - 2} rows read by HBase's own Java client on both sides: all equal"
+    assert compared_tables(moved.ledger)[TABLE]["second_reader"] == said[1].removeprefix("  second reader: ")

@@ -87,7 +87,7 @@ def settled(
     return found, rows, asked
 
 
-def test_of_many_rows_that_differ_while_the_log_is_followed_those_are_left_that_differ_each_time(
+def test_of_many_rows_that_differ_while_the_logis_followed_those_are_left_that_differ_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost = named("a", 3)
@@ -125,14 +125,14 @@ def test_what_a_killed_process_no_longer_applies_is_not_waited_for(tmp_path: Pat
     """Hole: its phase stays recorded as running, and a comparison waited three times `max_lag`, without a word."""
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id)
-        assert not compare._is_followed(run)
+        assert not compare.is_followed(run)
         run.ledger.phases.start("replay")
         with beating(run.ledger, "replay", "test"):
-            assert compare._is_followed(run)
+            assert compare.is_followed(run)
             ledger.set_paused(run.run_id, True, "test")
-            assert not compare._is_followed(run)
+            assert not compare.is_followed(run)
             ledger.set_paused(run.run_id, False, "test")
-        assert not compare._is_followed(run)
+        assert not compare.is_followed(run)
         began = time.monotonic()
         assert not compare._await_applied(run, 1)
         assert time.monotonic() - began < 5
@@ -209,7 +209,7 @@ def test_the_log_is_asked_about_what_is_applied_when_the_rows_are_read_again(mon
     monkeypatch.setattr(reasons, "rules_of", lambda descriptor: {})
     monkeypatch.setattr(compare, "_began", lambda *_: ComparedTable("t", 0, "verify", 0, 0, "", 1_000, 1_000, 0))
     monkeypatch.setattr(compare, "_both_sides", lambda *_: ([pair("a")], [outcome([b"row"])]))
-    monkeypatch.setattr(compare, "_is_followed", lambda run: True)
+    monkeypatch.setattr(compare, "is_followed", lambda run: True)
 
     def settled(run: Run, spark: object, pairs: object, outcomes: list[Outcome]) -> tuple[list[Outcome], list[bytes]]:
         begun.append("meanwhile")

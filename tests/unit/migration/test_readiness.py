@@ -29,7 +29,9 @@ from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
 from walferry.migration.store_files import NO_STORES
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
+from walferry.run.looks import note_look
 from walferry.run.newest import note_newest
+from walferry.run.spot_check import SpotCheck, note_spot_check
 from walferry.run.write_stop import expected_write_stop, note_comparing
 
 TABLE = "shop:orders"
@@ -285,3 +287,14 @@ def test_a_table_with_cells_of_the_future_makes_the_write_stop_longer_and_is_no_
     assert not noes(run)
     told = {answer.question: answer.text for answer in before_approval(run)}
     assert told["opening"].startswith(f"the target opens only after the whole comparison: {TABLE} has cells with")
+
+
+def test_what_only_the_second_reader_found_stays_a_reason_although_the_looks_find_it_equal(book: Ledger) -> None:
+    run = following(book)
+    compare(run, "unexplained")
+    made = run.comparisons.tables()[-1]
+    note_look(run, TABLE, made.ended_ms + 1)
+    assert "comparison" not in noes(run), "the looks have read the row again"
+    found = SpotCheck(comparison=made.attempt, rows=9, differing=(b"0".hex(),))
+    note_spot_check(run, TABLE, found, "verify")
+    assert "1 without an explanation; " in noes(run)["comparison"]

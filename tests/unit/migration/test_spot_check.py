@@ -10,22 +10,21 @@ import pytest
 from thriftpy2.transport import TTransportException
 
 from unit.migration.filled_ledger import CLUSTER, SPEC, compared
+from unit.migration.two_readers import OTHERS, SHOWN, Clusters
 from walferry.clock import now_ms
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
-from walferry.formats.resolve import FamilyRules
 from walferry.ledger import Difference, Ledger, RangeComparison
-from walferry.ledger.rows import DifferenceKind
+from walferry.ledger.rows import DifferenceKind, Purpose
 from walferry.migration import spot_check as module
 from walferry.migration.compare import TableComparison
+from walferry.migration.reasons import EQUAL_NOW
 from walferry.migration.spot_check import ONLY_SECOND, UNREAD, spot_check
 from walferry.run.run import Run
-from walferry.run.spot_check import SpotCheck, last_spot_check, sampled, spot_check_of
+from walferry.run.spot_check import SpotCheck, last_spot_check, only_second, sampled, spot_check_of
 
 TABLE = "shop:orders"
 WITH_THRIFT = SPEC | dict.fromkeys(("source", "target"), CLUSTER | {"thrift": "127.0.0.1:1"})
-SHOWN = {b"f:q": (b"v", 5)}
-OTHERS = {b"f:q": (b"w", 6)}
 
 
 @pytest.fixture
@@ -34,54 +33,35 @@ def run(tmp_path: Path) -> Iterator[Run]:
         yield Run(ledger, ledger.open_run("move", "test", WITH_THRIFT, "test").run_id)
 
 
-class Clusters:
-    """In place of Thrift, the comparison's reader, and raw scans: rows as each of them shows them."""
+class Explained(Clusters):
+    """With the comparison's reader beside it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.here: dict[bytes, Any] = {b"a": SHOWN, b"b": SHOWN, b"c": SHOWN}
-        self.there = dict(self.here)
+        super().__init__(monkeypatch)
         self.kinds: dict[bytes, DifferenceKind] = {}
-        self.raw: list[bytes] = []
-        self.heals = False
-        self.asked: list[list[bytes]] = []
-        monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+        self.details: dict[bytes, str] = {}
         monkeypatch.setattr(module, "last_written", lambda *_: [b"c"])
-        monkeypatch.setattr(module, "_Reader", lambda *_: self)
         monkeypatch.setattr(module, "explain", self._explain)
-        monkeypatch.setattr(module, "rules_of", lambda *_: {b"f": FamilyRules(1, 0, None)})
-        self.source = self.target = self
-
-    def around(self, keys: Any) -> Any:
-        after = [row for key in keys for row in sorted(row for row in {**self.here, **self.there} if row >= key)[:2]]
-        return self.exactly(after)
-
-    def exactly(self, rows: Any) -> Any:
-        self.asked.append(list(rows))
-        if self.heals and len(self.asked) > 2:
-            self.there = dict(self.here)
-        sides = {row: (self.here.get(row, {}), self.there.get(row, {})) for row in rows}
-        return set(rows), {row: both for row, both in sides.items() if both[0] != both[1]}
-
-    def describe(self, table: str) -> None:
-        """What it keeps is in `rules_of`."""
-
-    def scan_raw(self, *_: Any) -> list[bytes]:
-        return self.raw
 
     def _explain(self, run: Any, spark: Any, session: Any, table: str, rows: list[bytes]) -> list[Difference]:
-        return [Difference(table, row, self.kinds.get(row, "in-flight"), "detail", "1f") for row in rows]
+        return [
+            Difference(table, row, self.kinds.get(row, "in-flight"), self.details.get(row, EQUAL_NOW), "1f")
+            for row in rows
+        ]
 
 
 @pytest.fixture
-def clusters(monkeypatch: pytest.MonkeyPatch, run: Run) -> Clusters:
-    made = Clusters(monkeypatch)
+def clusters(monkeypatch: pytest.MonkeyPatch, run: Run) -> Explained:
+    made = Explained(monkeypatch)
     run.__dict__.update(source=made, target=made)
     return made
 
 
-def compare(run: Run, *differences: Difference, sample: tuple[bytes, ...] = (b"a",)) -> TableComparison:
+def compare(
+    run: Run, *differences: Difference, sample: tuple[bytes, ...] = (b"a",), purpose: Purpose = "phase"
+) -> TableComparison:
     part = RangeComparison(TABLE, "r1", b"", b"", 2, 4, "01", 2, 4, "01", {})
-    made = run.ledger.comparisons.record(compared(TABLE, len(differences), purpose="phase"), [part], differences)
+    made = run.ledger.comparisons.record(compared(TABLE, len(differences), purpose=purpose), [part], differences)
     return TableComparison(made, [part], list(differences), {}, sample)
 
 
@@ -89,7 +69,7 @@ def check(run: Run, *differences: Difference) -> SpotCheck:
     return spot_check(run, lambda: None, compare(run, *differences))  # type: ignore[arg-type,return-value]
 
 
-def test_sampled_rows_those_after_them_and_those_written_last_are_read(run: Run, clusters: Clusters) -> None:
+def test_sampled_rows_those_after_them_and_those_written_last_are_read(run: Run, clusters: Explained) -> None:
     found = check(run)
     assert (found.rows, found.differing, found.excused) == (3, (), 0)
     assert clusters.asked == [[b"a", b"b"], [b"c"]]
@@ -97,7 +77,7 @@ def test_sampled_rows_those_after_them_and_those_written_last_are_read(run: Run,
 
 
 def test_a_row_that_only_the_second_reader_finds_has_no_explanation_and_can_be_accepted(
-    run: Run, clusters: Clusters
+    run: Run, clusters: Explained
 ) -> None:
     clusters.there[b"b"] = OTHERS
     found = check(run)
@@ -111,7 +91,7 @@ def test_a_row_that_only_the_second_reader_finds_has_no_explanation_and_can_be_a
     assert run.ledger.comparisons.differences()[0].fingerprint != first, "a decision is about exactly these cells"
 
 
-def test_rows_that_differed_are_read_again_after_the_next_comparison(run: Run, clusters: Clusters) -> None:
+def test_rows_that_differed_are_read_again_after_the_next_comparison(run: Run, clusters: Explained) -> None:
     clusters.here[b"z"] = SHOWN
     clusters.there[b"b"] = OTHERS
     check(run)
@@ -120,13 +100,13 @@ def test_rows_that_differed_are_read_again_after_the_next_comparison(run: Run, c
     assert clusters.asked[1] == [b"c", b"b"]
 
 
-def test_a_row_that_is_equal_when_it_is_read_again_does_not_count(run: Run, clusters: Clusters) -> None:
-    clusters.there[b"b"], clusters.heals = OTHERS, True
+def test_a_row_that_is_equal_when_it_is_read_again_does_not_count(run: Run, clusters: Explained) -> None:
+    clusters.there[b"b"], clusters.at_look = OTHERS, {3: {b"b": SHOWN}}
     assert check(run).differing == ()
 
 
 @pytest.mark.parametrize("kind", ["known", "written-at-target", "flushes", "expires now"])
-def test_what_differs_for_a_known_reason_is_counted_apart(run: Run, clusters: Clusters, kind: str) -> None:
+def test_what_differs_for_a_known_reason_is_counted_apart(run: Run, clusters: Explained, kind: str) -> None:
     clusters.there[b"b"] = OTHERS
     known = []
     if kind == "known":
@@ -146,7 +126,7 @@ def test_what_differs_for_a_known_reason_is_counted_apart(run: Run, clusters: Cl
     assert found.describe().endswith("1 differ, 1 of which the comparison knows")
 
 
-def test_a_difference_that_the_first_reader_sees_by_now_keeps_its_class(run: Run, clusters: Clusters) -> None:
+def test_a_difference_that_the_first_reader_sees_by_now_keeps_its_class(run: Run, clusters: Explained) -> None:
     clusters.there[b"b"] = OTHERS
     clusters.kinds[b"b"] = "history-dependent"
     assert check(run).differing == (b"b".hex(),)
@@ -154,7 +134,7 @@ def test_a_difference_that_the_first_reader_sees_by_now_keeps_its_class(run: Run
 
 
 def test_a_thrift_server_that_fails_is_told_and_shuts_nothing(
-    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    run: Run, clusters: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> Any:
         raise TTransportException(message="no answer")
@@ -166,7 +146,7 @@ def test_a_thrift_server_that_fails_is_told_and_shuts_nothing(
 
 
 def test_a_row_that_differed_last_time_and_cannot_be_read_now_still_shuts_the_gate(
-    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    run: Run, clusters: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: a check while Thrift was down forgot what the one before it had found."""
     clusters.there[b"b"] = OTHERS
@@ -186,7 +166,7 @@ def test_a_row_that_differed_last_time_and_cannot_be_read_now_still_shuts_the_ga
 
 
 def test_an_error_on_the_way_to_the_reason_is_no_clean_check(
-    run: Run, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+    run: Run, clusters: Explained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clusters.there[b"b"] = OTHERS
 
@@ -205,8 +185,67 @@ def test_of_each_region_at_least_one_cell_is_sampled_where_there_can_be_a_check(
     assert sampled(run, 3) == 0
 
 
-def test_only_the_check_after_a_comparison_counts_for_it(run: Run, clusters: Clusters) -> None:
+def test_only_the_check_after_a_comparison_counts_for_it(run: Run, clusters: Explained) -> None:
     first = compare(run)
     found = spot_check(run, lambda: None, first)  # type: ignore[arg-type,return-value]
     assert spot_check_of(run.ledger, first.compared) == last_spot_check(run.ledger, TABLE) == found
     assert spot_check_of(run.ledger, compare(run).compared) is None
+
+
+# ---- while the log is followed, on demand
+
+
+@pytest.fixture
+def followed(run: Run, clusters: Explained, monkeypatch: pytest.MonkeyPatch) -> Explained:
+    """Row b differs for the second reader."""
+    monkeypatch.setattr(module, "is_followed", lambda _: True)
+    run.spec.__dict__["max_lag"] = 0.01
+    clusters.there[b"b"] = OTHERS
+    return clusters
+
+
+def on_demand(run: Run) -> SpotCheck:
+    return spot_check(run, lambda: None, compare(run, purpose="verify"))  # type: ignore[arg-type,return-value]
+
+
+def test_what_differs_for_the_second_reader_alone_differs_while_the_log_is_followed_too(
+    run: Run, followed: Explained
+) -> None:
+    assert on_demand(run).differing == (b"b".hex(),)
+
+
+def test_an_edit_that_is_on_its_way_is_no_difference_while_the_log_is_followed(run: Run, followed: Explained) -> None:
+    followed.details[b"b"] = "in a log that is not applied yet"
+    assert on_demand(run).differing == ()
+    made = compare(run)
+    assert spot_check(run, lambda: None, made).differing, "the source stands still"  # type: ignore[arg-type,return-value]
+
+
+def test_an_edit_that_came_while_the_reason_was_looked_for_is_no_difference(run: Run, followed: Explained) -> None:
+    def explained(*asked: Any) -> list[Difference]:
+        followed.there[b"b"] = SHOWN
+        return followed._explain(*asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "explain", explained)
+        found = on_demand(run)
+    assert (found.differing, found.excused) == ((), 1)
+
+
+def test_a_check_on_demand_does_not_take_away_that_of_the_phase(run: Run, clusters: Explained) -> None:
+    """Hole: `walferry verify` between the phase and the gate made the gate forget the second reader."""
+    made = compare(run)
+    found = spot_check(run, lambda: None, made)  # type: ignore[arg-type,return-value]
+    newest = on_demand(run)
+    assert spot_check_of(run.ledger, made.compared) == found
+    assert last_spot_check(run.ledger, TABLE) == newest != found
+
+
+def test_what_the_second_reader_found_is_left_open_until_somebody_accepts_it(run: Run, clusters: Explained) -> None:
+    made = compare(run, purpose="verify")
+    assert not only_second(run.ledger, made.compared)
+    clusters.there[b"b"] = OTHERS
+    spot_check(run, lambda: None, made)  # type: ignore[arg-type,return-value]
+    assert only_second(run.ledger, made.compared)
+    run.ledger.comparisons.accept(run.ledger.comparisons.differences(), "known", "kim")
+    assert not only_second(run.ledger, made.compared)
