@@ -34,7 +34,8 @@ def verify(
 
     Reads both clusters and changes no data. Of a run, exit 5 means that something found would shut the last gate; the
     result is recorded, but the gate uses the run's own comparison. A pair needs no run: each call is a pass, which
-    reads regions whole or only what was written on either side since the last pass.
+    reads regions whole or only what was written on either side since the last pass. Some of the rows are then read by a
+    second reader, if the spec names the Thrift servers of both clusters (`thrift`, `spot_check`).
     """
     if (name is None) == (pair is None):
         raise UsageError("say what to verify: the NAME of a run, or --pair with a spec")
@@ -94,6 +95,11 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
         )
         for why, count in table["reasons"].items():
             print(f"  {count} whole: {why}")
+    second = plan["second_reader"]
+    if second["why"]:
+        print(f"no row would be read by a second reader: {second['why']}")
+    else:
+        print(f"up to {second['rows']} of these rows of each table would be read by HBase's own Java client, too")
 
 
 def _print_findings(facts: dict[str, Any], found: dict[str, Any]) -> None:

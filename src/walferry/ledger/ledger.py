@@ -328,10 +328,17 @@ CHANGEABLE = ("source_requests", "throttle", "spot_check")
 
 
 def _fixed(spec: Mapping[str, Any], kind: RunKind) -> str:
-    """The rest of it; of a pair, which has no end, only its clusters."""
+    """The rest of it; of a pair, which has no end, only its clusters, by whatever Thrift server they are asked."""
     if kind == "pair":
-        return to_json({key: spec.get(key) for key in ("source", "target")})
+        return to_json({key: _without_thrift(spec.get(key)) for key in ("source", "target")})
     return to_json({key: value for key, value in spec.items() if key not in CHANGEABLE})
+
+
+def _without_thrift(cluster: Any) -> Any:
+    """A cluster of a spec without the address of its Thrift server."""
+    if not isinstance(cluster, Mapping):
+        return cluster
+    return {key: value for key, value in cluster.items() if key != "thrift"}
 
 
 def _same_run(run: RunRecord, owner: str, spec: Mapping[str, Any], kind: RunKind) -> RunRecord:

@@ -21,7 +21,8 @@ KEPT = 1_000
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass; `reasons`: why regions were read whole, with how many."""
+    """One pass; `reasons`: why regions were read whole, with how many; `second_reader`: what that one found, as from
+    `run.spot_check.SpotCheck.facts`."""
 
     number: int
     attempt: int
@@ -36,6 +37,7 @@ class PassRecord:
     differing_rows: int = 0
     under_way_rows: int = 0
     reasons: dict[str, Any] = field(default_factory=dict)
+    second_reader: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,21 @@ class Passes:
             self._insert_rows(connection, differences, since)
             self._change(connection, current, rows_read=before.rows_read + rows_read)
 
+    def add(
+        self,
+        current: PassRecord,
+        differences: Sequence[PassDifference],
+        rows_read: int,
+        second_reader: Mapping[str, Any],
+    ) -> None:
+        """Record what the second reader found, with rows that differ beside those that differed so far."""
+        with self._store.database.write() as connection:
+            before = self._current(connection, current)
+            self._insert_rows(connection, differences, {})
+            self._change(
+                connection, current, rows_read=before.rows_read + rows_read, second_reader=to_json(second_reader)
+            )
+
     def finish(self, current: PassRecord, there: Collection[tuple[str, str]]) -> PassRecord:
         """End a pass in which every region that is `there` (table, region) was read. Forgets the others."""
         kept, rows = self._store.table("pass_regions"), self._store.table("pass_differences")
@@ -224,6 +241,7 @@ class Passes:
             self._change(connection, current, ended_ms=ended_ms, differing_rows=differing, under_way_rows=under_way)
             done = self._current(connection, current)
             inputs = {"pass": done.number, "regions": done.regions, "whole": done.whole_regions, "rows": done.rows_read}
+            inputs |= {f"second_reader_{what}": done.second_reader.get(what, 0) for what in ("rows", "differing")}
             self._store.note(connection, "pass", self._run_id, inputs, f"{differing} rows differ")
             return done
 

@@ -23,10 +23,11 @@ def pass_line(facts: Mapping[str, Any]) -> str:
     """A pass that has ended as a line."""
     late = f", {facts['under_way_rows']} more under way" if facts["under_way_rows"] else ""
     result = differing_rows(facts["differing_rows"]) or "equal"
+    second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
     return (
         f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {facts['regions']} regions read whole, "
         f"{facts['rows_read']} rows and {facts['bytes_read'] / 1e6:.1f} MB of cells, {facts['log_bytes'] / 1e6:.1f} MB "
-        f"of log with {facts['written_rows']} rows, in {facts['seconds']:.0f} s"
+        f"of log with {facts['written_rows']} rows, in {facts['seconds']:.0f} s{second}"
     )
 
 

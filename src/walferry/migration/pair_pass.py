@@ -1,9 +1,10 @@
 """A pass over a pair: tables that something else keeps equal, verified without a migration.
 
 A pass looks up who serves the regions, then reads both logs from the last pass's place to their ends, then the rows:
-all of a region, or those that the logs name and those that differed before. So whatever came before the new place was
-there when the rows were read. Each region is recorded as soon as it is read; an interrupted pass goes on with the
-others, from a place of its own. Nothing is changed on either cluster.
+all of a region, or those that the logs name and those that differed before (`pair_regions`). So whatever came before
+the new place was there when the rows were read. Each region is recorded as soon as it is read; an interrupted pass goes
+on with the others, from a place of its own. Some of the rows are then read by a second reader (`pair_spot_check`).
+Nothing is changed on either cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, PassDifference, PassPosition, PassRecord, PassRegion, RunRecord
-from walferry.migration.digest import RangePair
 from walferry.migration.pair_findings import pass_facts, pass_line
 from walferry.migration.pair_log import (
     FileNews,
@@ -40,6 +40,7 @@ from walferry.migration.pair_log import (
 from walferry.migration.pair_plan import (
     CROWDED,
     DAY_MS,
+    Borders,
     SideNews,
     Sight,
     Written,
@@ -47,14 +48,14 @@ from walferry.migration.pair_plan import (
     sights,
     why_whole,
 )
-from walferry.migration.pair_rows import PairRead, read_pair, settled
-from walferry.migration.stored_sides import rules_of
-from walferry.migration.written_rows import ROWS_AT_ONCE
+from walferry.migration.pair_regions import Todo, read_regions, settle
+from walferry.migration.pair_spot_check import Drawn, spot_check_pair
 from walferry.replay.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
+from walferry.run.spot_check import sampled, why_none
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import session_for
@@ -73,8 +74,6 @@ FILES_AT_ONCE = 8
 LEAST_LOG_BYTES = 1 << 30
 """that are always read"""
 MUCH_LOG = "more log was written since it was last read than the tables of the pair hold"
-NAMED_ROWS = 1_000
-"""of one region that differ, beyond which they are only counted"""
 SETTLE_SECONDS = 2.0
 """between the end of the logs and the rows: an edit is logged a moment before readers see it"""
 _OPTIONS = "options of the pair"
@@ -229,6 +228,7 @@ def describe_plan(run: Run, plan: Plan) -> dict[str, Any]:
     return {
         "tables": tables, "log_bytes": plan.source.bytes + plan.target.bytes,
         "log_files": sum(span.for_rows for span in (*plan.source.spans, *plan.target.spans)),
+        "second_reader": {"rows": 0 if (none := why_none(run)) else run.spec.spot_check, "why": none},
     }  # fmt: skip
 
 
@@ -252,20 +252,23 @@ def verify_pair(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
 def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     phase = run.ledger.phases.find(PHASE)
     current = run.ledger.passes.begin(phase.attempts if phase else 1)
-    plan = plan_pass(run)
+    plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
     session = session_for(spark, _size(run, plan), Limits().here_bytes)
     news, written, position = read_logs(run, session, current, plan)
     time.sleep(SETTLE_SECONDS)
-    todo = list(_work(plan, current, news, written, run.ledger.passes.differences()))
+    todo = list(_work(plan, current, news, written, differed))
+    whole = Counter(item.sight.table for item in todo if item.why)
+    todo = [replace(item, sampled=sampled(run, whole[item.sight.table])) for item in todo]
     log.info(
         "%s: pass %d reads %d of %d regions whole, and %d rows of the others", run.run_id, current.number,
-        sum(bool(item.why) for item in todo), len(todo), sum(len(item.rows) for item in todo),
+        whole.total(), len(todo), sum(len(item.rows) for item in todo),
     )  # fmt: skip
     todo.sort(key=lambda item: bool(item.why))  # what takes least is recorded first
     at_once = max(AT_ONCE, 2 * workers(session))
     for first in range(0, len(todo), at_once):
-        _read(run, session, current, position, todo[first : first + at_once])
-    _settle(run, session, current)
+        read_regions(run, session, current, position, todo[first : first + at_once], drawn)
+    settle(run, session, current)
+    spot_check_pair(run, current, Borders(plan.sights), drawn, differed)
     done = run.ledger.passes.finish(current, {sight.name for sight in plan.sights})
     facts = pass_facts(done)
     log.info("%s: %s", run.run_id, pass_line(facts))
@@ -315,25 +318,13 @@ def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan:
     return (said[0], said[1]), written, position
 
 
-@dataclass(frozen=True)
-class _Todo:
-    """A region to be read: whole (`why`), or these rows of it."""
-
-    sight: Sight
-    claim: PassRegion | None
-    why: str
-    rows: tuple[bytes, ...]
-    fragile: bool
-    """by what was written of it since it was last read"""
-
-
 def _work(
     plan: Plan,
     current: PassRecord,
     news: _News,
     written: Written,
     differed: Sequence[PassDifference],
-) -> Iterator[_Todo]:
+) -> Iterator[Todo]:
     """Every region that this pass has not read yet."""
     known: dict[tuple[str, str], set[bytes]] = {}
     for row in differed:
@@ -344,84 +335,4 @@ def _work(
             continue
         why = plan.why(sight, news) or (CROWDED if sight.name in written.let_go else "")
         rows = () if why else tuple(sorted(written.rows.get(sight.name, set()) | known.get(sight.name, set())))
-        yield _Todo(sight, claim, why, rows, became_fragile(sight, *news))
-
-
-def _read(run: Run, session: SparkSession | None, current: PassRecord, position: int, todo: Sequence[_Todo]) -> None:
-    """Read regions on both sides, and record what was found."""
-    pairs = {table: _table_pair(run, session, table) for table in {item.sight.table for item in todo}}
-    parts = [(number, part) for number, item in enumerate(todo) for part in _parts(pairs[item.sight.table][0], item)]
-    found: list[PairRead] = fan_out(session, read_pair, [part for _, part in parts], what="compare both sides")
-    reads: list[list[PairRead]] = [[] for _ in todo]
-    for (number, _), one in zip(parts, found, strict=True):
-        reads[number].append(one)
-    regions, differences = [], []
-    for item, of in zip(todo, reads, strict=True):
-        fragile = item.fragile or pairs[item.sight.table][1]
-        region, rows = _region(replace(item, fragile=fragile), of, current, position)
-        regions.append(region)
-        differences += rows
-    run.ledger.passes.record(current, regions, differences)
-
-
-def _table_pair(run: Run, session: SparkSession | None, table: str) -> tuple[RangePair, bool]:
-    """All of a table and its copy, and whether the two keep cells by different rules."""
-    pair = run.pair(table)
-    rules = rules_of(run.source.describe(pair.source))
-    whole = RangePair(
-        run.source_address(workers(session)), run.spec.target.address(), pair.source, pair.target, "", b"", b"",
-        rules, NAMED_ROWS, names_expiring=True,
-    )  # fmt: skip
-    return whole, rules != rules_of(run.target.describe(pair.target))
-
-
-def _parts(whole: RangePair, item: _Todo) -> Iterator[RangePair]:
-    region = item.sight.region
-    if item.why:
-        yield replace(whole, region=region.encoded, start=region.start, stop=region.end)
-    for first in range(0, len(item.rows), ROWS_AT_ONCE):
-        some = item.rows[first : first + ROWS_AT_ONCE]
-        yield replace(whole, region=region.encoded, start=some[0], stop=some[-1] + b"\0", named=len(some), rows=some)
-
-
-def _region(
-    item: _Todo, reads: Sequence[PairRead], current: PassRecord, position: int
-) -> tuple[PassRegion, list[PassDifference]]:
-    """What is known of a region now. Rows that differ count as under way until they are read again."""
-    sight, at_ms = item.sight, now_ms()
-    rows = sorted({row for one in reads for row in one.outcome.rows})[:NAMED_ROWS]
-    differing = sum(one.outcome.differing for one in reads)
-    whole_ms = at_ms if item.why or item.claim is None else item.claim.whole_ms
-    fragile = item.fragile or any(one.fragile for one in reads)
-    if not item.why and item.claim is not None:
-        fragile = fragile or item.claim.fragile
-    region = PassRegion(
-        sight.table, sight.region.encoded, sight.target_table, sight.region.start, sight.region.end, sight.lines,
-        current.number, position, bool(item.why), item.why, whole_ms, item.claim.clean_ms if item.claim else None,
-        sum(one.rows for one in reads), sum(one.size for one in reads), fragile, differing - len(rows),
-    )  # fmt: skip
-    return region, [
-        PassDifference(sight.table, row, sight.region.encoded, "under way", "not read again yet", at_ms) for row in rows
-    ]
-
-
-def _settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
-    """Read again what differs, until what is only late has arrived."""
-    overflown = [region for region in run.ledger.passes.regions() if region.unnamed and region.number == current.number]
-    if overflown:
-        time.sleep(run.spec.max_lag)
-    for region in overflown:
-        whole, _ = _table_pair(run, session, region.table)
-        pair = replace(whole, region=region.region, start=region.start, stop=region.stop)
-        one = fan_out(session, read_pair, [pair], what="compare both sides again")[0]
-        rows, at_ms = one.outcome.rows[:NAMED_ROWS], now_ms()
-        again = replace(
-            region, rows_read=one.rows, bytes_read=one.size, unnamed=one.outcome.differing - len(rows),
-        )  # fmt: skip
-        items = [PassDifference(region.table, row, region.region, "under way", "", at_ms) for row in rows]
-        run.ledger.passes.record(current, [again], items)
-    tables = {pair.source for pair in run.tables}
-    found = [item for item in run.ledger.passes.differences() if item.table in tables]
-    if found:
-        log.info("%s: %d rows differ so far; they are read again for %d s", run.run_id, len(found), run.spec.max_lag)
-        run.ledger.passes.settle(current, *settled(run, found))
+        yield Todo(sight, claim, why, rows, became_fragile(sight, *news))

@@ -116,6 +116,20 @@ def _of_both(
         yield "target", target, region, (sight.target_table, region.encoded)
 
 
+class Borders:
+    """Which region of the source has a row."""
+
+    def __init__(self, regions: Sequence[Sight]) -> None:
+        self._tables: dict[str, list[Sight]] = {}
+        for sight in regions:
+            self._tables.setdefault(sight.table, []).append(sight)
+        self._starts = {table: [sight.region.start for sight in of] for table, of in self._tables.items()}
+
+    def sight(self, table: str, row: bytes) -> Sight:
+        """The region of a table, by the source's name, that has a row."""
+        return self._tables[table][bisect_right(self._starts[table], row) - 1]
+
+
 class Written:
     """The rows that both logs name, by table and region of the source.
 
@@ -123,10 +137,7 @@ class Written:
     """
 
     def __init__(self, regions: Sequence[Sight], most: int = MOST_ROWS) -> None:
-        self._tables: dict[str, list[Sight]] = {}
-        for sight in regions:
-            self._tables.setdefault(sight.table, []).append(sight)
-        self._starts = {table: [sight.region.start for sight in of] for table, of in self._tables.items()}
+        self._borders = Borders(regions)
         self._most = most
         self._gone = 0
         self.rows: dict[tuple[str, str], set[bytes]] = {}
@@ -135,7 +146,7 @@ class Written:
     def add(self, table: str, rows: Iterable[bytes]) -> None:
         """Rows of a table, by the source's name."""
         for row in rows:
-            name = self._tables[table][bisect_right(self._starts[table], row) - 1].name
+            name = self._borders.sight(table, row).name
             if name not in self.let_go:
                 self.rows.setdefault(name, set()).add(row)
         for name in crowded({name: len(found) for name, found in self.rows.items()}, self._most):

@@ -256,8 +256,8 @@ class Spec(BaseModel):
         default=1000,
         ge=0,
         title="Rows for the second reader",
-        description="After the last comparison, about so many of each table are also read by HBase's own Java client, "
-        "if the Thrift servers of both clusters are known; 0: none.",
+        description="After a comparison, about so many of each table are also read by HBase's own Java client, if the "
+        "Thrift servers of both clusters are known; 0: none.",
     )
     repair: Literal["auto", "ask"] = Field(
         default="auto",

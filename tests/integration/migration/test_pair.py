@@ -18,12 +18,15 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.ledger.passes import Passes
-from walferry.migration import pair_pass
+from walferry.migration import digest, pair_pass, pair_rows, written_rows
+from walferry.migration.digest import scans
 from walferry.migration.pair_findings import findings
 from walferry.migration.pair_log import COMPACTED
 from walferry.migration.pair_pass import open_pair, verify_pair
 from walferry.migration.pair_plan import MOVED, NEW
+from walferry.migration.spot_check import ONLY_SECOND, UNREAD
 from walferry.run.run import Run
+from walferry.run.spec import ResolvedSpec
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 
 pytestmark = pytest.mark.cluster
@@ -200,3 +203,70 @@ def test_a_region_that_was_opened_again_is_read_whole(pair: Run, target: Cluster
     found = one_pass(pair)
     assert {(item["table"], item["why"]) for item in found["whole"]} == {(TWO, MOVED)}
     assert found["whole_regions"] == 4
+
+
+def test_rows_that_differ_for_the_second_reader_alone_make_the_pass_differ_until_they_are_mended(
+    pair: Run, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What our own reader sees of the target is the source: it finds both equal whatever the target holds."""
+    one_pass(pair)
+    write(source, ONE, {b"r15": b"v", b"r55": b"v"}, 9)
+    write(target, ONE, {b"r15": b"v", b"r55": b"spoilt"}, 9)
+    with monkeypatch.context() as patch:
+        blind(pair, patch)
+        for _ in range(2):  # nobody writes the row between the two
+            found = one_pass(pair)
+            assert found["differing_rows"] == 1
+            assert [(d["table"], d["row"], d["detail"]) for d in found["differences"]] == [(ONE, "r55", ONLY_SECOND)]
+            assert found["second_reader"]["differing"] == 1
+        assert found["written_rows"] == 0
+    write(target, ONE, {b"r55": b"v"}, 9)
+    found = one_pass(pair)
+    assert equal(source, target)
+    assert (found["differing_rows"], found["second_reader"]["differing"]) == (0, 0)
+
+
+def blind(pair: Run, patch: pytest.MonkeyPatch) -> None:
+    """Our own reader reads the source in place of the target."""
+    for module in (digest, pair_rows, written_rows):
+        patch.setattr(module, "scans", lambda of: (scans(of)[0], scans(of)[0]))
+    patch.setattr(pair.target, "scan_raw", pair.source.scan_raw)
+
+
+def test_a_sample_of_each_region_that_is_read_whole_is_read_by_the_second_reader_too(
+    pair: Run, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write that skips the log, so that only the whole reading comes by its region."""
+    connection = connect(target.address)
+    connection.table(TWO).put(b"r1", {b"f:q": b"spoilt"}, timestamp=1 << 51, wal=False)
+    connection.close()
+    assert one_pass(pair)["differing_rows"] == 0, "nothing names it"
+    with monkeypatch.context() as patch:
+        blind(pair, patch)
+        pair.ledger.notes.keep("options of the pair", {"whole_every_days": 1e-9})
+        found = one_pass(pair)
+    pair.ledger.notes.keep("options of the pair", {"whole_every_days": 7})
+    assert found["whole_regions"] == 8
+    assert found["second_reader"]["rows"] > 40
+    assert [(d["table"], d["row"], d["detail"]) for d in found["differences"]] == [(TWO, "r1", ONLY_SECOND)]
+
+
+def test_a_thrift_server_that_does_not_answer_fails_no_pass(pair: Run, source: Cluster, target: Cluster) -> None:
+    with HBaseClient(target.address) as client:
+        client.mutate(TWO, [delete_version(b"r1", b"f", b"q", 1 << 51)])
+    write(source, TWO, {b"r7": b"v"})
+    whole, pair.__dict__["spec"] = pair.spec, unreachable(pair.spec)
+    try:
+        found = one_pass(pair)
+        assert found["second_reader"]["rows"] == 0
+        assert "does not answer" in found["second_reader"]["why"]
+        assert [(d["row"], d["detail"]) for d in found["differences"]] == [("r1", UNREAD)], "it differed before"
+    finally:
+        pair.__dict__["spec"] = whole
+    found = one_pass(pair)
+    assert (found["differing_rows"], found["second_reader"]["why"]) == (0, "")
+    assert found["second_reader"]["rows"] >= 2, "those that the pass before could not read, too"
+
+
+def unreachable(spec: ResolvedSpec) -> ResolvedSpec:
+    return spec.model_copy(update={"target": spec.target.model_copy(update={"thrift": "127.0.0.1:1"})})

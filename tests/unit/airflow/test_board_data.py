@@ -342,6 +342,11 @@ def test_a_pair_shows_its_passes_newest_first_and_what_differs_since_and_other_r
     assert facts["trend"]["differing_rows"] == [0, 1]  # the third is not over
     assert facts["trend"]["rows_read"] == [5, 5]
     assert facts["rows"][1]["reasons"] == {"never read before": 1}
+    assert [made["second_reader"] for made in facts["rows"]] == [{}, {}, {}], "it had none"
+    run.passes.add(third, [differs(b"b")], 1, {"rows": 9, "differing": 1, "text": "9 rows read"})
+    facts = run_page(book, run.record)["passes"]
+    assert facts["rows"][0]["second_reader"] == {"rows": 9, "differing": 1, "text": "9 rows read"}
+    assert len(facts["differences"]) == 1
     assert run_page(book, run.record, Pages(passes=1))["passes"]["rows"] == []
     assert run_page(book, book.run(begun(book)))["passes"] is None
     assert overview(book)["runs"]["rows"][1]["state"] == "differing"

@@ -55,7 +55,8 @@ def values(form: dict[str, Param], **conf: Any) -> dict[str, Any]:
         ),
         (
             verify.PARAMS,
-            Spec.model_fields.keys() - {"name", "source", "target", "tables", "max_lag", "source_requests"},
+            Spec.model_fields.keys()
+            - {"name", "source", "target", "tables", "max_lag", "spot_check", "source_requests"},
         ),
     ],
 )

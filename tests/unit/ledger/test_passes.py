@@ -80,5 +80,8 @@ def test_a_pair_may_change_its_tables_but_not_its_clusters(ledger: Ledger, pair:
     more = SPEC | {"tables": [{"source": "t", "target": "t"}], "max_lag": 5}
     assert ledger.open_run("shop", "pair", more, "tester", "pair").run_id == pair.run_id
     assert pair.record.spec == more
+    with_thrift = more | {"source": more["source"] | {"thrift": "h:1"}}
+    assert ledger.open_run("shop", "pair", with_thrift, "tester", "pair").run_id == pair.run_id, "the same cluster"
+    assert pair.record.spec == with_thrift
     with pytest.raises(UsageError, match="with another spec"):
         ledger.open_run("shop", "pair", SPEC | {"target": "elsewhere"}, "tester", "pair")

@@ -12,6 +12,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from unit.migration.pair_ledger import REGION, differs, one_pass, region
 from unit.migration.test_pair_log import SERVER, group, written
 from unit.spark_stand_in import SPARK
+from walferry.cli.pairs import _print_plan
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.hbase.descriptors import Region
@@ -19,7 +20,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, PassPosition
 from walferry.migration import pair_log, pair_pass
 from walferry.migration.pair_findings import findings, new_differences, pass_facts, pass_line, told
-from walferry.migration.pair_pass import MUCH_LOG, Plan, open_pair, verify_pair
+from walferry.migration.pair_pass import MUCH_LOG, Plan, describe_plan, open_pair, verify_pair
 from walferry.migration.pair_plan import sights
 from walferry.replay.retention import Retention
 from walferry.run.heartbeat import beating
@@ -155,3 +156,25 @@ def test_a_damaged_log_makes_the_regions_of_its_server_be_read_whole(both: Run, 
     plan = planned(both, both.ledger.passes.positions()[first])
     pair_pass.read_logs(both, None, current, plan)
     assert "is damaged at byte" in plan.why(plan.sights[0])
+
+
+def test_a_dry_run_says_whether_there_would_be_a_second_reader(both: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    class Held:
+        def held_bytes(self) -> dict[str, int]:
+            return {}
+
+    both.__dict__["source"] = Held()
+    plan = describe_plan(both, planned(both))
+    assert plan["second_reader"]["rows"] == 0
+    _print_plan(plan, as_json=False)
+    none = (
+        "no row would be read by a second reader: no Thrift server of the source and of the target is known (`thrift`)"
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == none
+    for side in (both.spec.source, both.spec.target):
+        side.__dict__["thrift"] = "127.0.0.1:1"
+    plan = describe_plan(both, planned(both))
+    assert plan["second_reader"] == {"rows": 1000, "why": ""}
+    _print_plan(plan, as_json=False)
+    would = "up to 1000 of these rows of each table would be read by HBase's own Java client, too"
+    assert capsys.readouterr().out.splitlines()[-1] == would

@@ -31,7 +31,7 @@ VARIABLE = "walferry_verify"
 DEFAULTS = {"name": "verify"}
 WHOLE_EVERY = "whole_every"
 PARAMS = spec_params(
-    without=OF_MIGRATIONS | {"apply", "history", "stage", "compare", "throttle", "window"},
+    without=(OF_MIGRATIONS - {"spot_check"}) | {"apply", "history", "stage", "compare", "throttle", "window"},
     else_variable=VARIABLE,
     defaults=DEFAULTS,
 ) | {

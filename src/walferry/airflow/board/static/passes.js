@@ -19,6 +19,11 @@ function verdict(made) {
   return { kind: "badge", state: "equal", text: made.under_way_rows ? `equal, ${count(made.under_way_rows)} rows under way` : "equal" };
 }
 
+function second(made) {
+  if (made.second_reader.text === undefined) return "–";
+  return { kind: "fold", text: made.second_reader.differing ? `${count(made.second_reader.differing)} of ${count(made.second_reader.rows)} differ` : count(made.second_reader.rows), list: [made.second_reader.text] };
+}
+
 function trend(found) {
   const some = found.at_ms.length > 1;
   show(byId("passes-charts"), some);
@@ -47,6 +52,7 @@ export function passes(found) {
     { text: bytes(p.bytes_read), class: "number" },
     { text: bytes(p.log_bytes), class: "number" },
     { text: count(p.written_rows), class: "number" },
+    second(p),
   ]);
   pager("passes", found);
   fill(byId("claims-rows"), found.tables, (t) => t.table, (t) => [
