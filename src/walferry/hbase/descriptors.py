@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from walferry.formats.proto import hbase_pb2 as pb
@@ -179,6 +179,7 @@ class Region:
     `name` is the full region name, `encoded` its MD5 in hex (as in paths and WALs), `server` None while
     nobody serves it. `open_sequence` (info:seqnumDuringOpen) rises each time the region opens. `may_lag`: hbase:meta
     has no state of the region (before 2.0), so both are of its previous opening while it is in transition.
+    `changed_ms`: when hbase:meta was last told of the region, such as that it was opened, by the clock of who told.
     """
 
     name: bytes
@@ -190,6 +191,7 @@ class Region:
     region_id: int
     open_sequence: int = 0
     may_lag: bool = False
+    changed_ms: int = field(default=0, compare=False)
 
     def holds(self, row: bytes) -> bool:
         """Whether the row is in this region."""

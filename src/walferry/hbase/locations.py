@@ -152,4 +152,5 @@ def _region(row: pb.Result) -> Region | None:
         region_id=info.region_id,
         open_sequence=sequence,
         may_lag=b"state" not in columns,
+        changed_ms=max(cell.timestamp for cell in row.cell),
     )

@@ -36,6 +36,7 @@ class _Query:
     max_versions: int
     max_result_bytes: int
     rows: pb.Filter | None = None
+    since_ms: int | None = None
 
 
 def scan_raw(
@@ -47,6 +48,7 @@ def scan_raw(
     families: Sequence[str] | None = None,
     max_result_bytes: int = MAX_RESULT_BYTES,
     rows: Sequence[bytes] = (),
+    since_ms: int | None = None,
 ) -> Iterator[bytes]:
     """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
 
@@ -54,13 +56,14 @@ def scan_raw(
     beyond a TTL of their own (tag 8), and compactions drop what no reader sees.
     Yields cell blocks (a sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes`
     each, more when a single row is larger. The server does not cache the blocks it reads.
-    With `rows`, only of those, which must be in order: the server goes from one to the next.
+    With `rows`, only of those, which must be in order: the server goes from one to the next. With `since_ms`, only
+    cells and delete markers of that timestamp or a newer one: the server skips store files that have none.
 
     A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so that
     no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in between,
     TableNotFoundError.
     """
-    query = _Query(families, True, ALL_VERSIONS, max_result_bytes, _filter_of(rows) if rows else None)
+    query = _Query(families, True, ALL_VERSIONS, max_result_bytes, _filter_of(rows) if rows else None, since_ms)
     return _scan(client, table, start, stop, query)
 
 
@@ -127,6 +130,7 @@ def _scan_region(client: Calls, region: Region, start: bytes, stop: bytes, query
             cache_blocks=False,
             max_result_size=query.max_result_bytes,
             filter=query.rows,
+            time_range=None if query.since_ms is None else pb.TimeRange(**{"from": query.since_ms}),
             # Bytes.toBytes(true)
             attribute=[pb.NameBytesPair(name="_raw_", value=b"\xff")] if query.raw else [],
         ),

@@ -157,7 +157,7 @@ def compare_pair(
     """
     total = NOTHING
     start = pair.start
-    for here, there in _pieces(pair, source, target, clock, taken):
+    for here, there in _pieces(pair.start, pair.stop, source, target, clock, taken):
         stop = max(piece.last_row for piece in (here, there) if len(piece.cells)) + b"\0"
         if pair.clients_from is not None:
             there = _without_clients(here, there, pair.clients_from)
@@ -171,6 +171,14 @@ def compare_pair(
         start = stop
         del here, there  # large rows are not kept while the next ones are read
     return total
+
+
+def unlike_rows(start: bytes, stop: bytes, source: Scan, target: Scan) -> Iterator[list[bytes]]:
+    """The rows of a range whose cells and markers are not exactly the same on both sides, whatever readers see of them:
+    those of a piece of both sides at a time, in order."""
+    for here, there in _pieces(start, stop, source, target, now_ms, None):
+        mine, theirs = (row_digests(side.cells, np.ones(len(side.cells), np.bool_)) for side in (here, there))
+        yield _differing(mine, theirs)
 
 
 # ------------------------------------------------------------------ reading both sides
@@ -248,12 +256,12 @@ def _no_cells() -> CellIndex:
 
 
 def _pieces(
-    pair: RangePair, source: Scan, target: Scan, clock: Clock, taken: Taken | None
+    start: bytes, stop: bytes, source: Scan, target: Scan, clock: Clock, taken: Taken | None
 ) -> Iterator[tuple[_Piece, _Piece]]:
     """Both sides of the same rows, piece by piece; one of the two may have no cells."""
     with ThreadPoolExecutor(2) as readers:
-        here = _Side(source(pair.start, pair.stop), readers, clock, taken)
-        there = _Side(target(pair.start, pair.stop), readers, clock, taken)
+        here = _Side(source(start, stop), readers, clock, taken)
+        there = _Side(target(start, stop), readers, clock, taken)
         while True:
             here.read_on()
             there.read_on()

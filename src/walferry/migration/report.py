@@ -15,6 +15,7 @@ from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.migration.accept import describe
 from walferry.migration.explain import WORST_FIRST
+from walferry.migration.verified import unseen
 from walferry.run.copying_again import copied
 from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.spot_check import spot_check_of
@@ -58,6 +59,7 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "repaired": {table: dict(kinds) for table, kinds in ledger.repairs.counts().items()},
         "late_edits": dict(Counter(edit.decision or "undecided" for edit in ledger.late.all())),
         "gaps": len(ledger.log.gaps()) if ledger.log.fence("end") else None,
+        "unseen": _unseen(ledger),
         "missing_numbers": [asdict(gap) | {"text": describe_numbers(gap)} for gap in ledger.numbers.gaps()],
         "coverage": [
             {"group": c.group, "table": c.table, "seen": c.seen, "sealed": c.sealed, "applied": c.applied,
@@ -68,6 +70,12 @@ def summary(ledger: RunLedger) -> dict[str, Any]:
         "ledger": ledger.whole.url,
         "data_docs": (ledger.phases.facts("check_drain") or {}).get("data_docs"),
     }  # fmt: skip
+
+
+def _unseen(ledger: RunLedger) -> list[str]:
+    """What a migration does not see until its last whole comparison is done."""
+    looks = ledger.record.kind == "migration" and ledger.record.spec.get("compare_ahead", True)
+    return unseen(ledger) if looks and ledger.phases.facts("check_drain") is None else []
 
 
 def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
@@ -144,6 +152,7 @@ def render(facts: dict[str, Any]) -> str:
     for decision, count in sorted(facts["late_edits"].items()):
         said = {"apply": "applied", "reject": "REJECTED: they are not at the target"}.get(decision, "undecided")
         lines.append(f"WARNING: {count} edits came after writes were declared stopped: {said}")
+    lines += [f"Until the last whole comparison: {text}" for text in facts["unseen"]]
     lines += _numbers(facts["missing_numbers"])
     lines += [f"WARNING: {standstill['text']}" for standstill in facts["standstills"]]
     lines += [f"{'' if r['accepted_by'] else 'WARNING: '}{r['text']}" for r in facts["counted_numbers"]]

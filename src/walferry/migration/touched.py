@@ -1,7 +1,8 @@
 """What others than the source's log have touched, and so may no longer be equal.
 
 - Rows that others than walferry have written at the target, by the target's log.
-- Regions of a server, on either side, that counts new mutations which skip the log.
+- Regions of a server, on either side, that counts new mutations which skip the log, or of these (`unlogged_rows`) the
+  rows with new cells.
 
 They are read again with what the log wrote (`written_rows`). What cannot be named ends what is claimed of a table
 (`claims`): it is compared as a whole again. All of it is a note in the ledger, so that another process goes on there.
@@ -21,6 +22,7 @@ from walferry.errors import GapError, TransientError, WalferryError, is_transien
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.fragile_rows import NONE, Span, Spans
+from walferry.migration.unlogged_rows import in_doubt, oldest_unseen_ms, recent_rows
 from walferry.replay.retention import retention_of
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
@@ -63,6 +65,10 @@ class Seen:
     """how often something was added to what is pending, by table: the same rows may be touched again"""
     voids: Mapping[str, int] = field(default_factory=dict)
     """and how often a reason was found for a whole comparison"""
+    counted_ms: Mapping[str, Counts] = field(default_factory=dict)
+    """before which moment each server was asked for its count, by side"""
+    recent_ms: Mapping[str, int] = field(default_factory=dict)
+    """when only rows with new cells were read after counts had risen, by table, the last time"""
 
     @classmethod
     def of(cls, ledger: RunLedger) -> Seen:
@@ -230,36 +236,50 @@ def _counted(run: Run, seen: Seen) -> Seen:
     if run.spec.unlogged_writes == "ignore":
         return replace(seen, skipped=False)
     for side in SIDES:
-        client = client_at(run, side)
+        client, began = client_at(run, side), now_ms()
         servers = client.servers()
         with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="counts") as at_once:
             told = dict(zip((s.name for s in servers), at_once.map(client.unlogged_writes, servers), strict=True))
         before = seen.counts.get(side)
         silent = sorted(name for name, count in told.items() if count is None)
         now = {name: count for name, count in told.items() if count is not None}
+        asked_ms, known_ms = dict.fromkeys(now, began), seen.counted_ms.get(side, {})
         now |= {name: before[name] for name in silent if before is not None and name in before}
-        seen = _after_counts(run, seen, side, risen(before, now))
-        seen = replace(seen, counts={**seen.counts, side: now}, uncounted={**seen.uncounted, side: silent})
+        asked_ms |= {name: known_ms[name] for name in silent if name in known_ms}
+        servers_risen, since_ms = risen(before, now), None
+        if run.spec.unlogged_writes == "recent":
+            since_ms = oldest_unseen_ms(known_ms, servers_risen, silent, seen.uncounted.get(side, ()))
+        seen = _after_counts(run, seen, side, servers_risen, since_ms)
+        seen = replace(
+            seen, counts={**seen.counts, side: now}, uncounted={**seen.uncounted, side: silent},
+            counted_ms={**seen.counted_ms, side: asked_ms},
+        )  # fmt: skip
     return seen
 
 
-def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None) -> Seen:
+def _after_counts(
+    run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None = None
+) -> Seen:
+    """With the regions of those servers to be read again or, of these, the rows with cells since a moment."""
     if servers is not None and not servers:
         return seen
     for pair in run.tables:
         regions = client_at(run, side).regions(name_at(run, side, pair.source))
-        spans = Spans.of(
-            Span(region.start, region.end)
-            for region in regions
-            if servers is None or region.server is None or region.server.name in servers
-        )
-        if spans:
-            whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
-            log.warning(
-                "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %d regions are compared again",
-                pair.source, whose, side, len(spans),
-            )  # fmt: skip
-            seen = replace(seen.touching(pair.source, spans), skipped=seen.skipped or side == "source")
+        regions = [region for region in regions if in_doubt(region, servers, since_ms)]
+        if not regions:
+            continue
+        whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
+        if since_ms is None:
+            spans = Spans.of(Span(region.start, region.end) for region in regions)
+        else:
+            began, spans = now_ms(), recent_rows(run, pair, regions, since_ms)
+            seen = replace(seen, recent_ms={**seen.recent_ms, pair.source: began})
+        log.log(
+            logging.WARNING if len(spans.ranges) else logging.INFO,  # rows may only be under way
+            "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %d rows and %d ranges in %d regions are "
+            "compared again", pair.source, whose, side, len(spans.rows), len(spans.ranges), len(regions),
+        )  # fmt: skip
+        seen = replace(seen.touching(pair.source, spans), skipped=seen.skipped or side == "source")
     return seen
 
 

@@ -51,7 +51,7 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
         )
     if why := why_failing(ledger):
         shown.append(f"nothing is compared now, which is tried again by itself: {why}")
-    return "; ".join([*shown, *_blind(ledger, seen)]), reasons
+    return "; ".join([*shown, *unseen(ledger)]), reasons
 
 
 def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, str]:
@@ -92,16 +92,22 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
     return ", ".join(parts), reason
 
 
-def _blind(ledger: RunLedger, seen: Seen) -> list[str]:
-    """What cannot be seen, so that only whole comparisons find it."""
-    found = []
+def unseen(ledger: RunLedger) -> list[str]:
+    """What looks at touched rows do not see, so that only whole comparisons find it, as clauses."""
+    seen, found = Seen.of(ledger), []
     if seen.unread:
         found.append(f"what others write at the target is not seen: {seen.unread}")
     if ledger.record.spec.get("unlogged_writes") == "ignore":
         found.append("writes that skip the log (SKIP_WAL) are not looked for (`unlogged_writes: ignore`)")
+    if text := _seen_by_time(ledger, seen):
+        found.append(text)
     for side, servers in seen.uncounted.items():
         if servers:
-            found.append(f"{len(servers)} servers of the {side} do not tell of writes that skip the log (SKIP_WAL)")
+            who = f"1 server of the {side} does" if len(servers) == 1 else f"{len(servers)} servers of the {side} do"
+            found.append(
+                f"{who} not tell of writes that skip the log (SKIP_WAL), such as {servers[0]}: let walferry's host "
+                "read http://SERVER:PORT/jmx, PORT being `hbase.regionserver.info.port` there, without a login or TLS"
+            )
     if found:
         age = ledger.record.spec.get("max_comparison_age")
         found.append(
@@ -110,3 +116,23 @@ def _blind(ledger: RunLedger, seen: Seen) -> list[str]:
             else "`max_comparison_age` has tables compared as a whole again"
         )
     return found
+
+
+def _seen_by_time(ledger: RunLedger, seen: Seen) -> str:
+    """Of which tables only new timestamps were looked for after servers had counted writes that skip the log, and how
+    old their whole comparisons are; "" if all of that was before them."""
+    whole = {table: whole_comparison(ledger, table) for table in seen.recent_ms}
+    ages = {
+        table: "never" if made is None else f"{duration(max(0, now_ms() - made.began_ms) / 1000)} ago"
+        for table, made in whole.items()
+        if made is None or made.began_ms <= seen.recent_ms[table]
+    }
+    if not ages:
+        return ""
+    shown = ", ".join(f"{table} {age}" for table, age in list(ages.items())[:SHOWN_TABLES])
+    more = f" and {len(ages) - SHOWN_TABLES} more tables" if len(ages) > SHOWN_TABLES else ""
+    return (
+        "servers have counted writes that skip the log (SKIP_WAL), of which only those with a timestamp of their own "
+        "moment are looked for (`unlogged_writes: recent`); older timestamps are seen by whole comparisons only, of "
+        f"which the last began: {shown}{more}"
+    )

@@ -265,11 +265,12 @@ class Spec(BaseModel):
         description="auto: while the log is followed, and in the write stop, rows are made equal to the source's. "
         "ask: only when somebody says `walferry repair`.",
     )
-    unlogged_writes: Literal["compare", "ignore"] = Field(
+    unlogged_writes: Literal["compare", "recent", "ignore"] = Field(
         default="compare",
         title="Writes that skip the log",
-        description="compare: where a server counts new ones (SKIP_WAL), its regions are compared again. "
-        "ignore: other tables of those servers have them.",
+        description="compare: where a server counts new ones (SKIP_WAL), its regions are compared again. recent: of "
+        "these, rows whose cells with timestamps since then are not the same on both sides; what is written with older "
+        "ones waits for a whole comparison (`max_comparison_age`). ignore: other tables of those servers have them.",
     )
     source_requests: SourceRequests = Field(
         default=SourceRequests(),

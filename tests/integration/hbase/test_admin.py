@@ -184,7 +184,10 @@ def test_a_split_leaves_two_regions_and_a_move_changes_the_server(
     first = client.regions(name)[0]
     other = next(server for server in client.servers() if server != first.server)
     client.move_region(first, other)
-    assert client.regions(name)[0].server == other
+    moved, stayed = client.regions(name)
+    assert moved.server == other
+    assert moved.changed_ms > first.changed_ms
+    assert stayed.changed_ms < moved.changed_ms
     assert [cell[0] for cell in cells(client.scan_raw(name))] == [b"a", b"z"]
 
 

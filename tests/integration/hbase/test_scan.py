@@ -180,3 +180,16 @@ def test_a_raw_scan_of_some_rows_shows_all_that_is_stored_of_these_and_of_no_oth
     assert [cell[0] for cell in found] == sorted(
         [row for row in wanted if row in ROWS for _ in range(2)] + [b"00007"]  # and its marker
     )
+
+
+def test_a_raw_scan_since_a_timestamp_shows_newer_cells_and_markers_only(
+    client: HBaseClient, table: str, cells: ReadCells
+) -> None:
+    client.flush_table(table)
+    client.put(table, [Cell(b"00007", b"f", b"q0", b"new", 9), Cell(b"01500", b"f", b"q9", b"older", 8)])
+    client.mutate(table, [mutate.delete_column(b"02000", b"f", b"q0", 9), mutate.delete_family(b"02001", b"f", 9)])
+    found = [(cell[0], cell[3]) for cell in cells(client.scan_raw(table, since_ms=9))]
+    assert found == [(b"00007", 9), (b"02000", 9), (b"02001", 9)]
+    assert [cell[0] for cell in cells(client.scan_raw(table, rows=[b"00007", b"02000", b"02002"], since_ms=9))] == [
+        b"00007", b"02000",
+    ]  # fmt: skip

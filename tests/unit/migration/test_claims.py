@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unit.migration.filled_ledger import SPEC, compared
-from walferry.clock import now_ms
+from walferry.clock import duration, now_ms
 from walferry.ledger import ComparedTable, Ledger, RangeComparison, RunLedger
 from walferry.migration import claims, touched
 from walferry.migration.claims import Begun, Claim, ToRead, standing_comparison
@@ -173,6 +173,22 @@ def test_the_answer_says_what_was_read_what_waits_and_what_is_not_seen(ledger: R
         "`max_comparison_age` has tables compared as a whole again",
     ):  # fmt: skip
         assert part in text
+
+
+def test_what_only_a_whole_comparison_sees_under_recent_is_told_with_the_age_of_the_last_one(ledger: RunLedger) -> None:
+    made = clean(ledger)
+    recent = {TABLE: made.began_ms - 1, "shop:lines": 5}
+    Seen.change(ledger, lambda seen: replace(seen, recent_ms=recent))
+    text, reasons = verified(ledger)
+    assert not reasons
+    assert "the last began: shop:lines never; `max_comparison_age`" in text
+    Seen.change(ledger, lambda seen: replace(seen, recent_ms={TABLE: now_ms()}))
+    age = duration((now_ms() - made.began_ms) / 1000)
+    assert (
+        "servers have counted writes that skip the log (SKIP_WAL), of which only those with a timestamp of their own "
+        "moment are looked for (`unlogged_writes: recent`); older timestamps are seen by whole comparisons only, of "
+        f"which the last began: {TABLE} {age} ago" in verified(ledger)[0]
+    )
 
 
 def test_a_claim_that_has_ended_says_why_and_what_it_takes(ledger: RunLedger) -> None:

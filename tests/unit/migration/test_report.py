@@ -9,6 +9,7 @@ from unit.migration.filled_ledger import FILE, GROUP, filled
 from walferry import clock
 from walferry.ledger import Ledger, NumberGap, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
+from walferry.migration.touched import Seen
 from walferry.run.heartbeat import NOTE
 from walferry.run.status import status, status_line
 
@@ -176,3 +177,16 @@ def test_numbers_that_1_x_skips_are_told_as_a_warning(book: Ledger) -> None:
     assert "WARNING: the log of shop:orders lacks 4 numbers at 1 place: numbers that no entry has, as incr" in told
     assert "not accepted" not in told
     assert "'places': 1" in str(summary(ledger)["counted_numbers"])
+
+
+def test_what_looks_do_not_see_is_told_until_the_last_whole_comparison_is_done(book: Ledger) -> None:
+    ledger = book.of("move-1")
+    assert "Until the last whole comparison" not in render(summary(ledger))
+    seen = Seen(uncounted={"source": ["s1"]}, recent_ms={"shop:orders": clock.now_ms()})
+    Seen.change(ledger, lambda _: seen)
+    text = render(summary(ledger))
+    assert "Until the last whole comparison: servers have counted writes that skip the log (SKIP_WAL)" in text
+    assert "Until the last whole comparison: 1 server of the source does not tell of writes that skip the log" in text
+    ledger.phases.start("check_drain")
+    ledger.phases.finish("check_drain", {})
+    assert "Until the last whole comparison" not in render(summary(ledger))

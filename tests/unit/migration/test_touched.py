@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,16 +51,90 @@ def test_a_server_that_counts_more_is_named_and_one_that_counts_less_leaves_all_
     assert risen(now, now) == set()
 
 
+class Counting:
+    """A cluster whose two servers count, with a region of the table on each."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int | None] = {"s1": 5, "s2": 7}
+
+    def servers(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.counts]
+
+    def unlogged_writes(self, server: Any) -> int | None:
+        return self.counts[server.name]
+
+    def regions(self, name: str) -> list[Any]:
+        names, borders = list(self.counts), pairwise([b"", b"m", b""])
+        return [
+            SimpleNamespace(start=start, end=end, server=SimpleNamespace(name=name), changed_ms=0)
+            for name, (start, end) in zip(names, borders, strict=True)
+        ]
+
+
+def test_under_recent_the_rows_of_the_servers_that_count_more_are_those_since_they_were_asked(
+    ledger: RunLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list[bytes], int]] = []
+
+    def recent_rows(run: Any, pair: Any, regions: Any, since_ms: int) -> Spans:
+        asked.append(([region.start for region in regions], since_ms))
+        return ROWS
+
+    source, target = Counting(), Counting()
+    pair = SimpleNamespace(source=TABLE, target="there")
+    run: Any = SimpleNamespace(
+        ledger=ledger, source=source, target=target, tables=[pair], pair=lambda table: pair,
+        spec=SimpleNamespace(unlogged_writes="recent"),
+    )  # fmt: skip
+
+    def look_at(moment: int) -> Seen:
+        monkeypatch.setattr(touched, "now_ms", lambda: moment)
+        seen = touched._counted(run, Seen.of(ledger))
+        assert Seen.change(ledger, lambda _: seen)
+        return seen
+
+    monkeypatch.setattr(touched, "recent_rows", recent_rows)
+    look_at(100_000)
+    source.counts = {"s1": None, "s2": 7}
+    look_at(200_000)
+    assert asked == []
+    source.counts = {"s1": 5, "s2": 8}
+    seen = look_at(300_000)
+    assert asked == [([b"m"], 150_000)]
+    assert (seen.pending, seen.recent_ms, seen.skipped) == ({TABLE: ROWS}, {TABLE: 300_000}, True)
+    source.counts = {"s1": None, "s2": 8}
+    look_at(400_000)
+    source.counts = {"s1": 6, "s2": 9}
+    look_at(500_000)
+    assert asked[1:] == [([b"", b"m"], 250_000)], "a silent server keeps its last count, and the moment of that"
+    target.counts = {"s1": 4, "s2": 9}
+    assert look_at(600_000).pending == {TABLE: ROWS}
+    assert asked[2:] == [([b"", b"m"], 450_000)], "a region has left a server of the target"
+    Seen.change(ledger, lambda seen: replace(seen, counted_ms={}))
+    source.counts = {"s1": 6, "s2": 10}
+    assert look_at(700_000).pending[TABLE].ranges == [(b"m", b"")], "after an older release nobody knows since when"
+    source.counts = {"s1": 6, "s2": 11}
+    run.spec.unlogged_writes = "compare"
+    assert len(look_at(800_000).pending[TABLE].ranges) == 1
+    assert len(asked) == 3
+
+
 # ------------------------------------------------------------------ what the ledger keeps
 
 
 def test_all_that_was_seen_is_kept(ledger: RunLedger) -> None:
     seen = Seen(
         Offset(3, {"g": Position(7, 120, ahead=(8,))}), 5, "no right", {"source": {"s1": 2}}, {"target": ["s9"]}, True,
-        {TABLE: Spans((Span(b"a", b"c", True, 9),))}, {"t2": "gone"}, {TABLE: 3}, {"t2": 1},
+        {TABLE: Spans((Span(b"a", b"c", True, 9),))}, {"t2": "gone"}, {TABLE: 3}, {"t2": 1}, {"source": {"s1": 7}},
+        {TABLE: 8},
     )  # fmt: skip
     assert seen.replaces(Seen(), ledger)
     assert Seen.of(ledger) == seen
+    older = ledger.notes.get("touched")
+    assert older is not None
+    del older["counted_ms"], older["recent_ms"]
+    ledger.notes.keep("touched", older)
+    assert Seen.of(ledger) == replace(seen, counted_ms={}, recent_ms={}), "the note of an older release"
 
 
 def test_what_others_wrote_waits_until_it_was_found_equal(ledger: RunLedger) -> None:
