@@ -39,6 +39,10 @@ _TRANSIENT = {
     "ConnectException",
     "SocketTimeoutException",
     "EOFException",
+    # Of a log whose server and data node died together, until its lease is recovered; or of a data node that is down.
+    "CannotObtainBlockLengthException",
+    "BlockMissingException",
+    "RecoveryInProgressException",
     # WebHDFS's name for any other failure of the name node or of a data node.
     "IOException",
 }
