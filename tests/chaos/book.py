@@ -19,6 +19,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from walferry.embedded.processes import leash
+
 ANSWER_S = 60.0
 """how long a database that was killed or suspended may take to answer again"""
 
@@ -42,6 +44,7 @@ class Postgresql:
         with self._lock:
             self._server = get_server(self.folder)
             self._server.ensure_postgres_running()
+            leash.hold(self.processes()[0].pid)
             self.url = make_url(self._server.get_uri()).set(drivername="postgresql+psycopg2").render_as_string(False)
 
     def processes(self) -> list[psutil.Process]:
@@ -59,10 +62,15 @@ class Postgresql:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(found, timeout=10)
+            for process in found[:1]:
+                leash.release(process.pid)
 
     def stop(self) -> None:
         """For good."""
+        found = self.processes()
         self._server.cleanup()
+        for process in found[:1]:
+            leash.release(process.pid)
 
     def database(self, name: str) -> str:
         """The URL of a new database."""
