@@ -146,8 +146,9 @@ class RpcConnection:
         """False when the server has closed the idle connection, or sent something unasked."""
         if self._socket is None:
             return True
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return not readable
+        poll = select.poll()  # select() takes no descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def _connected(self, deadline: float) -> socket.socket:
         if self._socket is not None and not self.usable():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import resource
 import socket
 import threading
 import time
@@ -375,6 +377,33 @@ def test_the_pool_replaces_a_connection_that_the_server_closed_while_idle() -> N
             while pool_idle.usable() and time.monotonic() < deadline:
                 time.sleep(0.01)
         pool.close()
+
+
+def test_a_process_with_more_than_a_thousand_open_files_keeps_its_connections() -> None:
+    """Descriptors above 1023 are more than select() takes: one long process of many clients came there."""
+
+    def serve(peer: socket.socket) -> None:
+        read_handshake(peer)
+        for call in (b"\x01", b"\x02"):
+            read_request(peer)
+            peer.sendall(bytes.fromhex(VERSION_ANSWER.replace("0811", "08" + call.hex(), 1)))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this user may not have more than {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with server(serve) as address, closing(RpcConnection(address, "MasterService")) as connection:
+            connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
+            low = connection._socket
+            assert low is not None
+            connection._socket = socket.socket(fileno=fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500))
+            low.close()
+            high = connection._socket
+            connection.call("GetClusterStatus", VERSION, pb.GetClusterStatusResponse)
+            assert connection._socket is high
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @given(st.binary(max_size=40))
