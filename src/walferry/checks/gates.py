@@ -6,6 +6,7 @@ import logging
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
+from walferry.ledger.batches import Change, in_one
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.migration import touched
 from walferry.migration.accept import describe
@@ -25,6 +27,8 @@ from walferry.migration.readiness import Answer, Readiness, before_approval, not
 from walferry.migration.repair import is_unfinished
 from walferry.migration.schema import family_differences
 from walferry.replay import dirty
+from walferry.replay.applying import applying
+from walferry.replay.batch import fence_of
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
@@ -177,10 +181,14 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
 
     Only the comparisons that the run's own phase made for this end fence count. Rows that are marked as dirty are
-    covered by one that began after the mark.
+    covered by one that began after the mark. If this opens the target, no other process writes to it for this run until
+    that is recorded.
     """
+    until_recorded, fences = ExitStack(), list[Change]()
 
     def work() -> dict[str, Any]:
+        if opened_ms(run.ledger) is None:
+            fences.append(fence_of(run, until_recorded.enter_context(applying(run))))
         require_silence(run)
         try:
             after_drain(run)
@@ -201,8 +209,9 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
             _see_target_log(run)
         return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
-    facts = run.once("check_drain", work)
-    note_opened(run.ledger)
+    with until_recorded:
+        facts = run.once("check_drain", work, fence=lambda book: in_one(*fences)(book))
+        note_opened(run.ledger)
     return facts
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import insert, literal, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
+from walferry.ledger.batches import Change
 from walferry.ledger.rows import PhaseRecord, PhaseState, from_columns, to_columns
 from walferry.ledger.store import Store, fetch
 
@@ -34,13 +35,21 @@ class Phases:
         """Start a phase, or start it again. Returns the attempt's number. Raises UsageError when the run has ended."""
         return self._set(phase, subject, "running")
 
-    def finish(self, phase: str, facts: Mapping[str, Any], subject: str = "", attempt: int | None = None) -> None:
+    def finish(
+        self,
+        phase: str,
+        facts: Mapping[str, Any],
+        subject: str = "",
+        attempt: int | None = None,
+        fence: Change = lambda connection: None,
+    ) -> None:
         """Record that the phase is done; later phases and the report use its `facts`.
 
-        Raises WalferryError when this attempt was superseded, as its facts may no longer hold: SupersededError, for
-        which a retry helps, unless another process is at the phase or has done it.
+        Raises what `fence` does in the same transaction, and WalferryError when this attempt was superseded, as its
+        facts may no longer hold: SupersededError, for which a retry helps, unless another process is at the phase or
+        has done it.
         """
-        newest = self._set(phase, subject, "done", facts=facts, attempt=attempt)
+        newest = self._set(phase, subject, "done", facts=facts, attempt=attempt, fence=fence)
         if attempt is not None and newest != attempt:
             known = self.find(phase, subject)
             kind = SupersededError if known is not None and known.state == "failed" else WalferryError
@@ -91,6 +100,7 @@ class Phases:
         transient: bool = False,
         attempt: int | None = None,
         reopening: bool = False,
+        fence: Change = lambda connection: None,
     ) -> int:
         phases = self._store.table("phases")
         key = (phases.c.run_id == self._run_id, phases.c.phase == phase, phases.c.subject == subject)
@@ -105,6 +115,7 @@ class Phases:
                 return before.attempts
             if reopening and before.state == "failed":
                 return before.attempts
+            fence(connection)
             superseding = reopening and before.state == "running"  # a number of its own: the attempt cannot finish
             after = replace(
                 before,

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.ledger.batches import Change, in_one
 from walferry.migration import late_edits, touched
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.known_differences import Means, settle
@@ -26,6 +28,8 @@ from walferry.migration.since_opening import NOTHING, Fragile
 from walferry.migration.store_files import stood_still, store_files
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
+from walferry.replay.batch import fence_of
+from walferry.replay.lease import LeaseHeldError
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import OpenFacts, note_opened
 from walferry.run.last_comparison import whole_comparison
@@ -52,14 +56,19 @@ def open_target(
     """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
     comparison and its gate.
 
-    Rows that differ are repaired, unless that needs a compaction of a large region.
+    Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded no
+    other process writes to the target for this run: a `walferry repair` that waits for the leases sees that it is open.
     `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
     """
 
-    standstill = standstill or Standstill()
+    standstill, until_recorded, fences = standstill or Standstill(), ExitStack(), list[Change]()
 
     def work() -> dict[str, Any]:
         began, tables = steady_s(), [pair.source for pair in run.tables]
+        try:
+            fences.append(fence_of(run, until_recorded.enter_context(standstill.kept(run))))
+        except LeaseHeldError as error:
+            return OpenFacts(at_ms=None, why=(f"another process writes to the target: {error}",)).model_dump()
         for table in tables:
             finish_repair(run, standstill, table)
         why = [*_reasons(run, gate)]
@@ -88,8 +97,9 @@ def open_target(
         )  # fmt: skip
         return OpenFacts(at_ms=at_ms, rows=rows, explained=explained).model_dump()
 
-    facts = OpenFacts.model_validate(run.once("open_target", work))
-    note_opened(run.ledger)
+    with until_recorded:
+        facts = OpenFacts.model_validate(run.once("open_target", work, fence=lambda book: in_one(*fences)(book)))
+        note_opened(run.ledger)
     return facts
 
 

@@ -33,6 +33,8 @@ class Standstill:
         self._alone = threading.Lock()
         self._replays = False
         self._route: Route | None = None
+        self._kept: Route | None = None
+        """of `kept`"""
         self._waiting = False
         self._still = False
 
@@ -68,6 +70,20 @@ class Standstill:
                 self._changed.wait()
 
     @contextmanager
+    def kept(self, run: Run) -> Iterator[Route]:
+        """Keep the leases while nothing is replayed: no other process writes to the target, this one does under them.
+
+        Raises LeaseHeldError while another process has them.
+        """
+        with applying(run) as route:
+            self._kept = route
+            try:
+                yield route
+            finally:
+                with self._alone:  # whoever writes now does so under these leases
+                    self._kept = None
+
+    @contextmanager
     def held(self, run: Run, over: Callable[[], bool] = lambda: False) -> Iterator[Route]:
         """The right to write while nothing is replayed. Waits for the replay of this process to rest; where there is
         none, takes the leases itself.
@@ -75,6 +91,9 @@ class Standstill:
         Raises NoStandstillError once `over` is true before that, LeaseHeldError when another process replays.
         """
         with self._alone:
+            if self._kept is not None:
+                yield self._kept
+                return
             if (route := self._await_rest(over)) is None:
                 with applying(run) as own:
                     yield own
@@ -95,7 +114,7 @@ class Standstill:
         process replays.
         """
         with self._changed:
-            replays, route = self._replays, self._route
+            replays, route = self._replays, self._route or self._kept
         if replays and route is None:
             raise NoStandstillError("the replay waits for its leases: nothing else changes the target meanwhile")
         if route is not None:

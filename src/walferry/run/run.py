@@ -14,6 +14,7 @@ from walferry.errors import UsageError, WalferryError, as_recorded, is_transient
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord, user_name
+from walferry.ledger.batches import Change
 from walferry.run.fences import fences_of
 from walferry.run.heartbeat import beating
 from walferry.run.known_rows import KnownRows
@@ -161,11 +162,18 @@ class Run:
         self.require_needs(phase, subject)
         return True
 
-    def once(self, phase: str, work: Callable[[], dict[str, Any]], subject: str = "") -> dict[str, Any]:
+    def once(
+        self,
+        phase: str,
+        work: Callable[[], dict[str, Any]],
+        subject: str = "",
+        fence: Change = lambda connection: None,
+    ) -> dict[str, Any]:
         """Do a phase if it is due (`is_due`). Returns its facts either way; a failure is recorded and raised.
 
         `work` must be idempotent: a killed task leaves the phase started, and the next task starts it from the
-        beginning. Raises what `is_due` does.
+        beginning. `fence` raises, in the transaction that records that it is done, if that must not be recorded. Raises
+        what `is_due` does.
         """
         label = f"{phase} {subject}".strip()
         if not self.is_due(phase, subject):
@@ -176,10 +184,10 @@ class Run:
         try:
             with beating(self.ledger, label, self.actor):
                 facts = work()
+            self.ledger.phases.finish(phase, facts, subject, attempt, fence)
         except BaseException as error:
             self.ledger.phases.fail(phase, as_recorded(error), subject, attempt, transient=is_transient(error))
             raise
-        self.ledger.phases.finish(phase, facts, subject, attempt)
         log.info("%s: done", label)
         return facts
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +20,14 @@ from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import GateResult, require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, UsageError, WalferryError
 from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
+from walferry.ledger.batches import in_one
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept, readiness
 from walferry.migration.compare import EXPLAINED_ROWS
 from walferry.replay import dirty
 from walferry.replay.dirty import DirtyRows
+from walferry.replay.lease import LeaseLostError
+from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import beating
 from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest
 from walferry.run.run import Run
@@ -293,6 +297,8 @@ def drained_run(tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.
     """A run whose drain is done; what the gate asks the clusters for is as it should be."""
     for name in ("require_silence", "after_drain"):
         monkeypatch.setattr(gates, name, lambda run: None)
+    monkeypatch.setattr(gates, "applying", lambda run: nullcontext())
+    monkeypatch.setattr(gates, "fence_of", lambda run, route: in_one())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = at(zookeeper, Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id))
         fence(run, 5)
@@ -331,6 +337,24 @@ def compare_again(run: Run, *differences: Difference) -> ComparedTable:
     made = record(run, *differences, digest="bb" if differences else "aa")
     run.ledger.phases.finish("compare", {}, TABLE)
     return made
+
+
+def test_the_last_gate_opens_the_target_under_the_leases_only(
+    drained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a `walferry repair` in another shell could delete what a client had just written."""
+
+    def lost(connection: object) -> None:
+        raise LeaseLostError("the lease is no longer held", table=TABLE, number=3)
+
+    compare_again(drained_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "fence_of", lambda run, route: lost)
+        with pytest.raises(LeaseLostError):
+            check_drain(drained_run, tmp_path)
+    assert opened_ms(drained_run.ledger) is None
+    check_drain(drained_run, tmp_path)
+    assert opened_ms(drained_run.ledger) is not None
 
 
 def test_the_comparison_of_the_phase_opens_the_last_gate(drained_run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,16 @@ from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Difference, Ledger
+from walferry.ledger.batches import in_one
 from walferry.migration import known_differences, open_target
 from walferry.migration.claims import Claim
 from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.known_differences import Settled
 from walferry.migration.store_files import NO_STORES, RegionFiles
 from walferry.migration.written_rows import Written
+from walferry.replay.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.standstill import Standstill
+from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
 
@@ -29,6 +34,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run after its drain; one row that was written last differs."""
     monkeypatch.setattr(open_target, "_reasons", lambda run, gate: ())
     monkeypatch.setattr(open_target, "_look", lambda run: ())
+    monkeypatch.setattr(Standstill, "kept", lambda self, run: nullcontext())
+    monkeypatch.setattr(open_target, "fence_of", lambda run, route: in_one())
     monkeypatch.setattr(open_target, "whole_comparison", lambda ledger, table: SimpleNamespace())
     found = Written(frozenset(), rows=1, differing={ROW: "cells"})
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
@@ -130,3 +137,32 @@ def test_regions_without_markers_may_be_compacted_meanwhile(run: Run, monkeypatc
     monkeypatch.setattr(open_target, "store_files", files)
     assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
     assert made.made == 1
+
+
+def test_while_another_process_has_the_leases_the_target_opens_after_the_whole_comparison(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a `walferry repair` in another shell could delete what a client had just written."""
+
+    def held(self: object, run: Run) -> object:
+        raise LeaseHeldError("run move-1 (kim) applies to shop:orders", table=TABLE, holder="kim")
+
+    monkeypatch.setattr(Standstill, "kept", held)
+    opened = open_target.open_target(run, no_spark, lambda run: None)
+    assert opened.at_ms is None
+    assert opened.why == ("another process writes to the target: run move-1 (kim) applies to shop:orders",)
+
+
+def test_an_opening_is_not_recorded_once_another_process_has_taken_the_leases(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(connection: object) -> None:
+        raise LeaseLostError("the lease is no longer held", table=TABLE, number=3)
+
+    monkeypatch.setattr(open_target, "fence_of", lambda run, route: lost)
+    Readings(monkeypatch, [{}], ["1", "1"])
+    with pytest.raises(LeaseLostError):
+        open_target.open_target(run, no_spark, lambda run: None)
+    assert opened_ms(run.ledger) is None
+    (phase,) = [phase for phase in run.ledger.phases.all() if phase.phase == "open_target"]
+    assert (phase.state, phase.transient) == ("failed", True)

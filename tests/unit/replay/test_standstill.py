@@ -41,6 +41,19 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> Leases:
     return found
 
 
+def test_whoever_repairs_while_the_leases_are_kept_does_so_under_them(leases: Leases) -> None:
+    """Before the target opens: the leases of a repair are no way in for another process."""
+    standstill = Standstill()
+    with standstill.kept(RUN) as kept:
+        assert leases.taken.locked()
+        with standstill.held(RUN) as route, standstill.beside(RUN) as other:
+            assert route is other is kept
+        assert leases.taken.locked()
+    assert not leases.taken.locked()
+    with standstill.held(RUN):
+        assert leases.taken.locked(), "now under leases of its own"
+
+
 def test_a_replay_and_those_who_repair_write_in_turns() -> None:
     standstill, over = Standstill(), threading.Event()
     writing: list[str] = []
