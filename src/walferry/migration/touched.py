@@ -246,9 +246,8 @@ def _counted(run: Run, seen: Seen) -> Seen:
         asked_ms, known_ms = dict.fromkeys(now, began), seen.counted_ms.get(side, {})
         now |= {name: before[name] for name in silent if before is not None and name in before}
         asked_ms |= {name: known_ms[name] for name in silent if name in known_ms}
-        servers_risen, since_ms = risen(before, now), None
-        if run.spec.unlogged_writes == "recent":
-            since_ms = oldest_unseen_ms(known_ms, servers_risen, silent, seen.uncounted.get(side, ()))
+        servers_risen = risen(before, now)
+        since_ms = oldest_unseen_ms(known_ms, servers_risen, silent, seen.uncounted.get(side, ()))
         seen = _after_counts(run, seen, side, servers_risen, since_ms)
         seen = replace(
             seen, counts={**seen.counts, side: now}, uncounted={**seen.uncounted, side: silent},
@@ -257,10 +256,9 @@ def _counted(run: Run, seen: Seen) -> Seen:
     return seen
 
 
-def _after_counts(
-    run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None = None
-) -> Seen:
-    """With the regions of those servers to be read again or, of these, the rows with cells since a moment."""
+def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None) -> Seen:
+    """With the regions that were on those servers since a moment to be read again or, of these, the rows with cells
+    since then."""
     if servers is not None and not servers:
         return seen
     for pair in run.tables:
@@ -269,7 +267,7 @@ def _after_counts(
         if not regions:
             continue
         whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
-        if since_ms is None:
+        if since_ms is None or run.spec.unlogged_writes == "compare":
             spans = Spans.of(Span(region.start, region.end) for region in regions)
         else:
             began, spans = now_ms(), recent_rows(run, pair, regions, since_ms)

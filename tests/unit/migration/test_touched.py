@@ -56,6 +56,8 @@ class Counting:
 
     def __init__(self) -> None:
         self.counts: dict[str, int | None] = {"s1": 5, "s2": 7}
+        self.changed_ms = 0
+        """when its regions were opened"""
 
     def servers(self) -> list[Any]:
         return [SimpleNamespace(name=name) for name in self.counts]
@@ -66,7 +68,7 @@ class Counting:
     def regions(self, name: str) -> list[Any]:
         names, borders = list(self.counts), pairwise([b"", b"m", b""])
         return [
-            SimpleNamespace(start=start, end=end, server=SimpleNamespace(name=name), changed_ms=0)
+            SimpleNamespace(start=start, end=end, server=SimpleNamespace(name=name), changed_ms=self.changed_ms)
             for name, (start, end) in zip(names, borders, strict=True)
         ]
 
@@ -115,8 +117,10 @@ def test_under_recent_the_rows_of_the_servers_that_count_more_are_those_since_th
     assert look_at(700_000).pending[TABLE].ranges == [(b"m", b"")], "after an older release nobody knows since when"
     source.counts = {"s1": 6, "s2": 11}
     run.spec.unlogged_writes = "compare"
-    assert len(look_at(800_000).pending[TABLE].ranges) == 1
+    assert look_at(800_000).pending[TABLE].ranges == [(b"m", b"")]
     assert len(asked) == 3
+    source.counts, source.changed_ms = {"s1": 6, "s2": 12}, 790_000
+    assert look_at(900_000).pending[TABLE].ranges == [(b"", b"m"), (b"m", b"")], "one may have been on that server"
 
 
 # ------------------------------------------------------------------ what the ledger keeps
