@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from walferry.apply.by_row import WriteTimes
 from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
-from walferry.apply.prefix import Prefix, Sent
+from walferry.apply.prefix import Beginning, Sent, taken_back
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
@@ -110,23 +110,26 @@ def send_entries(task: GroupTask, parts: Sequence[Part]) -> list[Refusal]:
 def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> FileReport:
     """Apply a file; if it does not begin with what was sent of it while it was open, all of it, and mark the tables."""
     sent = task.sent.get(file.name)
-    prefix = Prefix()
-    report = _apply_entries(task, lanes, number, file, sent, prefix)
-    if sent is None or prefix.is_that_of(sent):
+    if sent is None:
+        return _apply_entries(task, lanes, number, file)
+    beginning = Beginning(sent.shown)
+    report = replace(_apply_entries(task, lanes, number, file, sent, beginning), compared=True)
+    if beginning.is_same:
         return report
-    why = (
-        f"edits that the source has lost: {file.name} had shown {sent.end} bytes and was sealed with other ones, since "
-        "its server died before it had acknowledged them. Compare the tables, and write the rows that differ again"
-    )
     names = [target for source, target in task.route.tables.items() if source in sent.tables]
-    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), why)
-    return _apply_entries(task, lanes, number, file, None, prefix) if sent.regions else report
+    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), taken_back(file.name, sent.shown))
+    return replace(_apply_entries(task, lanes, number, file), compared=True) if sent.regions else report
 
 
 def _apply_entries(
-    task: GroupTask, lanes: _Lanes, number: int, file: WalFile, sent: Sent | None, prefix: Prefix
+    task: GroupTask,
+    lanes: _Lanes,
+    number: int,
+    file: WalFile,
+    sent: Sent | None = None,
+    beginning: Beginning | None = None,
 ) -> FileReport:
-    """Apply what a file holds but for what was `sent`; `prefix` gets to know how the file begins."""
+    """Apply what a file holds but for what was `sent`; `beginning` gets to know how the file begins."""
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
@@ -149,8 +152,8 @@ def _apply_entries(
             for name, offset in task.skipped:
                 if name == file.name:
                     edits &= batch.offset != offset
-            if sent is not None:
-                prefix.add(batch, sent.end)
+            if sent is not None and beginning is not None:
+                beginning.add(batch)
                 edits &= ~((batch.offset_end <= sent.end) & batch.of_regions(passed))
             stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))

@@ -89,6 +89,8 @@ class FileReport:
     """of the regions of the wanted tables; all of them, if the report is complete"""
     rows: tuple[WrittenRows, ...] = ()
     """of the tables whose rows are collected; all of them, if the report is complete"""
+    compared: bool = False
+    """with what the file had shown while it was open; the tables are marked if it has begun otherwise"""
 
 
 SAMPLE_BYTES = 256 << 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +16,23 @@ from walferry.formats.wal import EntryBatch
 class Sent:
     """Entries of an open file that were sent: those of `regions` (encoded names) that end at or before `end`.
 
-    `crc` is the CRC-32 of all entries up to there, `tables` those of which something was, or may have been, sent.
+    `shown` is how it began whenever it was read: length, and the CRC-32 of all entries up to there. `tables` are those
+    of which something was, or may have been, sent.
     """
 
     end: int
-    crc: int
+    shown: tuple[tuple[int, int], ...]
     tables: frozenset[str]
     regions: frozenset[str]
+
+
+def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
+    """The reason of a mark: a file was sealed with other bytes than it had shown."""
+    return (
+        f"edits that the source has lost: {name} had shown {max(end for end, _ in shown)} bytes and was sealed with "
+        "other ones, since its server died before it had acknowledged them. Compare the tables, and write the rows "
+        "that differ again"
+    )
 
 
 class Prefix:
@@ -45,6 +56,21 @@ class Prefix:
         self.crc = zlib.crc32(entries.data, self.crc)
         self.end = int(batch.offset_end[count - 1])
 
-    def is_that_of(self, sent: Sent) -> bool:
-        """Whether the file begins as it did when it was open."""
-        return (self.end, self.crc) == (sent.end, sent.crc)
+
+class Beginning:
+    """Compares how a file begins, while it is read, with how it had shown when it was open."""
+
+    def __init__(self, shown: Sequence[tuple[int, int]]) -> None:
+        self._shown = shown
+        self._prefixes = [Prefix() for _ in shown]
+
+    def add(self, batch: EntryBatch) -> bool:
+        """The next entries of the file. Whether more of them count."""
+        for prefix, (end, _) in zip(self._prefixes, self._shown, strict=True):
+            prefix.add(batch, end)
+        return not len(batch) or int(batch.offset_end[-1]) < max((end for end, _ in self._shown), default=0)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it has begun as it had shown, each time."""
+        return all((prefix.end, prefix.crc) == shown for prefix, shown in zip(self._prefixes, self._shown, strict=True))

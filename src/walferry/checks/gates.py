@@ -37,6 +37,7 @@ from walferry.run.facts import note_opened, opened_ms
 from walferry.run.last_comparison import comparisons_of_phase
 from walferry.run.missing_numbers import faults
 from walferry.run.run import Run
+from walferry.run.sent_early import sent_early
 from walferry.run.shut_gate import note_shut_gate
 from walferry.run.spot_check import spot_check_of
 from walferry.run.state import way_on_if_rows_differ
@@ -104,6 +105,11 @@ def _faults(run: Run) -> list[str]:
         f"{run.record.name} --table {table}` ends it"
         for table in unfinished
     ]
+    if sent := sent_early(run.ledger):
+        owed.append(
+            f"{len(sent)} logs, such as {min(sent)}, were not compared with what was sent of them while they were "
+            "open: resume the run, or clear `drain`"
+        )
     if again := waits_for_copying(run.ledger):
         owed.append(f"{again}: `walferry withdraw {run.record.name}`, and it goes on")
     return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]

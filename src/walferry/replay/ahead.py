@@ -6,8 +6,9 @@ that file, in order. That they stood still is known only if their lines are look
 of other regions wait for the next round, and so does what a group writes after its file was closed.
 
 Nothing of this counts as applied (R2). The next batch has the same files, sealed, and accounts for every byte of them.
-It leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible: those past
-the last acknowledgement may be taken back when HDFS recovers the file of a dead server.
+By group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible:
+those past the last acknowledgement may be taken back when HDFS recovers the file of a dead server
+(`replay.taken_back`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from walferry.replay.cut import Cut, lines_of, regions_of
 from walferry.replay.lease import LeaseLostError
 from walferry.replay.quarantine import held_regions
 from walferry.run.facts import Lines, kept_lines
-from walferry.run.lag import Ahead, Followed, Visible, ahead_of, keep_ahead
+from walferry.run.lag import Ahead, Followed, ahead_of, keep_ahead
 from walferry.run.run import Run, RunEndedError
+from walferry.run.sent_early import SentEarly, note_sent, sent_early
 from walferry.wal.files import Place, WalFile
 from walferry.wal.open import Until, Wal, open_wal
 
@@ -61,8 +63,10 @@ def seconds_between(groups: int) -> float:
 class _Tail:
     """The open file of one WAL group."""
 
-    def __init__(self, run: Run, file: WalFile) -> None:
+    def __init__(self, run: Run, file: WalFile, before: SentEarly | None) -> None:
+        """`before`: what was sent of it by others, or by a tail that has been given up."""
         self.file = file
+        self._before = before
         self._wal: Wal = open_wal(run.source_files, run.wal_root, file, Until.NOW, batch_bytes=BATCH_BYTES)
         self._prefix = Prefix()
         self._tables: set[str] = set()
@@ -107,7 +111,7 @@ class _Tail:
         self._prefix.add(batch)
         self._tables.update(tables)
 
-    def shown(self, batch: EntryBatch, edits: np.ndarray) -> None:
+    def measure(self, batch: EntryBatch, edits: np.ndarray) -> None:
         """Measure how old the oldest of some edits is that were just read."""
         if edits.any():
             age_ms = max(0, now_ms() - int(batch.write_time[edits].min()))
@@ -130,9 +134,21 @@ class _Tail:
     def _measured(self, **numbers: int) -> None:
         self.followed = self.followed.model_copy(update=numbers)
 
-    def visible(self) -> Visible:
-        """What was read, for the ledger."""
-        return Visible(end=self._prefix.end, crc=self._prefix.crc, tables=tuple(sorted(self._tables)))
+    @property
+    def end(self) -> int:
+        """How far it was read, in bytes of the file."""
+        return self._prefix.end
+
+    def shown(self) -> SentEarly:
+        """What was read, for the ledger; beside what others have read of it."""
+        before = self._before or SentEarly(shown=(), tables=())
+        own = (self._prefix.end, self._prefix.crc)
+        return SentEarly(shown=(*before.shown, own), tables=tuple(sorted({*before.tables, *self._tables})))
+
+    @property
+    def sends(self) -> bool:
+        """Whether something of it was sent, or is about to be."""
+        return bool(self._tables)
 
 
 class OpenLogs:
@@ -149,6 +165,7 @@ class OpenLogs:
         self._held: frozenset[str] = frozenset()
         self._rejected: frozenset[tuple[str, int]] = frozenset()
         self._ahead = Ahead()
+        self._noted: dict[str, SentEarly] = {}
         self._bytes = 0
         self._due = 0.0
         self._warned = -WARN_SECONDS
@@ -156,13 +173,16 @@ class OpenLogs:
     def begin(self, cut: Cut) -> None:
         """Go on from a cut, everything before which is applied."""
         live = [file for file in cut.files if file.place is not Place.ARCHIVED]
-        first = [file for file in live if file.number == cut.current.get(file.group)]
+        first = current(cut)
         held = held_regions(self._run)
         waits = frozenset().union(*held.values())
         # What was passed over in a file that goes on must not be: it is read from its beginning.
         same = [tail for tail in self._tails.values() if not (tail.closed or self._left or waits != self._held)]
         before = {tail.file.name: tail for tail in same}
-        self._tails = {file.group: before.get(file.name) or _Tail(self._run, file) for file in first}
+        earlier = sent_early(self._run.ledger)
+        self._tails = {
+            file.group: before.get(file.name) or _Tail(self._run, file, earlier.get(file.name)) for file in first
+        }
         self._known = frozenset(file.name for file in live)
         lines = kept_lines(self._run, "applied")
         self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
@@ -179,9 +199,9 @@ class OpenLogs:
         found = sent_earlier(self._run)
         whole = frozenset(region for lines in self._base.values() for region in lines) - self._left - self._held
         for tail in self._tails.values():
-            known = tail.visible()
-            if known.end:
-                found[tail.file.name] = Sent(known.end, known.crc, frozenset(known.tables), whole)
+            if tail.end:
+                known = tail.shown()
+                found[tail.file.name] = Sent(tail.end, known.shown, frozenset(known.tables), whole)
         return found
 
     def go_on(self) -> bool:
@@ -248,7 +268,7 @@ class OpenLogs:
                 if name == tail.file.name:
                     edits &= batch.offset != offset
             tail.took(batch, names)
-            tail.shown(batch, edits)
+            tail.measure(batch, edits)
             stands = batch.of_regions(standing)
             left = {batch.regions[code].decode() for code in np.unique(batch.region[edits & ~stands])}
             tail.left = tail.left or bool(left - self._held)
@@ -273,18 +293,23 @@ class OpenLogs:
 
     def _note(self) -> None:
         """Keep what has been sent or is about to be, and how far each group is."""
-        files = {tail.file.name: known for tail in self._tails.values() if (known := tail.visible()).tables}
-        groups = {group: tail.followed for group, tail in self._tails.items()}
-        self._ahead = self._ahead.having(files, groups)
+        sent = {tail.file.name: tail.shown() for tail in self._tails.values() if tail.sends}
+        note_sent(self._run.ledger, {name: one for name, one in sent.items() if self._noted.get(name) != one})
+        self._noted = sent
+        self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
         keep_ahead(self._run.ledger, self._ahead)
+
+
+def current(cut: Cut) -> list[WalFile]:
+    """The files that were begun last at a cut, one of each group that still writes."""
+    live = [file for file in cut.files if file.place is not Place.ARCHIVED]
+    return [file for file in live if file.number == cut.current.get(file.group)]
 
 
 def sent_earlier(run: Run) -> dict[str, Sent]:
     """By file, what another process may have sent while the file was open; no region is named."""
-    known = ahead_of(run.ledger)
     return {
-        name: Sent(file.end, file.crc, frozenset(file.tables), frozenset())
-        for name, file in (known.files.items() if known else ())
+        name: Sent(0, sent.shown, frozenset(sent.tables), frozenset()) for name, sent in sent_early(run.ledger).items()
     }
 
 

@@ -54,6 +54,7 @@ from walferry.replay.row_ranges import RowRange, cut_rows
 from walferry.run.backlog import unapplied
 from walferry.run.facts import keep_lines
 from walferry.run.run import Run, RunEndedError
+from walferry.run.sent_early import compared
 from walferry.spark.clients import workers
 from walferry.wal.files import WalFile
 
@@ -292,6 +293,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
                 work.run.known_rows.keep(report.file, rows.table, rows.packed)
         reports = [replace(report, rows=()) for report in reports]
         outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
+        compared(work.run.ledger, [report.file for report in reports if report.compared])
 
     apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
     return [outcomes[piece.number] for piece in pieces]

@@ -18,7 +18,7 @@ from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
-from walferry.replay.ahead import OpenLogs, sent_earlier
+from walferry.replay.ahead import OpenLogs, current, sent_earlier
 from walferry.replay.applying import applying, shared_by_workers
 from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.completeness import check_complete
@@ -33,6 +33,7 @@ from walferry.replay.cut import (
     standing,
 )
 from walferry.replay.quarantine import apply_released
+from walferry.replay.taken_back import compare_sent
 from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
@@ -58,6 +59,7 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
     batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
     begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
     done = _finish(run, spark, route, sent)
+    compare_sent(run, route, still_open={file.name for file in current(cut)})
     if open_logs:
         open_logs.begin(cut)
     return done
@@ -84,6 +86,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             batch = _batch(run, below, applied, now, at_ms, before, regions)
             begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
             done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
+            compare_sent(run, route)
         return {name: sum(getattr(one, name) for one in done) for name in ("files", "cells", "bytes")}
 
     return run.once("drain", work)

@@ -25,17 +25,6 @@ class Lag:
     longest: float | None
 
 
-class Visible(BaseModel):
-    """What was read of a log that was still being written: its first `end` bytes, the CRC-32 of the entries there, and
-    the tables that they had edits of."""
-
-    model_config = ConfigDict(frozen=True)
-
-    end: int
-    crc: int
-    tables: tuple[str, ...]
-
-
 class Followed(BaseModel):
     """How far the open log of a WAL group is followed, and how long that took in the newest pass, in ms."""
 
@@ -61,8 +50,6 @@ class Ahead(BaseModel):
     """the target has everything that was written before this moment; 0: not known"""
     longest_ms: int = 0
     """the longest lag since following began"""
-    files: Mapping[str, Visible] = {}
-    """open logs, by name, of which something was sent, or is about to be"""
     groups: Mapping[str, Followed] = {}
     """how far each is followed"""
 
@@ -76,9 +63,9 @@ class Ahead(BaseModel):
             }
         )
 
-    def having(self, files: Mapping[str, Visible], groups: Mapping[str, Followed] | None = None) -> Ahead:
-        """The same with these files and groups."""
-        return self.model_copy(update={"files": files, "groups": groups or {}})
+    def having(self, groups: Mapping[str, Followed]) -> Ahead:
+        """The same with these groups."""
+        return self.model_copy(update={"groups": groups})
 
 
 _AHEAD = "ahead of the applied log"

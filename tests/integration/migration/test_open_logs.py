@@ -19,13 +19,14 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
-from walferry.replay import ahead, cut
+from walferry.replay import ahead, bulk_pieces, cut, dirty
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import applying
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain, run_round
 from walferry.run.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run
+from walferry.run.sent_early import sent_early
 
 pytestmark = pytest.mark.cluster
 
@@ -89,6 +90,39 @@ def test_edits_are_at_the_target_before_their_log_is_rolled_and_again_nothing_ch
         here, there = sides(run)
         assert len(here) > 30
         assert there == here
+
+
+@pytest.mark.parametrize("in_bulk", [False, True], ids=["by group", "in bulk"])
+def test_bytes_that_a_log_had_shown_and_was_sealed_without_shut_the_gate_however_it_is_applied(
+    in_bulk: bool, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Hole: only a batch by group looked whether they were taken back."""
+    if in_bulk:
+        monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 1)
+        monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
+    table = make_table()
+    run = start_run(table, apply="auto")
+    with followed(run, spark) as (open_logs, one_round):
+        edit(at_source, table, 1)
+        assert open_logs.go_on()
+        assert sent_early(run.ledger)
+        one_round()
+        assert not dirty.marks_of(run)
+        assert not sent_early(run.ledger), "each was sealed with what it had shown"
+        edit(at_source, table, 2)
+        assert open_logs.go_on()
+        for tail in open_logs._tails.values():  # as if HDFS had recovered the files without the last acknowledged bytes
+            tail._prefix.crc ^= 1
+        open_logs._note()
+        one_round()
+        marks = dirty.marks_of(run)
+        assert {mark.table for mark in marks} == {run.pair(table).target}
+        assert "edits that the source has lost" in marks[0].describe()
+        assert not sent_early(run.ledger)
+    here, there = sides(run)
+    assert there == here
+    dirty.remove(run, marks)
 
 
 def test_edits_of_a_region_that_has_moved_wait_for_the_next_round(

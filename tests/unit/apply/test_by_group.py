@@ -273,10 +273,12 @@ def apply_sealed(
     route = SimpleNamespace(
         tables={"t1": "one"}, limits=LIMITS, guard=told, open=lambda file: open_wal(Local(), str(tmp_path), file)
     )
-    sent = Sent(prefix.end, prefix.crc, frozenset({"t1"}), frozenset(region.decode() for region in regions))
+    shown = ((prefix.end, prefix.crc),)
+    sent = Sent(prefix.end, shown, frozenset({"t1"}), frozenset(region.decode() for region in regions))
     standing = frozenset({REGION.decode(), OTHER.decode()})
     task = GroupTask(cast(Route, route), (file,), standing, sent={file.name: sent})
     (report,) = apply_group(task)
+    assert report.compared, "nobody need read it again for that"
     return report, told
 
 

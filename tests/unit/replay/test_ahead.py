@@ -22,6 +22,7 @@ from walferry.replay.cut import Cut
 from walferry.run.facts import keep_lines
 from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run
+from walferry.run.sent_early import sent_early
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import list_live
 from walferry.wal.open import Until, open_wal
@@ -207,3 +208,21 @@ def test_an_edit_that_was_rejected_as_late_is_not_sent_of_an_open_log(
     monkeypatch.setattr(ahead, "send_entries", send)
     assert open_logs.go_on()
     assert sent == [1, 3]
+
+
+def test_what_was_sent_of_a_log_is_kept_until_it_was_compared_whoever_goes_on(run: Run, follow: Follow) -> None:
+    """Hole: the next process began at the log's beginning, and what the one before it had sent beyond was forgotten."""
+    write(run, SERVERS[0], 400)
+    write(run, SERVERS[0], 300, 2)
+    name = path_of(run, SERVERS[0]).name
+    assert follow().go_on()
+    (before,) = sent_early(run.ledger)[name].shown
+    path_of(run, SERVERS[0]).write_bytes(header())  # its bytes were taken back
+    write(run, SERVERS[0], 200, 3)
+    open_logs = follow()
+    assert sent_early(run.ledger)[name].shown == (before,), "before anything is sent of it again"
+    assert open_logs.sent()[name].shown == (before,)
+    assert open_logs.go_on()
+    earlier, own = sent_early(run.ledger)[name].shown
+    assert (earlier, own[0] < before[0]) == (before, True)
+    assert open_logs.sent()[name].shown == (before, own)
