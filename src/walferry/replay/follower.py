@@ -10,13 +10,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.errors import WalferryError
+from walferry.apply.route import Route
+from walferry.errors import GateShutError, WalferryError
+from walferry.replay import dirty
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import is_paused, wait_while_paused
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run, RunEndedError
+from walferry.run.sent_early import sent_early
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +30,26 @@ PAUSE_SECONDS = (2.0, 60.0)
 EARLY_SECONDS = 3.0
 """between two rounds at least, of which the second is needed because open logs cannot be followed further, or because
 writes are about to stop"""
+SHOWN_MARKS = 5
 LOOK_SECONDS = 0.25
 """between two looks, while no round runs, whether to stop"""
 RENEW_SECONDS = 600.0
 """between two looks whether the source may delete what is applied"""
 
 
-def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], standstill: Standstill | None = None) -> None:
+def replay(
+    run: Run,
+    spark: SparkSession,
+    *,
+    until: Callable[[], bool],
+    standstill: Standstill | None = None,
+    at_end: Callable[[Route], object] = lambda route: None,
+) -> None:
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
     `max_lag` passes, and what the open logs show is sent. `until` is asked then, too. WALs that are applied are let go
-    after a while (`protect`). It rests for whoever waits at `standstill`.
+    after a while (`protect`). It rests for whoever waits at `standstill`. `at_end` is called under the leases.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
@@ -54,6 +65,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], standsti
                 _let_go(run)
                 renewed = time.monotonic()
             if until():
+                at_end(route)
                 return
             ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
             while time.monotonic() - ended < pause and not is_paused(run):
@@ -62,6 +74,7 @@ def replay(run: Run, spark: SparkSession, *, until: Callable[[], bool], standsti
                     pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
                 time.sleep(LOOK_SECONDS)
                 if until():
+                    at_end(route)
                     return
 
 
@@ -104,7 +117,17 @@ def follow(
             look()
             return run.ledger.phases.facts("write_stop") is not None
 
-        replay(run, spark, until=stopped, standstill=standstill)
+        def seal(route: Route) -> None:
+            if is_standby and sent_early(run.ledger):
+                run_round(run, spark, route)
+
+        is_standby = run.record.kind == "standby"  # no drain follows, and no gate
+        replay(run, spark, until=stopped, standstill=standstill, at_end=seal)
+        if is_standby:
+            marks = [rows.describe() for rows in dirty.marks_of(run)]
+            if marks:
+                again = f"`walferry verify {run.record.name}` compares them; then `walferry resume {run.record.name}`"
+                raise GateShutError(f"{'; '.join(marks[:SHOWN_MARKS])}: {again}", reasons=marks)
         return {}
 
     run.once("replay", work)

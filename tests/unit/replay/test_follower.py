@@ -16,11 +16,12 @@ from unit.migration.filled_ledger import SPEC
 from unit.replay.test_durability import Source, Target
 from unit.spark_stand_in import SPARK
 from walferry.apply.writer_protocol import Limits
-from walferry.errors import WalferryError
+from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
-from walferry.replay import applying, follower, standstill
+from walferry.replay import applying, dirty, follower, standstill
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
+from walferry.run.sent_early import SentEarly, compared, note_sent, sent_early
 
 PATIENCE = 20.0
 
@@ -98,6 +99,42 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
     assert "first" not in rounds[rounds.index("second") :]
     assert ended["second"] is None
     assert "taken over by a newer attempt" in str(ended["first"])
+
+
+def test_a_standby_ends_with_a_round_that_seals_what_was_sent_and_shuts_where_rows_are_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: it ended between two rounds, and nobody looked whether the source had lost what it had been sent."""
+    rounds: list[bool] = []
+
+    def run_round(run: Run, spark: object, route: object, open_logs: object = None) -> Round:
+        rounds.append(open_logs is not None)
+        if open_logs is None:
+            compared(run.ledger, sent_early(run.ledger))
+        return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    mark = dirty.DirtyRows.of("shop:orders", b"", b"", "standby-1", 3, 5, "edits that the source has lost")
+    marks = [[mark], []]
+    monkeypatch.setattr(standstill, "applying", lambda *_: nullcontext())
+    monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
+    monkeypatch.setattr(follower, "run_round", run_round)
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
+    monkeypatch.setattr(dirty, "marks_of", lambda _: marks.pop(0))
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        run = Run(ledger, ledger.open_run("standby", "test", SPEC, "test", "standby").run_id)
+        for phase in phases_of("standby"):
+            if phase.name in ("replay", "release"):
+                continue
+            for subject in ("shop:orders",) if phase.by_table else ("",):
+                run.ledger.phases.start(phase.name, subject)
+                run.ledger.phases.finish(phase.name, {}, subject)
+        note_sent(run.ledger, {"rs.7": SentEarly(shown=((9, 1),), tables=("shop:orders",))})
+        with pytest.raises(GateShutError, match="edits that the source has lost: `walferry verify standby` compares"):
+            follower.follow(run, SPARK)
+        assert rounds == [True, False]
+        follower.follow(run, SPARK)
+        assert rounds == [True, False, True], "nothing was sent since"
+        assert run.ledger.phases.facts("replay") == {}
 
 
 def fails_with(error: Exception) -> Callable[[Run], None]:
