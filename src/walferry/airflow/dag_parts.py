@@ -20,7 +20,16 @@ TASK_DEFAULTS: dict[str, Any] = {
 """`default_args` of a DAG"""
 
 OF_MIGRATIONS = frozenset(
-    ("protect", "write_stop", "max_comparison_age", "compare_ahead", "spot_check", "repair", "unlogged_writes")
+    (
+        "protect",
+        "write_stop",
+        "max_comparison_age",
+        "follow",
+        "compare_ahead",
+        "spot_check",
+        "repair",
+        "unlogged_writes",
+    )
 )
 """keys of the spec that say nothing to the other DAGs"""
 

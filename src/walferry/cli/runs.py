@@ -121,6 +121,8 @@ def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
         print(f"next step: {facts['next_step']}")
         if facts["lag_split"] is not None:
             print(facts["lag_split"]["text"])
+        if facts["not_followed"]:
+            print(facts["not_followed"])
         if facts["late_edits"]:
             print(f"LATE EDITS: {facts['late_edits']} wait for a decision: `walferry late {name}`")
         if facts["throttle"]["text"]:

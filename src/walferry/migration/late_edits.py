@@ -59,9 +59,10 @@ class _Reader:
         if file.name in self._archived:
             return
         if file.place is Place.LIVE:
+            wal = self._wals.pop(file.name, None) or self._open(file)
             with suppress(FileNotFoundError):  # it has just been moved: it is read again where it is now
-                wal = self._wals.setdefault(file.name, self._open(file))
                 yield from self._edits(file, wal.more())
+                self._wals[file.name] = wal  # not if that was given up midway: then it is read from its beginning
                 return
         yield from self._edits(file, self._open(file))
         if file.place is Place.ARCHIVED:

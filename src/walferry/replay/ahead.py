@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
@@ -68,6 +69,8 @@ class _Tail:
         self.file = file
         self._before = before
         self._wal: Wal = open_wal(run.source_files, run.wal_root, file, Until.NOW, batch_bytes=BATCH_BYTES)
+        self._visible: Iterator[EntryBatch] | None = None
+        """what has become visible and was not read to its end yet"""
         self._prefix = Prefix()
         self._tables: set[str] = set()
         self.closed = False
@@ -94,11 +97,13 @@ class _Tail:
     def _read(self) -> tuple[list[EntryBatch], bool]:
         found, size = list[EntryBatch](), 0
         try:
-            for batch in self._wal.more():
+            self._visible = self._visible or self._wal.more()
+            for batch in self._visible:
                 found.append(batch)
                 size += batch.buffer.nbytes
                 if size >= SLICE_BYTES:
                     return found, False
+            self._visible = None
             self.closed = self._wal.unfinished is None and self._wal.length > 0
         except (OSError, WalferryError) as error:
             # Archived (the next round has it), damaged (it records that), or the NameNode cannot be reached.
@@ -189,7 +194,7 @@ class OpenLogs:
         self._held = waits
         self._rejected = self._run.ledger.late.rejected()
         self._left, self._bytes = set(), 0
-        self._ahead = ahead_of(self._run.ledger) or Ahead()
+        self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
         for tail in self._tails.values():
             tail.covered(cut.started_ms)
         self._covered(cut.started_ms)
@@ -207,7 +212,7 @@ class OpenLogs:
     def go_on(self) -> bool:
         """Make a pass over the open files if one is due. False if a round should begin now.
 
-        Raises LeaseLostError and RunEndedError; other errors are logged, because the next round meets them.
+        Raises LeaseLostError and RunEndedError. After another error nothing is followed until the next round.
         """
         if time.monotonic() < self._due:
             return True
@@ -216,11 +221,15 @@ class OpenLogs:
             return self._pass()
         except (LeaseLostError, RunEndedError):
             raise
-        except (WalferryError, OSError) as error:
+        except Exception as error:  # whatever it is, rounds do not need it
             self._tails = {}  # what was read and not sent is unknown: the next round sends everything
             if time.monotonic() - self._warned > WARN_SECONDS:
                 self._warned = time.monotonic()
-                log.warning("the open logs cannot be followed now; rounds go on: %s", error)
+                known = isinstance(error, (WalferryError, OSError))
+                log.warning("the open logs cannot be followed now; rounds go on: %s", error, exc_info=not known)
+            self._ahead = self._ahead.model_copy(update={"fault": str(error) or type(error).__name__})
+            with suppress(WalferryError):  # it may be the ledger that fails
+                keep_ahead(self._run.ledger, self._ahead)
             return True
 
     def _pass(self) -> bool:

@@ -48,15 +48,16 @@ def replay(
     """Follow the log until `until` returns True after a round; holds the leases of all target tables meanwhile.
 
     Between two rounds, each of which rolls the WALs of servers that have something new, a quarter of the spec's
-    `max_lag` passes, and what the open logs show is sent. `until` is asked then, too. WALs that are applied are let go
-    after a while (`protect`). It rests for whoever waits at `standstill`. `at_end` is called under the leases.
+    `max_lag` passes, and what the open logs show is sent (not with `follow: false`). `until` is asked then, too. WALs
+    that are applied are let go after a while (`protect`). It rests for whoever waits at `standstill`. `at_end` is
+    called under the leases.
 
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
     """
     renewed, standstill = -math.inf, standstill or Standstill()
     with standstill.replaying(run) as route:
-        open_logs = OpenLogs(run, route)
+        open_logs = OpenLogs(run, route) if run.spec.follow else None
         while True:
             wait_while_paused(run)
             standstill.rest()
@@ -70,7 +71,8 @@ def replay(
             ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
             while time.monotonic() - ended < pause and not is_paused(run):
                 standstill.rest()
-                if not open_logs.go_on() or run.ledger.phases.facts("approve") is not None:
+                needed = open_logs is not None and not open_logs.go_on()
+                if needed or run.ledger.phases.facts("approve") is not None:
                     pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
                 time.sleep(LOOK_SECONDS)
                 if until():

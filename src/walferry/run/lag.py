@@ -52,6 +52,8 @@ class Ahead(BaseModel):
     """the longest lag since following began"""
     groups: Mapping[str, Followed] = {}
     """how far each is followed"""
+    fault: str = ""
+    """why none is, until the next round"""
 
     def covering(self, moment_ms: int, at_ms: int) -> Ahead:
         """The same once everything before a moment is applied, at `at_ms`."""

@@ -246,6 +246,12 @@ class Spec(BaseModel):
         title="Oldest comparison, in seconds",
         description="Cutover is offered only if each table was compared no longer ago; null: without that, too.",
     )
+    follow: bool = Field(
+        default=True,
+        title="Follow open logs",
+        description="What open logs show is sent at once, so that the target is about a second behind. Without it, "
+        "edits are sent in rounds only, once their logs are closed.",
+    )
     compare_ahead: bool = Field(
         default=True,
         title="Compare before the cutover",

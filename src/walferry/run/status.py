@@ -10,7 +10,7 @@ from walferry.ledger import RunLedger, source_tables
 from walferry.run.backlog import eta_seconds, unapplied
 from walferry.run.batch_progress import batch_progress
 from walferry.run.exposure import Exposure, exposure_of, standstills
-from walferry.run.lag import LagSplit, lag_by_group, lag_of, lag_split
+from walferry.run.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.missing_numbers import counted
 from walferry.run.phases import steps
 from walferry.run.requests import requests_of
@@ -58,6 +58,7 @@ def status(ledger: RunLedger) -> dict[str, Any]:
         "open_logs": sum(1 for file in waiting if file.state == "open"),
         "lag_seconds": lag.seconds,
         "lag_unknown": lag.unknown,
+        "not_followed": _not_followed(ledger),
         "longest_lag_seconds": lag.longest,
         "lag_split": None if (split := lag_split(lag, groups)) is None else lag_facts(split),
         "lag_by_server": [lag_facts(one) for one in groups[:SLOWEST]],
@@ -112,6 +113,14 @@ def log_facts(kept: Exposure) -> dict[str, Any]:
         "late": kept.is_late(now),
         "text": kept.describe(now),
     }
+
+
+def _not_followed(ledger: RunLedger) -> str:
+    """Why open logs are not followed now; "" if they are, or nobody replays."""
+    ahead = ahead_of(ledger)
+    if ahead is None or not ahead.fault or ledger.record.state != "running":
+        return ""
+    return f"open logs are not followed until the next round: {ahead.fault}"
 
 
 def status_line(facts: dict[str, Any]) -> str:

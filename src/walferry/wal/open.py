@@ -142,6 +142,8 @@ class Wal:
         self._start = start
         self._stop = stop
         self._kept: WalReader | None = None
+        self._midway = False
+        """whether the last call of `more` was given up before its end"""
         self._path = ""
         self.length = 0
         """bytes in the file, known after the last entry"""
@@ -162,9 +164,13 @@ class Wal:
     def more(self) -> Iterator[EntryBatch]:
         """The entries from the file's beginning or, when called again, those that have become visible since.
 
-        Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time.
-        Raises FileNotFoundError once HBase has moved the file, and what iterating raises.
+        Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time:
+        if that was not reached, also because of an error, open the file anew. Raises FileNotFoundError once HBase has
+        moved the file, and what iterating raises.
         """
+        if self._midway:
+            raise RuntimeError(f"{self._name} was not read to its end the last time: nobody knows where to go on")
+        self._midway = True
         path = self._path = self._path or self.locate().path
         try:
             if self._kept is None:
@@ -172,9 +178,10 @@ class Wal:
             else:
                 self._kept.resume(self._file_system.read(path, self._kept.needs))
         except UnfinishedInputError as error:
-            self.unfinished = error
+            self.unfinished, self._midway = error, False
             return
         yield from self._kept
+        self._midway = False
         self.length = self._kept.length
         self.unfinished = _no_trailer(self._name, self._kept) if self._kept.ending is Ending.UNFINISHED else None
 

@@ -15,6 +15,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry import clock
 from walferry.apply.by_group import GroupTask, Part
 from walferry.formats.cells import encode_cell
+from walferry.formats.wal import EntryBatch, WalReader
 from walferry.ledger import LateEdit, Ledger, Round
 from walferry.replay import ahead
 from walferry.replay.ahead import OpenLogs
@@ -23,6 +24,7 @@ from walferry.run.facts import keep_lines
 from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run
 from walferry.run.sent_early import sent_early
+from walferry.run.status import status
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import list_live
 from walferry.wal.open import Until, open_wal
@@ -30,6 +32,7 @@ from walferry.wal.open import Until, open_wal
 TABLE = "shop:orders"
 SERVERS = ("rs,1,1", "rs,1,2", "rs,1,3")
 NOW = 1_790_000_000_000
+WALS = Path(__file__).parents[2] / "fixtures" / "wal"
 
 
 class Counting(Local):
@@ -226,3 +229,52 @@ def test_what_was_sent_of_a_log_is_kept_until_it_was_compared_whoever_goes_on(ru
     earlier, own = sent_early(run.ledger)[name].shown
     assert (earlier, own[0] < before[0]) == (before, True)
     assert open_logs.sent()[name].shown == (before, own)
+
+
+KINDS = ["1.7.2-dictionary", "2.2.3-dictionary", "dictionary", "dictionary-raw-tags", "values-gz", "values-snappy"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compressed_log_is_followed_in_slices_each_entry_once(
+    kind: str, run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a compressed log that showed more than one slice was read from the middle of its dictionary, and ended the
+    replay for good."""
+    whole = (WALS / f"{kind}.wal").read_bytes()
+    path = path_of(run, SERVERS[0])
+    read: list[int] = []
+
+    def took(self: Any, batch: EntryBatch, tables: Sequence[str]) -> None:
+        read.extend(batch.sequence_number.tolist())
+
+    monkeypatch.setattr(ahead._Tail, "took", took)
+    monkeypatch.setattr(ahead, "SLICE_BYTES", 1)
+    monkeypatch.setattr(ahead, "BATCH_BYTES", 4_000)
+    path.write_bytes(whole[: len(whole) // 2])
+    open_logs = follow()
+    open_logs.go_on()  # its regions are on no server, so that nothing is sent
+    assert read
+    path.write_bytes(whole)
+    open_logs.go_on()
+    kept = ahead_of(run.ledger)
+    assert kept is not None
+    assert kept.fault == ""
+    expected = [n for batch in WalReader([whole], kind) for n in batch.sequence_number.tolist()]
+    assert read == expected
+
+
+def test_an_error_of_any_kind_leaves_the_rounds_going_and_is_told(
+    run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: OpenLogs) -> bool:
+        raise IndexError("index 7 is out of bounds")
+
+    open_logs = follow()
+    monkeypatch.setattr(OpenLogs, "_pass", broken)
+    assert open_logs.go_on()
+    assert open_logs.go_on()
+    told = "open logs are not followed until the next round: index 7 is out of bounds"
+    assert status(run.ledger)["not_followed"] == told
+    monkeypatch.undo()
+    follow()
+    assert status(run.ledger)["not_followed"] == ""

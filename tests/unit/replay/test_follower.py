@@ -153,7 +153,7 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch.setattr(
         follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(WalferryError("peers may not be changed")))
     )
-    run = cast(Run, None)
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False)))
     follower.replay(run, SPARK, until=lambda: True)
     assert "are kept, more and more of them: peers may not be changed" in caplog.text
 

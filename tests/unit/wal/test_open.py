@@ -275,3 +275,18 @@ def test_a_file_that_grows_is_read_on_from_where_it_ended_whatever_its_kind(tmp_
         path.unlink()
         with pytest.raises(FileNotFoundError):
             list(wal.more())
+
+
+def test_a_file_that_was_not_read_to_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Nobody knows where: with dictionaries, entries that were read before would be read by other ones."""
+    path = tmp_path / "WALs" / SERVER / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(header() + entry([CELL]) + entry([CELL], 2))
+    (file,) = list_wals(Local(), str(tmp_path))
+    wal = open_wal(Local(), str(tmp_path), file, Until.NOW, batch_bytes=1)
+    visible = wal.more()
+    next(visible)
+    with pytest.raises(RuntimeError, match="was not read to its end"):
+        next(wal.more())
+    assert len(list(visible)) == 1
+    assert list(wal.more()) == []
