@@ -26,11 +26,12 @@ from walferry.apply.outcomes import unreadable_markers
 from walferry.apply.prefix import Prefix, Sent
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.errors import WalferryError
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.replay.cut import Cut, lines_of, regions_of
+from walferry.replay.dirty import UnmarkedRowsError
 from walferry.replay.lease import LeaseLostError
 from walferry.replay.quarantine import held_regions
 from walferry.run.facts import Lines, kept_lines
@@ -54,6 +55,13 @@ SLICE_BYTES = 4 << 20
 ENOUGH_BYTES = 64 << 20
 """read since the cut; then a round is better, which shares the work among Spark's executors"""
 WARN_SECONDS = 30.0
+
+
+class OutcomeUnknownError(TransientError):
+    """A request with edits of an open log may still be carried out; its facts are those of the error it ended with.
+
+    Nothing newer may be sent under the same leases: whoever takes them next waits until it has certainly ended.
+    """
 
 
 def seconds_between(groups: int) -> float:
@@ -212,14 +220,15 @@ class OpenLogs:
     def go_on(self) -> bool:
         """Make a pass over the open files if one is due. False if a round should begin now.
 
-        Raises LeaseLostError and RunEndedError. After another error nothing is followed until the next round.
+        Raises LeaseLostError, RunEndedError, OutcomeUnknownError, and UnmarkedRowsError. After another error nothing is
+        followed until the next round.
         """
         if time.monotonic() < self._due:
             return True
         self._due = time.monotonic() + seconds_between(len(self._tails))
         try:
             return self._pass()
-        except (LeaseLostError, RunEndedError):
+        except (LeaseLostError, RunEndedError, OutcomeUnknownError, UnmarkedRowsError):
             raise
         except Exception as error:  # whatever it is, rounds do not need it
             self._tails = {}  # what was read and not sent is unknown: the next round sends everything
@@ -291,7 +300,16 @@ class OpenLogs:
             tail.sending()
         self._note()
         task = GroupTask(self._route, (), frozenset(standing), self._held)
-        self._left.update(refusal.region for refusal in send_entries(task, parts))
+        try:
+            refusals = send_entries(task, parts)
+        except (LeaseLostError, RunEndedError, UnmarkedRowsError):
+            raise
+        except Exception as error:
+            facts = error.facts if isinstance(error, WalferryError) else {}
+            if not facts.get("sent", True):
+                raise
+            raise OutcomeUnknownError(f"edits of open logs may not have arrived: {error}", **facts) from error
+        self._left.update(refusal.region for refusal in refusals)
         for tail in senders:
             tail.sent()
 

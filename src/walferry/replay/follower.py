@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from walferry.apply.route import Route
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay import dirty
-from walferry.replay.ahead import OpenLogs
+from walferry.replay.ahead import OpenLogs, OutcomeUnknownError
 from walferry.replay.applying import is_paused, wait_while_paused
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
@@ -55,7 +55,23 @@ def replay(
     Raises GapError when a file of the log is missing, LeaseHeldError when another run applies,
     TransientError when something stays unreachable for longer than the bounded retries.
     """
-    renewed, standstill = -math.inf, standstill or Standstill()
+    standstill = standstill or Standstill()
+    while True:
+        try:
+            return _replay(run, spark, until, standstill, at_end)
+        except OutcomeUnknownError as error:
+            log.warning("%s; the leases are taken anew, once all that was sent under the old ones has ended", error)
+
+
+def _replay(
+    run: Run,
+    spark: SparkSession,
+    until: Callable[[], bool],
+    standstill: Standstill,
+    at_end: Callable[[Route], object],
+) -> None:
+    """The same under one taking of the leases. Raises OutcomeUnknownError, too."""
+    renewed = -math.inf
     with standstill.replaying(run) as route:
         open_logs = OpenLogs(run, route) if run.spec.follow else None
         while True:

@@ -16,10 +16,12 @@ from walferry import clock
 from walferry.apply.by_group import GroupTask, Part
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import EntryBatch, WalReader
+from walferry.hbase.errors import RequestTimeoutError
 from walferry.ledger import LateEdit, Ledger, Round
 from walferry.replay import ahead
-from walferry.replay.ahead import OpenLogs
+from walferry.replay.ahead import OpenLogs, OutcomeUnknownError
 from walferry.replay.cut import Cut
+from walferry.replay.dirty import UnmarkedRowsError
 from walferry.run.facts import keep_lines
 from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run
@@ -278,3 +280,36 @@ def test_an_error_of_any_kind_leaves_the_rounds_going_and_is_told(
     monkeypatch.undo()
     follow()
     assert status(run.ledger)["not_followed"] == ""
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["it may have arrived", "it was not sent"])
+def test_a_request_that_may_still_be_carried_out_ends_the_leases(
+    sent: bool, run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: the next round sent a newer put of the same timestamp under the same leases, and the old one came last."""
+
+    def send(*_: Any) -> list[Any]:
+        raise RequestTimeoutError("rs,1,1 does not answer", server=SERVERS[0], method="Multi", sent=sent)
+
+    open_logs = follow()
+    write(run, SERVERS[0], 400)
+    monkeypatch.setattr(ahead, "send_entries", send)
+    if sent:
+        with pytest.raises(OutcomeUnknownError, match="may not have arrived: rs,1,1 does not answer"):
+            open_logs.go_on()
+    else:
+        assert open_logs.go_on()
+        assert "does not answer" in status(run.ledger)["not_followed"]
+
+
+def test_rows_that_could_not_be_marked_end_the_replay(
+    run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_: Any) -> list[Any]:
+        raise UnmarkedRowsError("rows are dirty", table=TABLE, first="a", last="b")
+
+    open_logs = follow()
+    write(run, SERVERS[0], 400)
+    monkeypatch.setattr(ahead, "send_entries", send)
+    with pytest.raises(UnmarkedRowsError):
+        open_logs.go_on()

@@ -19,6 +19,7 @@ from walferry.apply.writer_protocol import Limits
 from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay import applying, dirty, follower, standstill
+from walferry.replay.ahead import OutcomeUnknownError
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import SentEarly, compared, note_sent, sent_early
@@ -160,6 +161,37 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(RunEndedError("aborted"))))
     with pytest.raises(RunEndedError):
         follower.replay(run, SPARK, until=lambda: True)
+
+
+def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever left them by an error is waited for (`lease.hold`)."""
+    left: list[bool] = []
+
+    @contextmanager
+    def applying(_: Run) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            left.append(False)
+            raise
+        left.append(True)
+
+    def go_on() -> bool:
+        if not left:
+            raise OutcomeUnknownError("edits of open logs may not have arrived")
+        return True
+
+    open_logs = SimpleNamespace(go_on=go_on)
+    monkeypatch.setattr(standstill, "applying", applying)
+    monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
+    monkeypatch.setattr(follower, "is_paused", lambda _: False)
+    monkeypatch.setattr(follower, "OpenLogs", lambda *_: open_logs)
+    monkeypatch.setattr(follower, "run_round", lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
+    phases = SimpleNamespace(facts=lambda _: None)
+    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=30), ledger=SimpleNamespace(phases=phases))
+    follower.replay(cast(Run, run), SPARK, until=lambda: left == [False])
+    assert left == [False, True]
 
 
 def until(condition: Callable[[], bool]) -> None:
