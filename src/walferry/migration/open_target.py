@@ -71,7 +71,8 @@ def open_target(
             return OpenFacts(at_ms=None, why=(f"another process writes to the target: {error}",)).model_dump()
         for table in tables:
             finish_repair(run, standstill, table)
-        why = [*_reasons(run, gate)]
+        why = [] if run.spec.compare_ahead else ["the spec has `compare_ahead: false`"]
+        why += _reasons(run, gate)
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
             why = [*_look(run)]

@@ -72,28 +72,41 @@ def _replay(
 ) -> None:
     """The same under one taking of the leases. Raises OutcomeUnknownError, too."""
     renewed = -math.inf
+    ended: BaseException | None = None
     with standstill.replaying(run) as route:
         open_logs = OpenLogs(run, route) if run.spec.follow else None
-        while True:
-            wait_while_paused(run)
-            standstill.rest()
-            done = run_round(run, spark, route, open_logs)
-            if time.monotonic() - renewed >= RENEW_SECONDS:
-                _let_go(run)
-                renewed = time.monotonic()
-            if until():
-                at_end(route)
-                return
-            ended, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
-            while time.monotonic() - ended < pause and not is_paused(run):
+        busy = False
+        try:
+            while True:
+                wait_while_paused(run)
+                busy = True
                 standstill.rest()
-                needed = open_logs is not None and not open_logs.go_on()
-                if needed or run.ledger.phases.facts("approve") is not None:
-                    pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
-                time.sleep(LOOK_SECONDS)
-                if until():
+                done = run_round(run, spark, route, open_logs)
+                busy = False
+                if time.monotonic() - renewed >= RENEW_SECONDS:
+                    _let_go(run)
+                    renewed = time.monotonic()
+                stop = until()
+                since, pause = time.monotonic(), 0.0 if stop else _pause_seconds(run.spec.max_lag, done.bytes)
+                while not stop and time.monotonic() - since < pause and not is_paused(run):
+                    busy = True
+                    standstill.rest()
+                    needed = open_logs is not None and not open_logs.go_on()
+                    busy = False
+                    if needed or run.ledger.phases.facts("approve") is not None:
+                        pause = min(pause, EARLY_SECONDS)  # approved: what is applied now need not be in the write stop
+                    time.sleep(LOOK_SECONDS)
+                    stop = until()
+                if stop:
+                    busy = True
                     at_end(route)
                     return
+        except BaseException as error:
+            if busy:  # requests may be under way: the next holder of the leases waits for them
+                raise
+            ended = error
+    if ended is not None:
+        raise ended
 
 
 def _let_go(run: Run) -> None:

@@ -153,6 +153,17 @@ def test_while_another_process_has_the_leases_the_target_opens_after_the_whole_c
     assert opened.why == ("another process writes to the target: run move-1 (kim) applies to shop:orders",)
 
 
+def test_a_target_whose_spec_asks_for_the_whole_comparison_first_stays_closed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a comparison that a person had asked for opened it early all the same."""
+    Readings(monkeypatch, [{}], ["1", "1"])
+    run.spec = run.spec.model_copy(update={"compare_ahead": False})
+    opened = open_target.open_target(run, no_spark, lambda run: None)
+    assert opened.at_ms is None
+    assert opened.why == ("the spec has `compare_ahead: false`",)
+
+
 def test_an_opening_is_not_recorded_once_another_process_has_taken_the_leases(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

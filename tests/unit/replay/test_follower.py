@@ -194,6 +194,36 @@ def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_anew(monke
     assert left == [False, True]
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["between two passes", "in a round"])
+def test_a_replay_that_is_ended_where_nothing_is_under_way_releases_its_leases(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: after Ctrl-C the next command waited 50 s for requests that nobody had sent."""
+    left: list[bool] = []
+
+    @contextmanager
+    def applying(_: Run) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            left.append(False)
+            raise
+        left.append(True)
+
+    def interrupted(*_: object) -> bool:
+        raise RunEndedError("the replay of move-1 was interrupted")
+
+    round_of = interrupted if busy else lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
+    monkeypatch.setattr(standstill, "applying", applying)
+    monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
+    monkeypatch.setattr(follower, "run_round", round_of)
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False)))
+    with pytest.raises(RunEndedError, match="was interrupted"):
+        follower.replay(run, SPARK, until=interrupted)
+    assert left == [not busy]
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for it."""
     for _ in range(int(PATIENCE / 0.02)):
