@@ -57,9 +57,10 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Close the clients that were opened."""
-        for side in ("source", "target"):
-            client = self.__dict__.pop(side, None)
+        """Close the clients and the connections to file systems that were opened."""
+        self.__dict__.pop("source_log", None)
+        for opened in ("source", "target", "source_files", "target_files"):
+            client = self.__dict__.pop(opened, None)
             if client is not None:
                 client.close()
 

@@ -92,3 +92,7 @@ class FileSystem(Protocol):
         Comparable only between file systems of one kind, with equal block and chunk sizes.
         """
         ...
+
+    def close(self) -> None:
+        """Close idle connections; whatever is asked later opens new ones."""
+        ...

@@ -85,6 +85,9 @@ class Local:
         """None: local file systems keep no checksums."""
         return None
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 def _status(path: Path) -> FileStatus:
     facts = path.stat()

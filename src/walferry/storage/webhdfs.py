@@ -65,11 +65,12 @@ class WebHdfs:
         """`meter` counts and delays the requests to the name node."""
         self.url = url.rstrip("/")
         self.user = user
-        session = requests.Session() if meter is None else _MeteredSession(self.url.split(";"), meter)
+        self._session = requests.Session() if meter is None else _MeteredSession(self.url.split(";"), meter)
         for scheme in ("http://", "https://"):
-            session.mount(scheme, requests.adapters.HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS))
+            adapter = requests.adapters.HTTPAdapter(pool_connections=CONNECTIONS, pool_maxsize=CONNECTIONS)
+            self._session.mount(scheme, adapter)
         self._client = hdfs.InsecureClient(
-            self.url, user=user, timeout=(min(timeout_s, 10), timeout_s), session=session
+            self.url, user=user, timeout=(min(timeout_s, 10), timeout_s), session=self._session
         )
 
     def list(self, path: str) -> list[FileStatus]:
@@ -151,6 +152,10 @@ class WebHdfs:
         """HDFS's MD5 of MD5s of CRCs, for files with equal block size and bytes per checksum."""
         facts = self._repeated("checksum", path, lambda: self._client.checksum(path))
         return f"{facts['algorithm']}:{facts['bytes']}"
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._session.close()
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
         """One OPEN request. Yields nothing when `offset` is at or past the end."""

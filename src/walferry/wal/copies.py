@@ -120,6 +120,11 @@ class _WithCopies:
         """The checksum of a file of the cluster's own."""
         return self._files.checksum(path)
 
+    def close(self) -> None:
+        """Close the idle connections to the cluster and to the folders."""
+        for files in (self._files, *(folder.files for folder in self._folders)):
+            files.close()
+
     def _copied(self, path: str) -> tuple[_Folder, str] | None:
         """The folder and the name of a copy, if the path is one's."""
         return next(((f, basename(path)) for f in self._folders if dirname(path) == f.url), None)

@@ -8,10 +8,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from unit.migration.filled_ledger import SPEC
+from walferry.ledger import Ledger
 from walferry.migration import open_target, written_rows
+from walferry.run.run import Run
 from walferry.storage import WebHdfs
 
 THREADS = open_target.TABLES_AT_ONCE * written_rows.READERS
@@ -23,6 +27,8 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
     all_asked = threading.Barrier(THREADS)
     connections = 0
+    ended = threading.Semaphore(0)
+    """one for each connection that has been closed"""
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -33,6 +39,11 @@ class Answer(BaseHTTPRequestHandler):
         """Count connections."""
         super().setup()
         self.server.connections += 1
+
+    def finish(self) -> None:
+        """Tell that it was closed."""
+        super().finish()
+        self.server.ended.release()
 
     def do_GET(self) -> None:
         """An empty folder."""
@@ -66,3 +77,17 @@ def test_the_threads_of_the_write_stop_keep_their_connections(server: Server, ca
             assert list(threads.map(lambda _: files.list("/"), range(THREADS))) == [[]] * THREADS
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert server.connections == THREADS
+
+
+def test_a_run_that_is_closed_leaves_no_connection_to_a_file_system(server: Server, tmp_path: Path) -> None:
+    """Hole: a process that worked on one run after the other had a thousand open at last."""
+    server.all_asked, server.ended = threading.Barrier(1), threading.Semaphore(0)
+    sides = {side: SPEC[side] | {"webhdfs": f"http://127.0.0.1:{server.server_port}"} for side in ("source", "target")}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        with Run(ledger, ledger.open_run("move", "test", SPEC | sides, "test").run_id) as run:
+            assert run.source_files.list("/") == run.target_files.list("/") == []
+            assert not server.ended.acquire(blocking=False)
+        for _ in sides:
+            assert server.ended.acquire(timeout=5)
+        assert run.source_files.list("/") == [], "whoever asks again connects again"
+        run.close()
