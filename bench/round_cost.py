@@ -363,7 +363,7 @@ def one_round(run: Run, source: Source, number: int) -> None:
 
 def finish(run: Run, source: Source, reports: list[FileReport], number: int, started_ms: int, before: Lines) -> None:
     """Record a round."""
-    record(run, reports)
+    record(run, reports, lambda connection: None)
     keep_lines(run, "applied", before)
     size = sum(item.length for item in reports)
     cells = sum(tally.cells for item in reports for tally in item.tallies)

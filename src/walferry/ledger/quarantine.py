@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
+from walferry.ledger.batches import Change
 from walferry.ledger.rows import Hold, Quarantined, QuarantineItem, Resolution, to_columns
 from walferry.ledger.store import Store, fetch
 
@@ -21,30 +22,47 @@ class Quarantine:
         self._store = store
         self._run_id = run_id
 
-    def put(self, items: Sequence[QuarantineItem]) -> list[int]:
-        """Record items with their bytes. Returns their ids in order. An item that is known keeps its id and state."""
+    def put(
+        self,
+        items: Sequence[QuarantineItem],
+        holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
+        fence: Change = lambda connection: None,
+    ) -> list[int]:
+        """Record items with their bytes, and the regions that are `holds` because of them, by their ids. Returns these
+        in order. An item that is known keeps its id and state. Raises what `fence` does."""
+        with self._store.database.write() as connection:
+            fence(connection)
+            return self.put_in(connection, items, holds)
+
+    def put_in(
+        self,
+        connection: Connection,
+        items: Sequence[QuarantineItem],
+        holds: Callable[[Sequence[int]], Sequence[Hold]] = lambda ids: (),
+    ) -> list[int]:
+        """`put` in the transaction of something else, whose fence it has."""
         table = self._store.table("quarantine")
         ids: list[int] = []
-        with self._store.database.write() as connection:
-            self._store.run(connection, self._run_id)
-            newest = connection.execute(select(func.coalesce(func.max(table.c.quarantine_id), 0))).scalar_one()
-            for item in items:
-                columns = to_columns(item)
-                same = [table.c.run_id == self._run_id]
-                same += [table.c[c] == columns[c] for c in ("file", "start_offset", "reason", "table_name", "region")]
-                known = connection.execute(select(table.c.quarantine_id).where(*same)).scalar_one_or_none()
-                if known is None:
-                    known = newest = newest + 1
-                    columns |= {
-                        "quarantine_id": known,
-                        "run_id": self._run_id,
-                        "state": "held",
-                        "recorded_ms": now_ms(),
-                    }
-                    connection.execute(insert(table).values(columns))
-                    inputs = {k: v for k, v in columns.items() if k != "data"}
-                    self._store.note(connection, "quarantine", self._run_id, inputs)
-                ids.append(known)
+        self._store.run(connection, self._run_id)
+        newest = connection.execute(select(func.coalesce(func.max(table.c.quarantine_id), 0))).scalar_one()
+        for item in items:
+            columns = to_columns(item)
+            same = [table.c.run_id == self._run_id]
+            same += [table.c[c] == columns[c] for c in ("file", "start_offset", "reason", "table_name", "region")]
+            known = connection.execute(select(table.c.quarantine_id).where(*same)).scalar_one_or_none()
+            if known is None:
+                known = newest = newest + 1
+                columns |= {
+                    "quarantine_id": known,
+                    "run_id": self._run_id,
+                    "state": "held",
+                    "recorded_ms": now_ms(),
+                }
+                connection.execute(insert(table).values(columns))
+                inputs = {k: v for k, v in columns.items() if k != "data"}
+                self._store.note(connection, "quarantine", self._run_id, inputs)
+            ids.append(known)
+        self._hold(connection, holds(ids))
         return ids
 
     def items(self, state: str | None = None) -> list[Quarantined]:
@@ -91,27 +109,24 @@ class Quarantine:
             self._store.note(connection, "release quarantine", item.run_id, inputs, actor=actor)
         return item
 
-    def hold(self, holds: Sequence[Hold]) -> None:
-        """Hold regions because of a quarantined item; repeating a hold changes nothing."""
-        table = self._store.table("held_regions")
+    def hold(self, holds: Sequence[Hold], fence: Change = lambda connection: None) -> None:
+        """Hold regions because of a quarantined item; repeating a hold changes nothing. Raises what `fence` does."""
         with self._store.database.write() as connection:
-            known = {_hold_key(hold) for hold in self._holds(connection)}
-            new = list({_hold_key(hold): hold for hold in holds if _hold_key(hold) not in known}.values())
-            if new:
-                connection.execute(insert(table), [to_columns(hold) | {"run_id": self._run_id} for hold in new])
-                inputs = {"holds": [to_columns(hold) for hold in new]}
-                self._store.note(connection, "hold regions", self._run_id, inputs)
+            fence(connection)
+            self._hold(connection, holds)
 
     def holds(self) -> list[Hold]:
         """The held regions, by file and offset."""
         with self._store.database.read() as connection:
             return self._holds(connection)
 
-    def drop_holds(self, quarantine_id: int) -> None:
-        """Record that everything held for a released item was applied. Raises WalferryError while the item is held."""
+    def drop_holds(self, quarantine_id: int, fence: Change = lambda connection: None) -> None:
+        """Record that everything held for a released item was applied. Raises WalferryError while the item is held, and
+        what `fence` does."""
         table, quarantine = self._store.table("held_regions"), self._store.table("quarantine")
         after = (table.c.run_id == self._run_id, table.c.quarantine_id == quarantine_id)
         with self._store.database.write() as connection:
+            fence(connection)
             held = select(quarantine.c.state).where(quarantine.c.quarantine_id == quarantine_id)
             if connection.execute(held).scalar_one_or_none() == "held":
                 raise WalferryError(
@@ -120,6 +135,15 @@ class Quarantine:
                 )
             if connection.execute(delete(table).where(*after)).rowcount:
                 self._store.note(connection, "drop holds", self._run_id, {"quarantine_id": quarantine_id})
+
+    def _hold(self, connection: Connection, holds: Sequence[Hold]) -> None:
+        table = self._store.table("held_regions")
+        known = {_hold_key(hold) for hold in self._holds(connection)}
+        new = list({_hold_key(hold): hold for hold in holds if _hold_key(hold) not in known}.values())
+        if new:
+            connection.execute(insert(table), [to_columns(hold) | {"run_id": self._run_id} for hold in new])
+            inputs = {"holds": [to_columns(hold) for hold in new]}
+            self._store.note(connection, "hold regions", self._run_id, inputs)
 
     def _holds(self, connection: Connection) -> list[Hold]:
         table = self._store.table("held_regions")

@@ -323,7 +323,7 @@ def _record_group(
     now = _at_first(lineage.refusals_of(after.breaks), now)
     now += [untouched(file, stopped) for file in files if stopped]
     done = run.ledger.batches.done(piece.number, outcome.model_dump_json(), work.fence)
-    record(run, now, told, in_one(numbering.follow(run, now, calm), done))
+    record(run, now, in_one(numbering.follow(run, now, calm), done), told)
     return outcome
 
 
@@ -454,7 +454,7 @@ def _stop(work: _Work, tables: Collection[str], refusals: Sequence[Refusal]) -> 
     held = {*tables, *(refusal.table for refusal in refusals)} - {ANY_TABLE}
     if held:
         work.guard()
-        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]), None, work.fence)
+        record(work.run, _at_first(refusals, [untouched(file, held) for file in work.batch.files]), work.fence)
 
 
 def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals: Sequence[Refusal]) -> Round:
@@ -476,7 +476,7 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     pieces = run.ledger.batches.pieces()
     work.guard()
     end = in_one(numbering.follow(run, parts, tables), run.ledger.batches.end(work.fence))
-    record(run, parts, lineage.changes(before, after, tables, batch.regions), end)
+    record(run, parts, end, lineage.changes(before, after, tables, batch.regions))
     keep_lines(run, "applied", batch.before)
     ended_ms, tallies = now_ms(), [tally for part in parts if part.complete for tally in part.tallies]
     latest = run.ledger.rounds.last()

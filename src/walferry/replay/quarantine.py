@@ -10,9 +10,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection
 
 from walferry.apply.by_row import RowTask, apply_by_row, index_files
 from walferry.apply.index import FileIndex
@@ -23,7 +25,7 @@ from walferry.apply.writer_protocol import RefusedError
 from walferry.errors import DamagedInputError, GapError, UsageError
 from walferry.hbase.writer_kind import WriterKind
 from walferry.ledger import Hold, Quarantined, QuarantineItem, RunLedger, WalRange
-from walferry.ledger.batches import Change
+from walferry.ledger.batches import Change, in_one
 from walferry.ledger.regions import RegionChanges
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
 """decisions after which the entry itself is never applied"""
+_ANY_ID = -1
+"""of an item that has no number yet"""
 
 
 def held_regions(run: Run) -> dict[str, set[str]]:
@@ -53,23 +57,22 @@ def untouched(file: WalFile, tables: Collection[str]) -> FileReport:
     return FileReport(file.name, file.length, False, tallies, (), ())
 
 
-def record(
-    run: Run, reports: Sequence[FileReport], regions: RegionChanges | None = None, also: Change | None = None
-) -> None:
-    """Record reports in the ledger: quarantine and holds first, then ranges with what they show about `regions`.
+def record(run: Run, reports: Sequence[FileReport], also: Change, regions: RegionChanges | None = None) -> None:
+    """Record reports in the ledger: quarantine, holds, and ranges with what they show about `regions`.
 
-    `also` is recorded in one transaction with the ranges. After a kill before it, the piece is repeated with the holds
-    in place, so that nothing overtakes what was quarantined. A file that was not read to its end is recorded without
-    entries: when it is released, it is read again (`_unread`).
+    All that is one transaction, with `also`, which is fenced. After a kill before it, the piece is repeated from its
+    beginning. A file that was not read to its end is recorded without entries: when it is released, it is read again
+    (`_unread`).
     """
     refusals = [refusal for report in reports for refusal in report.refusals]
-    ids = run.ledger.quarantine.put([item_of(refusal) for refusal in refusals])
-    for refusal, number in zip(refusals, ids, strict=True):
-        log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
-    holds = _holds(run, reports, dict(zip(refusals, ids, strict=True)))
-    run.ledger.quarantine.hold(holds)
+    kept, found, ids = run.ledger.quarantine, run.ledger.quarantine.holds(), list[int]()
+    holds_of = partial(_holds, [pair.source for pair in run.tables], found, reports, refusals)
+
+    def quarantine(connection: Connection) -> None:
+        ids[:] = kept.put_in(connection, [item_of(refusal) for refusal in refusals], holds_of)
+
     run.ledger.log.read_to_end({report.file: report.length for report in reports if report.complete})
-    waiting = {(hold.file, hold.table) for hold in holds}
+    waiting = {(hold.file, hold.table) for hold in holds_of([_ANY_ID] * len(refusals))}
     run.ledger.log.set_ranges(
         [
             range_of(
@@ -81,8 +84,10 @@ def record(
             for tally in report.tallies
         ],
         regions,
-        also,
+        in_one(also, quarantine),
     )
+    for refusal, number in zip(refusals, ids, strict=True):
+        log.error("quarantine %d: %s at byte %d: %s", number, refusal.file, refusal.start, refusal.reason)
 
 
 def range_of(report: FileReport, tally: TableTally, state: RangeState) -> WalRange:
@@ -101,14 +106,21 @@ def item_of(refusal: Refusal) -> QuarantineItem:
     )  # fmt: skip
 
 
-def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> list[Hold]:
+def _holds(
+    tables: Sequence[str],
+    known: Sequence[Hold],
+    reports: Sequence[FileReport],
+    refusals: Sequence[Refusal],
+    ids: Sequence[int],
+) -> list[Hold]:
+    """What is held beside the `known` holds because of refusals, whose items have these ids."""
+    numbers = dict(zip(refusals, ids, strict=True))
     behind: dict[tuple[str, str], int] = {}
-    for hold in run.ledger.quarantine.holds():
+    for hold in known:
         behind[hold.table, hold.region] = hold.quarantine_id
         behind.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
-    for refusal, number in ids.items():
-        tables = [pair.source for pair in run.tables] if refusal.table == ANY_TABLE else [refusal.table]
-        for table in tables:
+    for refusal, number in numbers.items():
+        for table in tables if refusal.table == ANY_TABLE else [refusal.table]:
             behind.setdefault((table, refusal.region), number)
             behind.setdefault((table, ANY_REGION), number)
     # From the start of each file: applying a held region's edits again changes nothing, and a batch that is repeated
@@ -121,9 +133,9 @@ def _holds(run: Run, reports: Sequence[FileReport], ids: dict[Refusal, int]) -> 
         for table, region in waiting:
             number = behind.get((table, region)) or behind[table, ANY_REGION]
             holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
-    for refusal, number in ids.items():  # each item has its own hold, even if an earlier item holds the region
+    for refusal, number in numbers.items():  # each item has its own hold, even if an earlier item holds the region
         region = refusal.region
-        for table in [pair.source for pair in run.tables] if refusal.table == ANY_TABLE else [refusal.table]:
+        for table in tables if refusal.table == ANY_TABLE else [refusal.table]:
             holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
     return list(holds.values())
 
@@ -172,8 +184,8 @@ def find_item(ledger: RunLedger, quarantine_id: int) -> Quarantined:
     )
 
 
-def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
-    """Apply what released items held, in row order, and lift their holds.
+def apply_released(run: Run, spark: SparkSession, route: Route, fence: Change) -> None:
+    """Apply what released items held, in row order, and lift their holds. What is recorded calls `fence`.
 
     What another item also holds stays held by that one. After a kill in between it is repeated.
     """
@@ -193,13 +205,13 @@ def apply_released(run: Run, spark: SparkSession, route: Route) -> None:
     mine = [hold for hold in holds if hold.quarantine_id in ready]
     for table in sorted({hold.table for hold in mine}):
         chosen = [hold for hold in mine if hold.table == table]
-        _pass_on(run, chosen, [hold for hold in waiting if hold.table == table])
-        _apply_table(run, spark, route, table, chosen, items)
+        _pass_on(run, chosen, [hold for hold in waiting if hold.table == table], fence)
+        _apply_table(run, spark, route, table, chosen, items, fence)
     for number in sorted(ready):
-        run.ledger.quarantine.drop_holds(number)
+        run.ledger.quarantine.drop_holds(number, fence)
 
 
-def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold]) -> None:
+def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold], fence: Change) -> None:
     """Regions that another item holds are held by that one in the released item's files too."""
     behind = {hold.region: hold.quarantine_id for hold in waiting}
     holds = [
@@ -208,7 +220,7 @@ def _pass_on(run: Run, released: Sequence[Hold], waiting: Sequence[Hold]) -> Non
         for region, number in behind.items()
         if hold.region in (region, ANY_REGION)
     ]
-    run.ledger.quarantine.hold(holds)
+    run.ledger.quarantine.hold(holds, fence)
 
 
 def _apply_table(
@@ -218,6 +230,7 @@ def _apply_table(
     table: str,
     released: Sequence[Hold],
     items: Mapping[int, Quarantined],
+    fence: Change,
 ) -> None:
     ours = {hold.quarantine_id for hold in released}
     past_thrift = any(items[number].resolution == "rpc" for number in ours)
@@ -251,7 +264,7 @@ def _apply_table(
         except DamagedInputError as error:
             refusals = (damage(error),)
     if refusals:
-        _hold_again(run, released, refusals[0])
+        _hold_again(run, released, refusals[0], fence)
         return
     # Copy these last: of two puts with equal timestamps the later one wins, so an edit before the entry would replace
     # them. Regions that were copied earlier are among those whose log was just applied again.
@@ -262,10 +275,10 @@ def _apply_table(
             except RefusedError as error:
                 reason = f"the rows copied from the source are refused: {error}"
                 again = Refusal(item.file, item.start, item.end, table, item.region, 0, reason, item.data, item.kind)
-                _hold_again(run, released, again)
+                _hold_again(run, released, again, fence)
                 return
     told = lineage.changes(before, after, [table], {})
-    _mark_applied(run, table, indexes, {hold.file for hold in still}, told)
+    _mark_applied(run, table, indexes, {hold.file for hold in still}, told, fence)
     if has_hole:
         run.ledger.regions.forget(table)
 
@@ -295,7 +308,12 @@ def _passed_over(
 
 
 def _mark_applied(
-    run: Run, table: str, indexes: Sequence[FileIndex], waiting: Collection[str], regions: RegionChanges
+    run: Run,
+    table: str,
+    indexes: Sequence[FileIndex],
+    waiting: Collection[str],
+    regions: RegionChanges,
+    fence: Change,
 ) -> None:
     """Record the ranges of these files as applied, to the files' real ends, except those that are still held.
 
@@ -310,8 +328,8 @@ def _mark_applied(
         (tally,) = report.tallies
         end = max(sealed[report.file].end, _length(run, as_listed(known[report.file])))
         ranges.append(replace(range_of(report, tally, "sealed"), end=end))
-    run.ledger.log.set_ranges(ranges, regions)
-    run.ledger.log.mark_applied([r.file for r in ranges if r.file not in waiting], [table])
+    run.ledger.log.set_ranges(ranges, regions, fence)
+    run.ledger.log.mark_applied([r.file for r in ranges if r.file not in waiting], [table], fence)
 
 
 def _length(run: Run, file: WalFile) -> int:
@@ -322,12 +340,15 @@ def _length(run: Run, file: WalFile) -> int:
         return file.length
 
 
-def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal) -> None:
+def _hold_again(run: Run, released: Sequence[Hold], refusal: Refusal, fence: Change) -> None:
     """What was released is refused again: a new item takes over the holds."""
     before = ", ".join(str(number) for number in sorted({hold.quarantine_id for hold in released}))
     again = replace(item_of(refusal), reason=f"again, after the release of {before}: {refusal.reason}")
-    (number,) = run.ledger.quarantine.put([again])
-    run.ledger.quarantine.hold([replace(hold, quarantine_id=number) for hold in released])
+
+    def passed_on(ids: Sequence[int]) -> list[Hold]:
+        return [replace(hold, quarantine_id=ids[0]) for hold in released]
+
+    (number,) = run.ledger.quarantine.put([again], passed_on, fence)
     log.error("quarantine %d: %s", number, again.reason)
 
 

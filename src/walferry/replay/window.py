@@ -249,7 +249,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
         )  # fmt: skip
         _reread(run, spark, route, released)
         if done.refusals:
-            ids = run.ledger.quarantine.put(quarantined(done.refusals, released))
+            ids = run.ledger.quarantine.put(quarantined(done.refusals, released), fence=done.fence)
             run.ledger.batches.drop(done.fence)
             raise RefusedEditsError(
                 f"{len(done.refusals)} edits of {window} could not be applied, the first: {done.refusals[0].reason}. "

@@ -1,13 +1,13 @@
-"""What is refused is put away before its batch counts as read (R5), so that a kill in between loses nothing."""
+"""What is refused is put away with the record that its piece was read (R5), so that a kill loses nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_row import RowTask
@@ -18,6 +18,7 @@ from walferry.errors import UsageError
 from walferry.formats.markers import Marker
 from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
+from walferry.replay.lease import LeaseLostError
 from walferry.replay.lineage import changes, created, follow, refusals_of
 from walferry.replay.quarantine import (
     _hold_again,
@@ -34,6 +35,10 @@ from walferry.storage import Local
 
 TABLE, OTHER = "shop:orders", "shop:users"
 FILE = "rs%2C1%2C2.10"
+
+
+def held(connection: Connection) -> None:
+    """The fence while the leases are held."""
 
 
 @pytest.fixture
@@ -58,28 +63,31 @@ def applied(run: Run) -> list[str]:
 
 
 def test_a_file_with_a_refused_edit_is_applied_for_the_other_table_only(run: Run) -> None:
-    record(run, [report()])
+    record(run, [report()], held)
     (item,) = run.ledger.quarantine.items("held")
     assert (item.table, item.start, item.data) == (TABLE, 20, b"edit")
     assert run.ledger.quarantine.holds() == [Hold(FILE, TABLE, "r1", 0, item.quarantine_id)]
     assert applied(run) == [OTHER]
 
 
-@pytest.mark.parametrize("step", ["quarantine.hold", "log.set_ranges"])
-def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_range(
-    run: Run, step: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "failure",
+    [KeyboardInterrupt(), LeaseLostError("another process has taken it", table=TABLE, number=3)],
+    ids=["killed", "succeeded by another process"],
+)
+def test_of_a_piece_that_is_not_recorded_nothing_is_held_and_its_repetition_holds_it_once(
+    run: Run, failure: BaseException
 ) -> None:
-    def kill(*_: Any) -> None:
-        raise KeyboardInterrupt
+    """Hole: a process that had lost its leases put items and holds into the ledger that belonged to its successor."""
 
-    with monkeypatch.context() as patch:
-        section, _, method = step.partition(".")
-        patch.setattr(getattr(run.ledger, section), method, kill)
-        with pytest.raises(KeyboardInterrupt):
-            record(run, [report()])
-    assert len(run.ledger.quarantine.items("held")) == 1
+    def end(connection: Connection) -> None:
+        raise failure
+
+    with pytest.raises(type(failure)):
+        record(run, [report()], end)
+    assert (run.ledger.quarantine.items(), run.ledger.quarantine.holds()) == ([], [])
     assert run.ledger.log.ranges() == []
-    record(run, [report()])  # the round is repeated as a whole
+    record(run, [report()], held)  # the piece is repeated as a whole
     assert len(run.ledger.quarantine.items("held")) == 1
     assert applied(run) == [OTHER]
 
@@ -87,7 +95,7 @@ def test_a_kill_before_the_ranges_are_written_leaves_what_was_refused_and_no_ran
 def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
     damage = Refusal(FILE, 20, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
     tallies = tuple(TableTally(table, 0, 0, 0, 0) for table in (TABLE, OTHER))
-    record(run, [FileReport(FILE, 100, False, tallies, (damage,), ())])
+    record(run, [FileReport(FILE, 100, False, tallies, (damage,), ())], held)
     assert {(hold.table, hold.region) for hold in run.ledger.quarantine.holds()} == {
         (TABLE, ANY_REGION),
         (OTHER, ANY_REGION),
@@ -97,7 +105,7 @@ def test_damage_holds_all_tables_of_the_run(run: Run) -> None:
 
 
 def test_an_item_is_released_only_by_the_name_of_its_own_run(run: Run) -> None:
-    record(run, [report()])
+    record(run, [report()], held)
     (item,) = run.ledger.quarantine.items()
     other = Run(run.ledger.whole, run.ledger.whole.open_run("other", "test", SPEC, "test").run_id)
     with pytest.raises(UsageError, match=f"run other-1 has no quarantine item {item.quarantine_id}"):
@@ -128,7 +136,7 @@ def test_the_kind_of_a_refusal_decides_which_ways_out_there_are(run: Run) -> Non
 def test_a_broken_lineage_that_is_refused_once_more_is_still_one(run: Run) -> None:
     broken = refused(run, RefusalKind.LINEAGE)
     refusal = Refusal(FILE, 20, 30, TABLE, ANY_REGION, 4, "truncated", b"", RefusalKind.LINEAGE)
-    _hold_again(run, run.ledger.quarantine.holds(), refusal)
+    _hold_again(run, run.ledger.quarantine.holds(), refusal, held)
     again = run.ledger.quarantine.items()[-1]
     assert again.quarantine_id != broken
     assert again.kind is RefusalKind.LINEAGE
@@ -165,7 +173,7 @@ def index(*events: RegionEvent) -> FileIndex:
 def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Run) -> None:
     run.__dict__["source_files"] = Local()
     damaged = Refusal(FILE, 90, -1, ANY_TABLE, ANY_REGION, 0, "damaged", b"", RefusalKind.DAMAGE)
-    record(run, [replace(report(), complete=False, refusals=(damaged,))])
+    record(run, [replace(report(), complete=False, refusals=(damaged,))], held)
     waiting = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert [(r.state, r.entries, r.first_write_ms, r.last_write_ms) for r in waiting] == [("sealed", 0, None, None)]
     assert _unread(run, TABLE) == {FILE}
@@ -173,13 +181,13 @@ def test_what_waited_as_a_whole_counts_its_entries_once_they_are_applied(run: Ru
 
     flushed = RegionEvent(Marker.FLUSH, FILE, 60, TABLE, "r9", 20, 1_500, frozenset({"f/f1"}))
     told = changes({}, follow({}, [flushed], lambda table: ["f"]), [TABLE], {})
-    _mark_applied(run, TABLE, [index(flushed)], {FILE}, told)
+    _mark_applied(run, TABLE, [index(flushed)], {FILE}, told, held)
     (still,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert (still.state, still.entries, still.cells) == ("sealed", 2, 3), "another item holds it"
     assert _unread(run, TABLE) == set(), "what it tells of regions is not taken in twice"
     assert run.ledger.regions.known([TABLE], ["r9"])[TABLE, "r9"].store_files == {"f/f1"}
 
-    _mark_applied(run, TABLE, [index()], set(), {})
+    _mark_applied(run, TABLE, [index()], set(), {}, held)
     (done,) = [r for r in run.ledger.log.ranges() if r.table == TABLE]
     assert (done.state, done.entries, done.cells) == ("applied", 2, 3)
     assert (done.first_write_ms, done.last_write_ms) == (1_000, 2_000)

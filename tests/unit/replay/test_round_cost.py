@@ -183,7 +183,8 @@ def one_round(run: Run, number: int) -> list[WalFile]:
     check_complete(run, cut.files)
     waiting = run.ledger.log.pending([file.name for file in below])
     pending = [file for file in below if file.name in waiting]
-    record(run, [FileReport(f.name, 8, True, (TableTally(TABLE, 1, 1, 1, 1),), (), ()) for f in pending])
+    reports = [FileReport(f.name, 8, True, (TableTally(TABLE, 1, 1, 1, 1),), (), ()) for f in pending]
+    record(run, reports, lambda connection: None)
     run.ledger.rounds.record(made(number))
     status(run.ledger)
     assert run.ledger.log.gaps() == []
