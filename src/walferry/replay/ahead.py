@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -175,7 +175,8 @@ class OpenLogs:
         self._base: Lines = {}
         self._left: set[str] = set()
         """regions of which something was not sent since the cut"""
-        self._held: frozenset[str] = frozenset()
+        self._holds: Mapping[str, Collection[str]] = {}
+        """for each table, the regions that quarantine held at the cut"""
         self._rejected: frozenset[tuple[str, int]] = frozenset()
         self._ahead = Ahead()
         self._noted: dict[str, SentEarly] = {}
@@ -188,9 +189,8 @@ class OpenLogs:
         live = [file for file in cut.files if file.place is not Place.ARCHIVED]
         first = current(cut)
         held = held_regions(self._run)
-        waits = frozenset().union(*held.values())
         # What was passed over in a file that goes on must not be: it is read from its beginning.
-        same = [tail for tail in self._tails.values() if not (tail.closed or self._left or waits != self._held)]
+        same = [tail for tail in self._tails.values() if not (tail.closed or self._left or held != self._holds)]
         before = {tail.file.name: tail for tail in same}
         earlier = sent_early(self._run.ledger)
         self._tails = {
@@ -199,13 +199,17 @@ class OpenLogs:
         self._known = frozenset(file.name for file in live)
         lines = kept_lines(self._run, "applied")
         self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
-        self._held = waits
+        self._holds = held
         self._rejected = self._run.ledger.late.rejected()
         self._left, self._bytes = set(), 0
         self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
         for tail in self._tails.values():
             tail.covered(cut.started_ms)
         self._covered(cut.started_ms)
+
+    @property
+    def _held(self) -> frozenset[str]:
+        return frozenset().union(*self._holds.values())
 
     def sent(self) -> dict[str, Sent]:
         """By file, what was sent of it since the last cut. Of what a killed process sent, no region is named."""

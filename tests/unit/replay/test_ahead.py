@@ -17,7 +17,8 @@ from walferry.apply.by_group import GroupTask, Part
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.hbase.errors import RequestTimeoutError
-from walferry.ledger import LateEdit, Ledger, Round
+from walferry.ledger import Hold, LateEdit, Ledger, QuarantineItem, Round
+from walferry.refusals import ANY_REGION
 from walferry.replay import ahead
 from walferry.replay.ahead import OpenLogs, OutcomeUnknownError
 from walferry.replay.cut import Cut
@@ -213,6 +214,38 @@ def test_an_edit_that_was_rejected_as_late_is_not_sent_of_an_open_log(
     monkeypatch.setattr(ahead, "send_entries", send)
     assert open_logs.go_on()
     assert sent == [1, 3]
+
+
+def test_what_was_passed_over_because_its_table_was_held_is_sent_once_another_table_is(
+    run: Run, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a table that is held as a whole was told from no other one, and the edit was taken for sent."""
+    sent: list[int] = []
+
+    def send(task: GroupTask, parts: Sequence[Part]) -> list[Any]:
+        sent.extend(n for part in parts for n in part.batch.sequence_number[part.picked].tolist())
+        return []
+
+    def hold(table: str) -> int:
+        item = QuarantineItem("earlier", 5, 7, table, ANY_REGION, 4, "damaged", b"")
+        (number,) = run.ledger.quarantine.put([item], lambda ids: [Hold("earlier", table, ANY_REGION, 0, ids[0])])
+        return number
+
+    of_table = hold(TABLE)
+    open_logs = follow()
+    monkeypatch.setattr(ahead, "send_entries", send)
+    write(run, SERVERS[0], 400)
+    open_logs.go_on()
+    assert sent == []
+    run.ledger.quarantine.release(of_table, "retry", "mended", "test")
+    run.ledger.quarantine.drop_holds(of_table)
+    hold("shop:users")
+    lines = {TABLE: {region_of(server): f"{server} 1" for server in SERVERS}}
+    files = list_live(run.source_files, run.wal_root)
+    open_logs.begin(Cut(NOW, lines, lines, files, {file.group: file.number for file in files}, {}))
+    assert path_of(run, SERVERS[0]).name not in open_logs.sent()
+    open_logs.go_on()
+    assert sent == [1]
 
 
 def test_what_was_sent_of_a_log_is_kept_until_it_was_compared_whoever_goes_on(run: Run, follow: Follow) -> None:
