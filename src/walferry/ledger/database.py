@@ -1,7 +1,8 @@
 """Opens the ledger's database, brings its schema up to date, and provides transactions.
 
 Both databases have one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by an advisory lock held to the end of
-the transaction. So what a write transaction reads cannot change before it commits, and the audit chain never forks.
+the transaction, which is READ COMMITTED: a snapshot from before the lock would not show what the last writer wrote. So
+what a write transaction reads cannot change before it commits, and the audit chain never forks.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def _parse_url(given: str) -> URL:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "postgresql":
-        return create_engine(url, pool_pre_ping=True, pool_size=2)
+        return create_engine(url, pool_pre_ping=True, pool_size=2, isolation_level="READ COMMITTED")
     Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
