@@ -2,13 +2,15 @@
 
 A file belongs to one region and family, and to edits of one origin. It lies in a folder of this attempt, below that of
 its piece. A request moves all files of a region, or none. After one whose outcome is unknown the files are renamed:
-those that are gone were taken, and what still lies there can no longer be taken by that request.
+what still lies there can no longer be taken by that request, and what is gone was taken, if the region's store has got
+as many files by loading since. HBase gives them other names.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -40,6 +42,9 @@ CLOSING_AT_ONCE = 8
 """files of a piece, at most: each is a thread, a connection and, of a small one, its bytes, and a table may have
 thousands of regions"""
 
+LOADED = "_SeqId_"
+"""in the names that HBase gives to loaded files (HStore.getBulkLoadSeqId)"""
+
 Cells = Iterator[tuple[Bytes, Int64s]]
 """sorted cells: a buffer, and where each begins in it"""
 
@@ -67,6 +72,8 @@ class Staged:
     last_row: bytes
     cells: int
     bytes: int
+    beside: frozenset[str] = frozenset()
+    """the loaded files that the region's store had before the request, by name"""
 
 
 @dataclass
@@ -155,6 +162,7 @@ class Loader:
                 left += files  # nothing else goes to a region while it may still be loading
                 continue
             try:
+                files = self._noted(regions[encoded], files)
                 taken = self._request(regions[encoded], clusters, files)
             except RegionNotServedError as error:
                 log.warning("region %s of %s: %s", encoded, self._target, error)
@@ -167,6 +175,9 @@ class Loader:
                     unknown += files
                     continue
                 taken = False
+            except WalferryError:
+                self._not_taken(unknown)  # of other regions: it ends here, and nothing of it may be loaded later
+                raise
             if not taken:
                 left += files
         return left + self._not_taken(unknown)
@@ -206,31 +217,35 @@ class Loader:
         if not files:
             return []
         time.sleep(self.route.limits.settle_seconds)
-        left, gone = [], []
+        left, gone = [], defaultdict[tuple[str, bytes], list[Staged]](list)
         for file in files:
             path = self._path()
             try:
                 self._files.rename(file.path, path)
             except FileNotFoundError:
-                gone.append(file)
+                gone[file.region, file.family].append(file)
                 continue
             left.append(replace(file, path=path))
-        lost = [file for file in gone if not self._in_store(file)]
-        if lost:
-            raise TransientError(
-                f"it is unknown whether {self._target} loaded {lost[0].path}: it is gone, and no store has it",
-                table=self._target, file=lost[0].path,
-            )  # fmt: skip
+        self.route.guard({self._target})  # otherwise a later holder may have removed them
+        for (_, family), taken in gone.items():
+            region = self._client.locate(self._target, taken[0].first_row)
+            if len(self._loaded(region, family) - taken[0].beside) < len(taken):  # such as after a compaction
+                raise TransientError(
+                    f"it is unknown whether {self._target} loaded {taken[0].path}: it is gone, and the store does not "
+                    "show it; the piece is loaded again",
+                    table=self._target, file=taken[0].path,
+                )  # fmt: skip
         return left
 
-    def _in_store(self, file: Staged) -> bool:
-        """Whether an open store has a file of this one's length, as it has after a load and before a compaction."""
-        region = self._client.locate(self._target, file.first_row)
-        names = {path.rpartition("/")[2] for path in self._client.store_files(region, file.family)}
-        namespace, _, table = self._target.rpartition(":")
-        folder = f"data/{namespace or 'default'}/{table}/{region.encoded}/{file.family.decode()}"
-        there = self._files.list(f"{self.route.target.root_path.rstrip('/')}/{folder}")
-        return any(status.length == file.bytes and status.name in names for status in there)
+    def _noted(self, region: Region, files: Sequence[Staged]) -> list[Staged]:
+        """The files, each with what its store has before it is asked to take it."""
+        before = {family: self._loaded(region, family) for family in {file.family for file in files}}
+        return [replace(file, beside=before[file.family]) for file in files]
+
+    def _loaded(self, region: Region, family: bytes) -> frozenset[str]:
+        """The files of an open store that it got by loading, by name; a daughter's references count for their files."""
+        names = (path.rpartition("/")[2].partition(".")[0] for path in self._client.store_files(region, family))
+        return frozenset(name for name in names if LOADED in name)
 
     def _placed(self, file: Staged, regions: Sequence[Region]) -> list[Staged]:
         """The file, if a region holds all of its rows; otherwise what it holds, written anew for each region."""

@@ -26,13 +26,13 @@ from walferry.apply.outcomes import unreadable_markers
 from walferry.apply.prefix import Prefix, Sent
 from walferry.apply.route import Route
 from walferry.clock import now_ms
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.refusals import ANY_REGION
 from walferry.replay.cut import Cut, lines_of, regions_of
 from walferry.replay.dirty import UnmarkedRowsError
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.lease import LeaseLostError, OutcomeUnknownError
 from walferry.replay.quarantine import held_regions
 from walferry.run.facts import Lines, kept_lines
 from walferry.run.lag import Ahead, Followed, ahead_of, keep_ahead
@@ -55,13 +55,6 @@ SLICE_BYTES = 4 << 20
 ENOUGH_BYTES = 64 << 20
 """read since the cut; then a round is better, which shares the work among Spark's executors"""
 WARN_SECONDS = 30.0
-
-
-class OutcomeUnknownError(TransientError):
-    """A request with edits of an open log may still be carried out; its facts are those of the error it ended with.
-
-    Nothing newer may be sent under the same leases: whoever takes them next waits until it has certainly ended.
-    """
 
 
 def seconds_between(groups: int) -> float:

@@ -47,7 +47,7 @@ from walferry.replay.bulk_pieces import (
     load_pieces,
 )
 from walferry.replay.cut import regions_of
-from walferry.replay.lease import LeaseLostError, resource
+from walferry.replay.lease import LeaseLostError, OutcomeUnknownError, resource
 from walferry.replay.pieces import apply_pieces, cut_groups
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.row_ranges import RowRange, cut_rows
@@ -209,7 +209,10 @@ def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[st
 
 
 def _apply_in_bulk(work: _Work) -> _GroupDone | None:
-    """Load what is left of the batch; what its files have shown. None if it goes by group: it is cut anew then."""
+    """Load what is left of the batch; what its files have shown. None if it goes by group: it is cut anew then.
+
+    Raises OutcomeUnknownError, too, for one that goes by group of which something may still be loaded.
+    """
     batches, batch = work.run.ledger.batches, work.batch
     try:
         reports = _load(work)
@@ -223,8 +226,11 @@ def _apply_in_bulk(work: _Work) -> _GroupDone | None:
             raise
         log.warning("the batch goes by rpc from its beginning, not in bulk: %s", error)
         remove_staged(work.run, work.run.tables)  # so that nothing is loaded over what is sent now
+        begun = any(piece.attempts for piece in batches.pieces())
         pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
         batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
+        if begun:
+            raise OutcomeUnknownError(f"an executor may still load edits in bulk: {error}") from error
         return None
     size = sum(report.length for report in reports)
     return _GroupDone(bytes=size, entries=0, cells=0, held=frozenset(), reports=tuple(reports))

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from walferry.apply.route import Route
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay import dirty
-from walferry.replay.ahead import OpenLogs, OutcomeUnknownError
+from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import is_paused, wait_while_paused
+from walferry.replay.lease import OutcomeUnknownError
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import run_round
 from walferry.replay.standstill import Standstill

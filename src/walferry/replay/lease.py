@@ -56,6 +56,13 @@ def resource(cluster_id: str, table: str) -> str:
     return f"{cluster_id} {table}"
 
 
+class OutcomeUnknownError(TransientError):
+    """A request with edits may still be carried out; its facts are those of the error it ended with.
+
+    Nothing newer may be sent under the same leases: whoever takes them next waits until it has certainly ended.
+    """
+
+
 def holder(run_id: str, actor: str) -> str:
     """The name of a holder."""
     return f"run {run_id} ({actor})"

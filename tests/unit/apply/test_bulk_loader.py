@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +18,13 @@ from unit.apply.guards import Guard
 from walferry.apply import bulk_loader
 from walferry.apply.bulk_loader import Loader, Staged, _by_region
 from walferry.apply.route import Route
+from walferry.apply.writer_protocol import Limits
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import RemoteError, RequestTimeoutError
 from walferry.replay.lease import LeaseLostError
 from walferry.storage import Local
 
@@ -186,3 +188,86 @@ def test_nothing_is_written_to_once_staging_has_failed(
         loader.stage(b"g", b"", StoreFormat(), broken())
     assert len(files.closed) == 1
     assert not [thread for thread in threading.enumerate() if thread.name == "write HFile"]
+
+
+Ask = Callable[[Region, Sequence[str]], bool]
+
+
+@dataclass
+class Regions:
+    """Two regions whose stores have a file that was loaded earlier. `ask`: what a request to load does."""
+
+    ask: Ask
+
+    def __post_init__(self) -> None:
+        self.found = regions(b"", b"15", b"")
+        self.stores = {region.encoded: ["a1_SeqId_3_"] for region in self.found}
+
+    def cluster_id(self) -> str:
+        return str(UUID(int=1))
+
+    def regions(self, table: str) -> list[Region]:
+        return self.found
+
+    def locate(self, table: str, row: bytes) -> Region:
+        return next(region for region in self.found if region.holds(row))
+
+    def store_files(self, region: Region, family: bytes) -> list[str]:
+        return self.stores[region.encoded]
+
+    def bulk_load(self, region: Region, files: Sequence[tuple[bytes, str]], *_: object, **__: object) -> bool:
+        return self.ask(region, [path for _, path in files])
+
+
+@pytest.fixture
+def loaded(route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Regions], Loader]:
+    def loader(there: Regions) -> Loader:
+        monkeypatch.setattr(bulk_loader, "shared_client", lambda target: there)
+        return Loader(replace(route, limits=Limits(settle_seconds=0.0)), "t", f"{tmp_path}/piece")
+
+    return loader
+
+
+def test_a_file_that_is_gone_was_loaded_if_its_store_has_got_one_since(loaded: Callable[[Regions], Loader]) -> None:
+    def ask(region: Region, paths: Sequence[str]) -> bool:
+        asked.append(region.encoded)
+        for number, path in enumerate(paths):
+            Path(path).unlink()
+            there.stores[region.encoded] = [*there.stores[region.encoded], f"b{number}_SeqId_9_"]
+        raise RequestTimeoutError("no answer", sent=True)
+
+    asked: list[str] = []
+    loader = loaded(there := Regions(ask))
+    loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
+    assert asked == ["", "15"]
+
+
+def test_whether_a_file_was_loaded_is_unknown_if_it_is_gone_and_its_store_has_got_none(
+    loaded: Callable[[Regions], Loader],
+) -> None:
+    """Hole: a file of the same length, of an earlier load, was taken for it."""
+
+    def ask(region: Region, paths: Sequence[str]) -> bool:
+        Path(paths[0]).unlink()
+        raise RequestTimeoutError("no answer", sent=True)
+
+    loader = loaded(Regions(ask))
+    with pytest.raises(TransientError, match=r"unknown whether t loaded .*/1: it is gone, and the store does not"):
+        loader.load(loader.stage(b"f", b"", StoreFormat(), cells(30)))
+
+
+def test_a_refusal_of_one_region_leaves_no_file_that_a_late_request_to_another_could_still_take(
+    loaded: Callable[[Regions], Loader],
+) -> None:
+    def ask(region: Region, paths: Sequence[str]) -> bool:
+        if region.encoded == "":
+            late.extend(map(Path, paths))
+            raise RequestTimeoutError("no answer", sent=True)
+        raise RemoteError("no such family", server="rs:1", method="BulkLoadHFile")
+
+    late: list[Path] = []
+    loader = loaded(Regions(ask))
+    staged = loader.stage(b"f", b"", StoreFormat(), cells(30))
+    with pytest.raises(RemoteError, match="no such family"):
+        loader.load(staged)
+    assert [path.exists() for path in late] == [False]

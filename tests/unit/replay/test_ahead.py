@@ -20,9 +20,10 @@ from walferry.hbase.errors import RequestTimeoutError
 from walferry.ledger import Hold, LateEdit, Ledger, QuarantineItem, Round
 from walferry.refusals import ANY_REGION
 from walferry.replay import ahead
-from walferry.replay.ahead import OpenLogs, OutcomeUnknownError
+from walferry.replay.ahead import OpenLogs
 from walferry.replay.cut import Cut
 from walferry.replay.dirty import UnmarkedRowsError
+from walferry.replay.lease import OutcomeUnknownError
 from walferry.run.facts import keep_lines
 from walferry.run.lag import Followed, ahead_of, lag_by_group, lag_of, lag_split
 from walferry.run.run import Run

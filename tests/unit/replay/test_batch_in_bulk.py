@@ -34,6 +34,7 @@ from walferry.replay import batch as applying
 from walferry.replay import bulk_pieces, lineage
 from walferry.replay.batch import BULK_ATTEMPTS, Batch, begin_batch, continue_batch, fence_of
 from walferry.replay.bulk_pieces import table_faults
+from walferry.replay.lease import OutcomeUnknownError
 from walferry.run.run import Run
 from walferry.storage import PermissionDeniedError
 from walferry.wal.files import Place, WalFile
@@ -162,6 +163,14 @@ def proceed(run: Run) -> Round:
     return done
 
 
+def sent_under_new_leases(run: Run) -> Round:
+    """Hole: it was sent under those under which an executor that Spark had given up could still load older edits."""
+    with pytest.raises(OutcomeUnknownError, match="an executor may still load edits in bulk"):
+        proceed(run)
+    assert plan(run).bulk == 0
+    return proceed(run)
+
+
 def states(run: Run) -> set[str]:
     return {found.state for found in run.ledger.log.ranges()}
 
@@ -265,7 +274,7 @@ def test_a_batch_that_keeps_failing_in_bulk_is_sent(at: int, error: Exception, r
         with pytest.raises(type(error)):
             proceed(run)
     assert (executors.sent, executors.removed) == ([], 0)
-    proceed(run)
+    sent_under_new_leases(run) if at == 1 else proceed(run)
     assert (executors.sent, executors.removed) == ([file.name for file in FILES], 1)
     assert states(run) == {"applied"}
 
@@ -273,14 +282,14 @@ def test_a_batch_that_keeps_failing_in_bulk_is_sent(at: int, error: Exception, r
 def test_a_batch_that_the_target_does_not_load_is_sent_at_once(run: Run, executors: Executors) -> None:
     executors.fails = {1: WalferryError("nobody may write below /hbase/staging")}
     begin(run)
-    assert proceed(run).cells == 6
+    assert sent_under_new_leases(run).cells == 6
     assert executors.sent == [file.name for file in FILES]
 
 
 def test_a_batch_of_which_cells_got_lost_on_their_way_is_sent(run: Run, executors: Executors) -> None:
     executors.lost = 1
     begin(run)
-    proceed(run)
+    sent_under_new_leases(run)
     assert executors.sent == [file.name for file in FILES]
 
 

@@ -19,7 +19,7 @@ from walferry.apply.writer_protocol import Limits
 from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay import applying, dirty, follower, standstill
-from walferry.replay.ahead import OutcomeUnknownError
+from walferry.replay.lease import OutcomeUnknownError
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import SentEarly, compared, note_sent, sent_early
