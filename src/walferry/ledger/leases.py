@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from walferry.clock import now_ms
-from walferry.errors import WalferryError
-from walferry.ledger.rows import Lease, to_columns
+from walferry.errors import UsageError, WalferryError
+from walferry.ledger.rows import Lease, RunKind, to_columns
 from walferry.ledger.store import Store, fetch
+
+FOLLOWING: tuple[RunKind, ...] = ("migration", "standby", "drain")
+"""kinds of runs that apply a log as it grows"""
+
+
+class FollowedTwiceError(UsageError):
+    """Another unfinished run applies a growing log to the same target table; facts `resource`, `run`."""
 
 
 class Leases:
@@ -36,13 +43,22 @@ class Leases:
                 return resource
         return None
 
+    def require_alone(self, resources: Iterable[str]) -> None:
+        """Raise FollowedTwiceError for a target table into which an unfinished run follows a log, as this one does.
+
+        Nobody knows the order of their edits then (R3), whoever has the lease at a moment.
+        """
+        with self._store.database.read() as connection:
+            for resource in resources:
+                self._require_alone(connection, resource)
+
     def take(self, resource: str, holder: str, fencing_number: int) -> None:
         """Record that `holder` has the lease on `resource`. Raises WalferryError unless its number is the highest so
-        far. Recording one's own newest lease again changes nothing.
+        far, and FollowedTwiceError as `require_alone`. Recording one's own newest lease again changes nothing.
         """
         leases = self._store.table("leases")
         with self._store.database.write() as connection:
-            self._store.run(connection, self._run_id)
+            self._require_alone(connection, resource)
             known = fetch(connection, Lease, leases, leases.c.resource == resource, order=(leases.c.fencing_number,))
             newest = known[-1] if known else None
             lease = Lease(resource, fencing_number, self._run_id, holder, now_ms(), None)
@@ -59,6 +75,25 @@ class Leases:
             connection.execute(insert(leases).values(to_columns(lease)))
             inputs = {"resource": resource, "holder": holder, "fencing_number": fencing_number}
             self._store.note(connection, "take lease", self._run_id, inputs)
+
+    def _require_alone(self, connection: Connection, resource: str) -> None:
+        if self._store.run(connection, self._run_id).kind not in FOLLOWING:
+            return
+        leases, runs = self._store.table("leases"), self._store.table("runs")
+        query = (
+            select(runs.c.run_id)
+            .join(leases, leases.c.run_id == runs.c.run_id)
+            .where(leases.c.resource == resource, runs.c.run_id != self._run_id)
+            .where(runs.c.state == "running", runs.c.kind.in_(FOLLOWING))
+            .order_by(leases.c.fencing_number)
+        )
+        other = connection.execute(query).scalars().first()
+        if other is not None:
+            raise FollowedTwiceError(
+                f"run {other} follows a log into target table {resource.rpartition(' ')[2]}, too, and nobody would "
+                f"know which of two edits is newer: wait until it has ended, or end it by `walferry abort {other}`",
+                resource=resource, run=other,
+            )  # fmt: skip
 
     def release(self, resource: str, fencing_number: int) -> None:
         """Record that the lease was released."""

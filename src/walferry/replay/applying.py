@@ -49,10 +49,14 @@ def applying(run: Run) -> Iterator[Route]:
 
 @contextmanager
 def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases]]:
-    """Hold the leases of some target tables, which need not exist yet; nothing waits to be loaded into them."""
+    """Hold the leases of some target tables, which need not exist yet; nothing waits to be loaded into them.
+
+    Raises FollowedTwiceError while another run follows a log into one of them.
+    """
     limits = limits_of(run.spec.writer_kind)
     target = run.spec.target.address()
     names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
+    run.ledger.leases.require_alone(names.values())
     with lease.hold(
         run.target.zk,
         list(names),
