@@ -17,10 +17,11 @@ Any other missing file was removed by somebody, or put aside by HBase: what it h
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterable, Sequence
 
 from walferry import ledger
-from walferry.errors import GapError
+from walferry.errors import GapError, TransientError
 from walferry.ledger import WalRange
 from walferry.replay.cut import as_listed, as_seen
 from walferry.replay.protect import not_applied, way_of
@@ -28,10 +29,13 @@ from walferry.replay.settled import reads
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
-from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.files import Place, WalFile, by_number, find_wal, parse_wal_name
 from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
+
+QUEUE_LOOK_SECONDS = 1.0
+"""between two looks at the queues: a log is created a moment before it is in them, and used a moment after"""
 
 
 def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
@@ -48,6 +52,8 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     fences = run.fences()
     inside = fences.holds if to_end_fence else fences.starts_by
     queued = way.kept(run)
+    if way.NAMES_EVERY_LOG:
+        _require_queued(run, listed, queued)
     unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
     applied = run.ledger.log.applied(file.name for file in unnamed)
     _account_for_empty(run, [file for file in unnamed if file.name not in applied and _holds_nothing(run, file)])
@@ -67,6 +73,34 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
         for name in sorted(missing & known.keys()):
             run.ledger.log.mark_missing(name)
         raise _gap(run, sorted(missing), queued)
+
+
+class NotQueuedError(TransientError):
+    """The open log of a server is in no queue of the run's peer, so that HBase may delete it; facts `files`."""
+
+
+def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]) -> None:
+    """Raise NotQueuedError if a log that a live server writes to is in no queue now, and is in none a moment later."""
+    left = {name: server for name, server in _newest(listed).items() if name not in queued}
+    if not left:
+        return
+    time.sleep(QUEUE_LOOK_SECONDS)
+    written = _newest(run.source_log.live())
+    alive = {server.name for server in run.source.servers()}
+    names = {name for name, server in left.items() if name in written and server in alive} - way_of(run).kept(run)
+    if names:
+        raise NotQueuedError(
+            f"WAL {min(names)} is in no queue of the peer {run.peer} ({len(names)} in all): HBase may delete it before "
+            "it is applied. Somebody removed a queue, or hbase.replication is off at its server. Restart that server: "
+            "what it writes then is in the queue",
+            files=sorted(names),
+        )
+
+
+def _newest(listed: Iterable[WalFile]) -> dict[str, str]:
+    """The newest log of each group, if it is not archived, by name, with its server."""
+    newest = {file.group: file for file in sorted(listed, key=by_number) if file.place is Place.LIVE}
+    return {file.name: file.server for file in newest.values()}
 
 
 def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:

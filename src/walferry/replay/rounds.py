@@ -36,7 +36,7 @@ from walferry.replay.quarantine import apply_released
 from walferry.replay.taken_back import compare_sent
 from walferry.run.facts import Lines, fence_facts, kept_lines
 from walferry.run.run import Run
-from walferry.wal.files import WalFile
+from walferry.wal.files import WalFile, parse_wal_name
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
     below = see(run, cut)
     check_complete(run, cut.files)
     batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
+    mark_overtaken(run, route, batch.files)
     begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
     done = _finish(run, spark, route, sent)
     compare_sent(run, route, still_open={file.name for file in current(cut)})
@@ -84,6 +85,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
             batch = _batch(run, below, applied, now, at_ms, before, regions)
+            mark_overtaken(run, route, batch.files)
             begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
             done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
             compare_sent(run, route)
@@ -116,6 +118,28 @@ def _batch(
         before={table: dict(lines) for table, lines in before.items()},
         regions={table: tuple(found) for table, found in regions.items()},
     )
+
+
+def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
+    """Mark the tables of which newer edits were applied than those of a file that has turned up only now.
+
+    Its edits are applied after them. That nobody saw it before means that no queue named it, or that it was put back.
+    """
+    reached = run.ledger.log.reached()
+    for file in files:
+        tables = [table for table in route.tables if file.number < reached.get((file.group, table), 0)]
+        if not tables:
+            continue
+        passed = {
+            part.table
+            for part in run.ledger.log.ranges(groups={file.group})
+            if part.state in ("applied", "verified") and part.cells and part.table in tables
+            and (newer := parse_wal_name(part.file)) is not None and newer.number > file.number
+        }  # fmt: skip
+        why = f"old edits of {file.name}, which turned up after newer ones of its server had been applied"
+        if passed:
+            log.warning("rows of %s may hold %s", ", ".join(sorted(passed)), why)
+            route.guard.mark_dirty(dict.fromkeys([route.tables[table] for table in sorted(passed)], (b"", b"")), why)
 
 
 def _settled_cut(run: Run, applied: Lines) -> Cut:

@@ -17,8 +17,10 @@ from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import late_edits
 from walferry.replay import batch, cut, rounds
+from walferry.replay.ahead import current
 from walferry.replay.applying import applying
 from walferry.replay.batch import begin_batch
+from walferry.replay.completeness import NotQueuedError, check_complete
 from walferry.replay.follower import replay
 from walferry.replay.lease import LeaseLostError
 from walferry.replay.rounds import drain, run_round
@@ -195,6 +197,24 @@ def test_a_wal_file_that_only_the_queue_of_the_peer_knows_is_missed_too(
     lost = next(file for file in run.fences().within(made.below()) if file.server == home.name)
     with taken_away(run.source_files, lost.path), pytest.raises(GapError, match=lost.name):
         one_round(run, spark)
+
+
+def test_a_log_that_somebody_took_out_of_the_queue_stops_the_round_while_it_is_written(
+    at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    run = start_run(make_table(()))
+    one_round(run, spark)
+    log = current(cut.cut_log(run))[0]
+    zookeeper = at_source.zookeeper
+    path = f"/hbase/replication/rs/{log.server}/{run.peer}/{log.name}"
+    value, _ = zookeeper.client.get(path)
+    zookeeper.client.delete(path)
+    try:
+        with pytest.raises(NotQueuedError, match=f"is in no queue of the peer {run.peer}"):
+            check_complete(run, run.source_log.live())
+    finally:
+        zookeeper.client.create(path, value)
+    check_complete(run, run.source_log.live())
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["by group", "by row"])

@@ -11,18 +11,21 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from unit.apply.guards import Guard
 from unit.formats.wal_builder import entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
+from walferry.apply.route import Route
 from walferry.errors import GapError
 from walferry.formats.cells import encode_cell
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Position, QuarantineItem, SeenFile, WalRange
 from walferry.ledger.rows import RangeState
-from walferry.replay import rounds
-from walferry.replay.completeness import check_complete
+from walferry.replay import completeness, rounds
+from walferry.replay.completeness import NotQueuedError, check_complete
 from walferry.replay.cut import as_listed, record_seen
 from walferry.replay.pinned import PeerChangedError, require
-from walferry.replay.rounds import _pending
+from walferry.replay.rounds import _pending, mark_overtaken
 from walferry.run.run import Run
 from walferry.storage import Local
 from walferry.wal.files import WalFile, list_wals
@@ -319,3 +322,55 @@ def test_the_drain_does_not_begin_while_a_file_is_missing(run: Run, monkeypatch:
     run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.11", 11, 0)])
     with pytest.raises(GapError, match=lost):
         rounds.drain(run, cast(SparkSession, None))
+
+
+@pytest.fixture
+def open_log(run: Run) -> str:
+    """The log that the server writes to; its name."""
+    Local().write(f"{run.source_root}/WALs/{SERVER.name}/{GROUP}.12", [header()])
+    return f"{GROUP}.12"
+
+
+def test_a_log_that_is_being_written_and_is_in_no_queue_of_the_peer_stops_the_round(
+    run: Run, source: Source, open_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a queue was removed by hand, and what its server wrote then turned up after newer edits, or never."""
+    monkeypatch.setattr(completeness, "QUEUE_LOOK_SECONDS", 0)
+    with pytest.raises(NotQueuedError, match=f"WAL {open_log} is in no queue of the peer {run.peer}") as raised:
+        check_complete(run, listed(run))
+    assert raised.value.facts["files"] == [open_log]
+    source.queue = [open_log]
+    check_complete(run, listed(run))
+
+
+@pytest.mark.parametrize("meanwhile", ["it was put into the queue", "it was rolled", "its server died"])
+def test_a_log_that_was_just_begun_or_closed_may_be_in_no_queue_for_a_moment(
+    meanwhile: str, run: Run, source: Source, open_log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_: float) -> None:
+        if meanwhile == "its server died":
+            source.alive = []
+        elif meanwhile == "it was rolled":
+            Local().write(f"{run.source_root}/WALs/{SERVER.name}/{GROUP}.13", [header()])
+            source.queue = [f"{GROUP}.13"]
+        else:
+            source.queue = [open_log]
+
+    monkeypatch.setattr("walferry.replay.completeness.time.sleep", sleep)
+    check_complete(run, listed(run))
+
+
+@pytest.mark.parametrize(("cells", "marked"), [(3, 1), (0, 0)], ids=["with edits", "without an edit"])
+def test_a_file_that_turns_up_after_newer_ones_of_its_group_were_applied_makes_their_tables_dirty(
+    cells: int, marked: int, run: Run
+) -> None:
+    newer, late, unrelated = see(run, 12), see(run, 11), see(run, 13)
+    run.ledger.log.set_ranges([WalRange(newer, 0, 10, TABLE, 5, cells, 1, 1, "applied")])
+    files = {file.name: as_listed(file) for file in run.ledger.log.files()}
+    guard = Guard()
+    here = ClusterAddress("127.0.0.1:1")
+    route = Route(here, "/hbase", (1, 2), here, {TABLE: "there:orders"}, guard)
+    mark_overtaken(run, route, [files[unrelated]])
+    assert guard.dirty == []
+    mark_overtaken(run, route, [files[late], files[unrelated]])
+    assert guard.dirty == [{"there:orders": (b"", b"")}] * marked
