@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
+import httpx
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context, Param
 from airflow.sdk.bases.skipmixin import SkipMixin
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from walferry.airflow.operators import ACTOR, answered_ms, step
@@ -29,6 +31,8 @@ from walferry.run.state import State, state_of
 from walferry.run.ways_out import Way, ways_out
 
 log = logging.getLogger(__name__)
+
+HEALTH_SECONDS = 5.0
 
 
 class AskOperator(ApprovalOperator):
@@ -93,11 +97,23 @@ class HearAnswersOperator(BaseOperator):
         """Wait until no answer is needed any more."""
         with step(self.run) as run:
             if open_questions(run.ledger):
+                if why := no_triggerer():
+                    log.warning("%s: answers are heard only once one does; until then the write stop lasts", why)
                 self.defer(trigger=AnswerTrigger(run.run_id), method_name="heard", timeout=timedelta(days=14))
 
     def heard(self, context: Context, event: str) -> None:
         """Log what the trigger has recorded."""
         log.info("%s", event)
+
+
+def no_triggerer() -> str:
+    """Why no trigger would run now, by Airflow's own health; "" if one would, or if that cannot be asked."""
+    url = f"{str(conf.get('api', 'base_url', fallback='') or '').rstrip('/')}/api/v2/monitor/health"
+    try:
+        status = httpx.get(url, timeout=HEALTH_SECONDS).json()["triggerer"]["status"]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
+        return ""
+    return "" if status == "healthy" else f"no triggerer runs ({url} says {status})"
 
 
 CONTINUES = "continues"

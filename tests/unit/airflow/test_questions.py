@@ -9,17 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskDeferred
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from unit.migration.filled_ledger import SPEC
 from walferry.airflow import triggers
 from walferry.airflow.dags import migrate
 from walferry.airflow.operators import answered_ms, approved_by
-from walferry.airflow.questions import AskOperator
+from walferry.airflow.questions import AskOperator, HearAnswersOperator
 from walferry.airflow.triggers import AnswerTrigger, note_asked, use_answer
 from walferry.ledger import Ledger, RunLedger
 from walferry.run.answers import word_of
@@ -176,3 +177,31 @@ def test_the_trigger_is_made_again_from_what_it_tells() -> None:
     path, kwargs = AnswerTrigger("move-1").serialize()
     assert path == f"{AnswerTrigger.__module__}.AnswerTrigger"
     assert AnswerTrigger(**kwargs).run_id == "move-1"
+
+
+@pytest.mark.parametrize(
+    ("health", "why"),
+    [
+        ({"triggerer": {"status": "healthy"}}, ""),
+        ({"triggerer": {"status": None}}, "no triggerer runs"),
+        ({"triggerer": {"status": "unhealthy"}}, "says unhealthy"),
+        ({"detail": "what is this?"}, ""),
+        (None, ""),
+    ],
+    ids=["one runs", "none ever did", "it has ended", "no Airflow", "no answer"],
+)
+def test_the_task_that_hears_answers_says_when_nobody_would_hear_them(
+    health: object, why: str, run: RunLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole: it was deferred for ever, and writers stood still while a person had answered."""
+
+    def get(url: str, timeout: float) -> httpx.Response:
+        assert url.endswith("/api/v2/monitor/health")
+        if health is None:
+            raise httpx.ConnectError("connection refused")
+        return httpx.Response(200, json=health)
+
+    monkeypatch.setattr(httpx, "get", get)
+    with pytest.raises(TaskDeferred):
+        HearAnswersOperator(task_id="hear_answers", run=run.run_id).execute({})
+    assert (why in caplog.text) if why else "triggerer" not in caplog.text
