@@ -9,6 +9,19 @@ Nothing of this counts as applied (R2). The next batch has the same files, seale
 By group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible:
 those past the last acknowledgement may be taken back when HDFS recovers the file of a dead server
 (`replay.taken_back`).
+
+Leaving out rests on five more facts. Where one does not hold, everything is sent again, which changes nothing (R3):
+
+1. The leases were not interrupted: nobody else has written since. `OpenLogs` belongs to one taking of them, and
+   `OpenLogs.sent` asserts that the batch is applied under the same.
+2. Quarantine holds the regions that it held at the cut, table by table: what was passed over then is not taken for
+   sent. `OpenLogs.begin` gives up the files that go on, and `OpenLogs.sent` names no region, if it holds others.
+3. A line never returns: every opening of a region raises its number. So a region that has the line of the cut before
+   the batch and of the one after it was nowhere else, and only of those is something left out (`GroupTask.standing`).
+4. A server that rests is not rolled (`replay.idle`): its file goes on, with all that was read of it, and is in no
+   batch. `OpenLogs.begin` keeps a file's tail only under the file's own name.
+5. The batch has nothing older of the file's group: it would come after what was sent. `batch` leaves out nothing of a
+   file with an older one beside it.
 """
 
 from __future__ import annotations
@@ -204,10 +217,17 @@ class OpenLogs:
     def _held(self) -> frozenset[str]:
         return frozenset().union(*self._holds.values())
 
-    def sent(self) -> dict[str, Sent]:
-        """By file, what was sent of it since the last cut. Of what a killed process sent, no region is named."""
+    def sent(self, route: Route) -> dict[str, Sent]:
+        """By file, what was sent of it since the last cut, for a batch that is applied under the leases of `route`.
+
+        Regions are named only where the batch may leave out what was sent of them ("Leaving out", above): not of what a
+        killed process sent, nor if quarantine holds other regions than at the cut.
+        """
+        assert route.guard is self._route.guard, "sent under other leases"
         found = sent_earlier(self._run)
         whole = frozenset(region for lines in self._base.values() for region in lines) - self._left - self._held
+        if held_regions(self._run) != self._holds:
+            whole = frozenset()
         for tail in self._tails.values():
             if tail.end:
                 known = tail.shown()

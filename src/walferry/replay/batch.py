@@ -56,7 +56,7 @@ from walferry.run.facts import keep_lines
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import compared
 from walferry.spark.clients import workers
-from walferry.wal.files import WalFile
+from walferry.wal.files import WalFile, by_number
 
 log = logging.getLogger(__name__)
 
@@ -275,6 +275,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
     pieces = work.run.ledger.batches.pieces("group")
     files = {file.name: file for file in work.batch.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
+    first = {file.group: file for file in sorted(work.batch.files, key=by_number, reverse=True)}
     stopped: dict[int, set[str]] = {}
     skipped = work.run.ledger.late.rejected()
 
@@ -287,7 +288,10 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         before = (outcomes[p.number].held for p in pieces if p.number in outcomes)
         held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
-        sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
+        # With an older file of the group beside it, what was sent came too early (`replay.ahead`): it is sent again.
+        sent = {
+            file.name: work.sent[file.name] for file in mine if file.name in work.sent and file is first[file.group]
+        }
         collects = work.run.known_rows.tables & set(route.tables)
         task = GroupTask(route, mine, work.batch.standing, held, skipped=skipped, sent=sent, collects=collects)
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")

@@ -48,7 +48,7 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
     a hole.
     """
     route = shared_by_workers(run, route, spark)
-    sent = open_logs.sent() if open_logs else sent_earlier(run)
+    sent = open_logs.sent(route) if open_logs else sent_earlier(run)
     continue_batch(run, spark, route, sent)
     started_ms, fence = now_ms(), fence_of(run, route)
     apply_released(run, spark, route, fence)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from unit.apply.guards import Guard
 from unit.formats.wal_builder import entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry import clock
 from walferry.apply.by_group import GroupTask, Part
+from walferry.apply.route import Route
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import EntryBatch, WalReader
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import RequestTimeoutError
 from walferry.ledger import Hold, LateEdit, Ledger, QuarantineItem, Round
 from walferry.refusals import ANY_REGION
@@ -36,6 +40,8 @@ from walferry.wal.open import Until, open_wal
 TABLE = "shop:orders"
 SERVERS = ("rs,1,1", "rs,1,2", "rs,1,3")
 NOW = 1_790_000_000_000
+HERE = ClusterAddress("127.0.0.1:1")
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard())
 WALS = Path(__file__).parents[2] / "fixtures" / "wal"
 
 
@@ -116,7 +122,7 @@ def follow(run: Run, monkeypatch: pytest.MonkeyPatch) -> Follow:
     def begun() -> OpenLogs:
         keep_lines(run, "applied", lines)
         files = list_live(run.source_files, run.wal_root)
-        followed: Any = OpenLogs(run, SimpleNamespace())  # type: ignore[arg-type]
+        followed: Any = OpenLogs(run, ROUTE)
         followed.begin(Cut(NOW - 5_000, lines, lines, files, {file.group: file.number for file in files}, {}))
         return followed  # type: ignore[no-any-return]
 
@@ -244,7 +250,7 @@ def test_what_was_passed_over_because_its_table_was_held_is_sent_once_another_ta
     lines = {TABLE: {region_of(server): f"{server} 1" for server in SERVERS}}
     files = list_live(run.source_files, run.wal_root)
     open_logs.begin(Cut(NOW, lines, lines, files, {file.group: file.number for file in files}, {}))
-    assert path_of(run, SERVERS[0]).name not in open_logs.sent()
+    assert path_of(run, SERVERS[0]).name not in open_logs.sent(ROUTE)
     open_logs.go_on()
     assert sent == [1]
 
@@ -260,11 +266,24 @@ def test_what_was_sent_of_a_log_is_kept_until_it_was_compared_whoever_goes_on(ru
     write(run, SERVERS[0], 200, 3)
     open_logs = follow()
     assert sent_early(run.ledger)[name].shown == (before,), "before anything is sent of it again"
-    assert open_logs.sent()[name].shown == (before,)
+    assert open_logs.sent(ROUTE)[name].shown == (before,)
     assert open_logs.go_on()
     earlier, own = sent_early(run.ledger)[name].shown
     assert (earlier, own[0] < before[0]) == (before, True)
-    assert open_logs.sent()[name].shown == (before, own)
+    assert open_logs.sent(ROUTE)[name].shown == (before, own)
+
+
+def test_only_under_the_same_leases_and_holds_is_something_taken_for_sent(run: Run, follow: Follow) -> None:
+    write(run, SERVERS[0], 400)
+    name = path_of(run, SERVERS[0]).name
+    open_logs = follow()
+    assert open_logs.go_on()
+    assert open_logs.sent(ROUTE)[name].regions == {region_of(server) for server in SERVERS}
+    with pytest.raises(AssertionError, match="other leases"):
+        open_logs.sent(replace(ROUTE, guard=Guard()))
+    item = QuarantineItem("earlier", 5, 7, TABLE, "another region", 4, "refused", b"")
+    run.ledger.quarantine.put([item], lambda ids: [Hold("earlier", TABLE, "another region", 0, ids[0])])
+    assert open_logs.sent(ROUTE)[name].regions == frozenset()
 
 
 KINDS = ["1.7.2-dictionary", "2.2.3-dictionary", "dictionary", "dictionary-raw-tags", "values-gz", "values-snappy"]

@@ -16,6 +16,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
 from walferry.apply.by_row import RowsApplied, RowTask
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
+from walferry.apply.prefix import Sent
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import DamagedInputError, GapError, TransientError
@@ -145,6 +146,13 @@ def test_the_oldest_files_go_first_and_the_rest_follows_when_they_are_recorded(r
     assert (done.pieces, done.repeated) == (4 + len(executors.rows), 0)
     assert run.ledger.batches.now() is None
     assert kept_lines(run, "applied") == BEFORE
+
+
+def test_of_a_file_with_an_older_one_of_its_group_beside_it_nothing_is_left_out(run: Run, executors: Executors) -> None:
+    """Hole: a log that turned up late was applied over newer edits, which had been sent while theirs was open."""
+    sent = {name: Sent(50, ((50, 1),), frozenset(TABLES), frozenset({STILL})) for name in ("a.2", "a.3", "b.4")}
+    continue_batch(run, SPARK, ROUTE, sent)
+    assert sorted(name for task in executors.tasks for name in task.sent) == ["a.2"]
 
 
 def test_after_a_lost_executor_only_its_piece_and_what_was_not_begun_is_applied(run: Run, executors: Executors) -> None:
