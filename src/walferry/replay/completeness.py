@@ -34,8 +34,9 @@ from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
 
-QUEUE_LOOK_SECONDS = 1.0
-"""between two looks at the queues: a log is created a moment before it is in them, and used a moment after"""
+QUEUE_LOOKS, LOOK_SECONDS = 10, 1.0
+"""at the queues, and between two of them: a log is created before it is in them, and used after. The first log of a
+server that starts is in them only once its replication has started."""
 
 
 def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
@@ -80,14 +81,15 @@ class NotQueuedError(TransientError):
 
 
 def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]) -> None:
-    """Raise NotQueuedError if a log that a live server writes to is in no queue now, and is in none a moment later."""
-    left = {name: server for name, server in _newest(listed).items() if name not in queued}
-    if not left:
-        return
-    time.sleep(QUEUE_LOOK_SECONDS)
-    written = _newest(run.source_log.live())
-    alive = {server.name for server in run.source.servers()}
-    names = {name for name, server in left.items() if name in written and server in alive} - way_of(run).kept(run)
+    """Raise NotQueuedError if a log that a live server writes to is in no queue for some seconds."""
+    names = _newest(listed).keys() - set(queued)
+    for _ in range(QUEUE_LOOKS):
+        if not names:
+            return
+        time.sleep(LOOK_SECONDS)
+        written = _newest(run.source_log.live())
+        alive = {server.name for server in run.source.servers()}
+        names = {name for name in names if written.get(name) in alive} - way_of(run).kept(run)
     if names:
         raise NotQueuedError(
             f"WAL {min(names)} is in no queue of the peer {run.peer} ({len(names)} in all): HBase may delete it before "

@@ -335,7 +335,7 @@ def test_a_log_that_is_being_written_and_is_in_no_queue_of_the_peer_stops_the_ro
     run: Run, source: Source, open_log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: a queue was removed by hand, and what its server wrote then turned up after newer edits, or never."""
-    monkeypatch.setattr(completeness, "QUEUE_LOOK_SECONDS", 0)
+    monkeypatch.setattr(completeness, "LOOK_SECONDS", 0)
     with pytest.raises(NotQueuedError, match=f"WAL {open_log} is in no queue of the peer {run.peer}") as raised:
         check_complete(run, listed(run))
     assert raised.value.facts["files"] == [open_log]
