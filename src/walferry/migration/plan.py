@@ -30,6 +30,7 @@ from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.schema import Fit, family_differences, fit
 from walferry.replay.bulk_pieces import table_faults
 from walferry.replay.durability import MEANWHILE, NOT_DURABLE
+from walferry.replay.lease import resource
 from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
 from walferry.replay.staged import try_writing
 from walferry.run.run import Run, data_folder, file_system
@@ -479,7 +480,8 @@ def _size(files: FileSystem, folder: str) -> int:
 def plan_run(run: Run) -> dict[str, object]:
     """The run's first phase: make the plan and require it. Facts: the plan as a mapping.
 
-    A plan that refuses ends the run as failed, so that a corrected spec may take the name.
+    Raises FollowedTwiceError, too, for a target table into which another run follows a log. A plan that refuses ends
+    the run as failed, so that a corrected spec may take the name.
     """
 
     def work() -> dict[str, object]:
@@ -487,6 +489,8 @@ def plan_run(run: Run) -> dict[str, object]:
         for finding in plan.findings:
             log.warning("%s: %s: %s", finding.level, finding.subject, finding.message)
         require(plan)
+        cluster = run.target.cluster_id()
+        run.ledger.leases.require_alone(resource(cluster, pair.target) for pair in run.tables)
         return asdict(plan)
 
     try:

@@ -13,7 +13,10 @@ from walferry.checks.gates import check_copy
 from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
+from walferry.ledger.leases import FollowedTwiceError
 from walferry.migration import copy
+from walferry.migration.plan import plan_run
+from walferry.replay.lease import resource
 from walferry.run.run import archive_folder
 from walferry.storage import FileSystem
 
@@ -59,6 +62,20 @@ def test_a_table_arrives_under_another_name_in_a_namespace_that_is_made(
         assert not run.target.describe(pair["target"]).read_only
         run.target.split_region(run.target.locate(pair["target"], b"r12"), b"r12")
         assert copy.check_rows(run, pair["source"])[:-1] == rows[:-1], "a split of the clone loses no row"
+
+
+def test_a_table_into_which_another_run_follows_a_log_is_refused_before_anything_is_made(
+    source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path
+) -> None:
+    table = unique()
+    here.create_table(table, {"f": {}})
+    with run_of(make_spec(source, target, [table]), tmp_path) as run:
+        other = run.ledger.whole.open_run("other", "tester", run.record.spec, "tester", "drain").run_id
+        run.ledger.whole.of(other).leases.take(resource(run.target.cluster_id(), table), "tester", 1)
+        with pytest.raises(FollowedTwiceError, match=f"run {other} follows a log into target table {table}, too"):
+            plan_run(run)
+        assert run.ledger.record.state == "failed"
+        assert not run.ledger.objects.all()
 
 
 def test_a_region_that_was_just_split_arrives_with_its_references(
