@@ -19,17 +19,18 @@ from pyspark.sql import SparkSession
 from walferry.apply.by_row import WriteTimes
 from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
-from walferry.apply.prefix import Beginning, Sent, taken_back
+from walferry.apply.prefix import Beginning, Sent, not_known, taken_back
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.apply.written import Collector
-from walferry.errors import DamagedInputError
+from walferry.errors import DamagedInputError, is_transient
 from walferry.formats.cells import find_cells, gather
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.refusals import ANY_REGION
+from walferry.hbase.errors import RemoteError, may_be_under_way
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.fan_out import fan_out
 from walferry.wal.files import WalFile
@@ -117,7 +118,11 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     if beginning.is_same:
         return report
     names = [target for source, target in task.route.tables.items() if source in sent.tables]
-    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), taken_back(file.name, sent.shown))
+    why = taken_back(file.name, sent.shown)
+    for refusal in report.refusals:
+        if refusal.kind is RefusalKind.DAMAGE:
+            why = not_known(file.name, sent.shown, f"it is damaged: {refusal.reason}")
+    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), why)
     return replace(_apply_entries(task, lanes, number, file), compared=True) if sent.regions else report
 
 
@@ -196,7 +201,7 @@ class _Lanes:
         self._held: dict[str, tuple[int, int]] = dict.fromkeys(task.held, (-1, 0))
         self._withheld: dict[tuple[str, str], Withheld] = {}
         self._refusals: list[Refusal] = []
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []
         self._interrupted = False
         limits = task.route.limits
         self._ahead = _Ahead(limits.ahead_bytes)
@@ -213,7 +218,7 @@ class _Lanes:
             thread.start()
         return self
 
-    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if failure is not None and not issubclass(failure, Exception):
             # Interrupted: a lane may wait for as long as the run is paused, and ends with the leases, which are given
             # back now as after every failure.
@@ -226,6 +231,8 @@ class _Lanes:
             lane.put(None)
         for thread in self._threads:
             thread.join()
+        if error is not None and error in self._errors:  # others may have come while the lanes ended
+            self._raise_worst()
 
     def hold(self, number: int, refusal: Refusal) -> None:
         """Hold the refused region from the refused entry on, which is in file `number` of the task."""
@@ -243,16 +250,19 @@ class _Lanes:
         if parts:
             self._ahead.enter(request.batch, len(parts))
         for lane, mine in parts.items():
-            if self._error is not None:
-                raise self._error
+            self._raise_worst()
             self._queues[lane].put(request.narrowed(mine))
 
     def wait(self) -> None:
         """Wait until everything queued is acknowledged; raises a lane's error."""
         for lane in self._queues:
             lane.join()
-        if self._error is not None:
-            raise self._error
+        self._raise_worst()
+
+    def _raise_worst(self) -> None:
+        """Raise the error of a lane that says most of what is to be done, if there is one."""
+        if self._errors:
+            raise min(self._errors, key=_rank)
 
     def refusals(self) -> list[Refusal]:
         """What the target has refused so far."""
@@ -271,10 +281,10 @@ class _Lanes:
     def _send_next(self, lane: queue.Queue[_Request | None], writer: Writer) -> bool:
         request = lane.get()
         try:
-            if request is not None and self._error is None and not self._interrupted:
+            if request is not None and not self._errors and not self._interrupted:
                 self._send(writer, request)
         except BaseException as error:  # raised again by `put` or `wait`
-            self._error = error
+            self._errors.append(error)
         finally:
             if request is not None:
                 self._ahead.leave(request.batch)
@@ -317,6 +327,13 @@ class _Lanes:
         known = self._withheld.get((file, region))
         first = offset if known is None else min(offset, known.from_offset)
         self._withheld[file, region] = Withheld(file, table, region, first)
+
+
+def _rank(error: BaseException) -> int:
+    """First what ends all, such as rows that could not be marked; then what has to be waited for."""
+    if not is_transient(error) and not isinstance(error, RemoteError):
+        return 0
+    return 1 if may_be_under_way(error) else 2
 
 
 class _Ahead:

@@ -35,6 +35,15 @@ def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
     )
 
 
+def not_known(name: str, shown: Sequence[tuple[int, int]], why: str) -> str:
+    """The reason of a mark: whether a file was sealed with the bytes that it had shown cannot be seen."""
+    return (
+        f"edits that the source has lost: {max(end for end, _ in shown)} bytes of {name} were sent while it was open, "
+        f"and whether it was sealed with them is not known, since {why}. Compare the tables, and write the rows that "
+        "differ again"
+    )
+
+
 class Prefix:
     """The length of a file's beginning and the CRC-32 of its entries, as plain ones, while they are read."""
 

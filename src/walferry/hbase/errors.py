@@ -39,6 +39,13 @@ class ZooKeeperError(TransientError):
     """ZooKeeper does not answer; kazoo has already repeated the call."""
 
 
+def may_be_under_way(error: BaseException) -> bool:
+    """Whether a request may still be carried out after this error: not if the server answered, or it was not sent."""
+    if isinstance(error, (RemoteError, RemoteTransientError)):
+        return False
+    return not isinstance(error, WalferryError) or bool(error.facts.get("sent", True))
+
+
 class RegionNotServedError(RemoteTransientError):
     """The region is not on that server, or not open: look its location up again."""
 

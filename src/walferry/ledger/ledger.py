@@ -323,7 +323,7 @@ def _update_run(store: Store, connection: Connection, run_id: str, **values: Any
     connection.execute(update(runs).where(runs.c.run_id == run_id).values(**values))
 
 
-CHANGEABLE = ("source_requests", "throttle", "spot_check")
+CHANGEABLE = ("source_requests", "throttle", "spot_check", "follow")
 """keys of the spec that may change while a run is unfinished"""
 
 

@@ -42,6 +42,7 @@ from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.hbase.errors import may_be_under_way
 from walferry.refusals import ANY_REGION
 from walferry.replay.cut import Cut, lines_of, regions_of
 from walferry.replay.dirty import UnmarkedRowsError
@@ -322,9 +323,9 @@ class OpenLogs:
         except (LeaseLostError, RunEndedError, UnmarkedRowsError):
             raise
         except Exception as error:
-            facts = error.facts if isinstance(error, WalferryError) else {}
-            if not facts.get("sent", True):
+            if not may_be_under_way(error):
                 raise
+            facts = error.facts if isinstance(error, WalferryError) else {}
             raise OutcomeUnknownError(f"edits of open logs may not have arrived: {error}", **facts) from error
         self._left.update(refusal.region for refusal in refusals)
         for tail in senders:

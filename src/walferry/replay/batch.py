@@ -302,8 +302,10 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
             for rows in report.rows:
                 work.run.known_rows.keep(report.file, rows.table, rows.packed)
         reports = [replace(report, rows=()) for report in reports]
-        outcomes[piece.number] = _record_group(work, piece, mine, reports, stopped.pop(piece.number))
-        compared(work.run.ledger, [report.file for report in reports if report.compared])
+        out = stopped.pop(piece.number)
+        outcomes[piece.number] = _record_group(work, piece, mine, reports, out)
+        if not out:  # of tables that were stopped, nobody has marked any yet (`taken_back.compare_sent`)
+            compared(work.run.ledger, [report.file for report in reports if report.compared])
 
     apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
     return [outcomes[piece.number] for piece in pieces]

@@ -34,7 +34,7 @@ from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
 
-QUEUE_LOOKS, LOOK_SECONDS = 10, 1.0
+QUEUE_LOOKS, LOOK_SECONDS = 30, 1.0
 """at the queues, and between two of them: a log is created before it is in them, and used after. The first log of a
 server that starts is in them only once its replication has started."""
 
@@ -53,7 +53,7 @@ def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = 
     fences = run.fences()
     inside = fences.holds if to_end_fence else fences.starts_by
     queued = way.kept(run)
-    if way.NAMES_EVERY_LOG:
+    if way.NAMES_EVERY_LOG and not to_end_fence:  # what is being written then is past it
         _require_queued(run, listed, queued)
     unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
     applied = run.ledger.log.applied(file.name for file in unnamed)

@@ -57,11 +57,12 @@ def replay(
     TransientError when something stays unreachable for longer than the bounded retries.
     """
     standstill = standstill or Standstill()
-    while True:
-        try:
-            return _replay(run, spark, until, standstill, at_end)
-        except OutcomeUnknownError as error:
-            log.warning("%s; the leases are taken anew, once all that was sent under the old ones has ended", error)
+    with standstill.about_to_replay():
+        while True:
+            try:
+                return _replay(run, spark, until, standstill, at_end)
+            except OutcomeUnknownError as error:
+                log.warning("%s; the leases are taken anew, once all that was sent under the old ones has ended", error)
 
 
 def _replay(

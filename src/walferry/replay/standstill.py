@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 from walferry.apply.route import Route
 from walferry.errors import TransientError
+from walferry.hbase.errors import may_be_under_way
 from walferry.replay.applying import applying
-from walferry.run.run import Run
+from walferry.replay.lease import OutcomeUnknownError
+from walferry.run.run import Run, RunEndedError
 
 LOOK_SECONDS = 0.2
 END_SECONDS = 10.0
@@ -31,43 +33,60 @@ class Standstill:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._alone = threading.Lock()
-        self._replays = False
+        self._replays = 0
+        """blocks of `about_to_replay`"""
         self._route: Route | None = None
         self._kept: Route | None = None
         """of `kept`"""
         self._waiting = False
         self._still = False
+        self._doubt: BaseException | None = None
+        """with what somebody ended who wrote under the leases of the replay, if a request may be under way"""
 
     @property
     def replays(self) -> bool:
         """Whether a replay goes on in this process, or waits for its leases."""
-        return self._replays
+        return self._replays > 0
+
+    @contextmanager
+    def about_to_replay(self) -> Iterator[None]:
+        """Until the block ends a replay goes on or takes its leases, perhaps anew: nobody of this process takes them
+        instead."""
+        with self._changed:
+            self._replays += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._replays -= 1
+                self._changed.notify_all()
 
     @contextmanager
     def replaying(self, run: Run) -> Iterator[Route]:
         """Take the leases and replay until the block ends; the replay stands still at each `rest`."""
-        with self._changed:
-            self._replays = True
-        try:
-            with applying(run) as route:
-                self._route = route
-                try:
-                    yield route
-                finally:
-                    with self._changed:  # whoever writes now does so under these leases; without them, nobody can
-                        self._changed.wait_for(lambda: not self._still, END_SECONDS)
-        finally:
-            with self._changed:
-                self._replays, self._route = False, None
-                self._changed.notify_all()
+        with self.about_to_replay(), applying(run) as route:
+            self._route, self._doubt = route, None
+            try:
+                yield route
+            finally:
+                with self._changed:  # whoever writes now does so under these leases; without them, nobody can
+                    self._changed.wait_for(lambda: not self._still, END_SECONDS)
+                    self._route = None
 
     def rest(self) -> None:
-        """Called by the replay where no request of its own is under way: returns once nobody else wants to write."""
+        """Called by the replay where no request of its own is under way: returns once nobody else wants to write.
+
+        Raises OutcomeUnknownError if a request of theirs may still be carried out.
+        """
         with self._changed:
-            while self._waiting or self._still:
+            while self._still or (self._waiting and self._doubt is None):
                 self._still = True
                 self._changed.notify_all()
                 self._changed.wait()
+            if self._doubt is not None:
+                raise OutcomeUnknownError(
+                    f"rows that were written beside the log may not have arrived: {self._doubt}"
+                ) from self._doubt
 
     @contextmanager
     def kept(self, run: Run) -> Iterator[Route]:
@@ -100,6 +119,11 @@ class Standstill:
                 return
             try:
                 yield route
+            except (NoStandstillError, RunEndedError):
+                raise
+            except BaseException as error:
+                self._doubt = error if may_be_under_way(error) else None
+                raise
             finally:
                 with self._changed:
                     self._still = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from walferry.apply.prefix import Beginning, taken_back
+from walferry.apply.prefix import Beginning, not_known, taken_back
 from walferry.apply.route import Route
 from walferry.errors import WalferryError, is_transient
 from walferry.replay.cut import as_listed
@@ -23,8 +23,6 @@ from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 
 log = logging.getLogger(__name__)
-
-LOST = "Compare the tables, and write the rows that differ again"
 
 
 def compare_sent(run: Run, route: Route, still_open: Collection[str] = ()) -> None:
@@ -47,10 +45,8 @@ def compare_sent(run: Run, route: Route, still_open: Collection[str] = ()) -> No
 
 def _why_other(run: Run, file: WalFile | None, name: str, sent: SentEarly) -> str:
     """Why it is not certain that a file holds all that was sent of it; "" if it does."""
-    length = max(end for end, _ in sent.shown)
-    unread = f"{length} bytes of {name} were sent while it was open, and whether it was sealed with them is not known: "
     if file is None:
-        return f"{unread}no list has it any more. {LOST}"
+        return not_known(name, sent.shown, "no list has it any more")
     beginning = Beginning(sent.shown)
     try:
         for batch in open_wal(run.source_files, run.wal_root, file):
@@ -60,5 +56,5 @@ def _why_other(run: Run, file: WalFile | None, name: str, sent: SentEarly) -> st
         if is_transient(error):
             raise
         if not beginning.is_same:
-            return f"{unread}{error}. {LOST}"
+            return not_known(name, sent.shown, f"it cannot be read: {error}")
     return "" if beginning.is_same else taken_back(name, sent.shown)

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -23,9 +24,11 @@ from walferry.apply.outcomes import FileReport, Refusal, Withheld
 from walferry.apply.prefix import Prefix, Sent
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits
+from walferry.errors import WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.wal import EntryBatch, WalReader
+from walferry.hbase.errors import ConnectionFailedError, RequestTimeoutError
 from walferry.storage import Local
 from walferry.wal.files import list_wals
 from walferry.wal.open import open_wal
@@ -207,6 +210,50 @@ def test_a_batch_larger_than_what_may_be_read_ahead_goes_alone(monkeypatch: pyte
     assert sent == [1, 1, 1]
 
 
+NOT_SENT, UNKNOWN = ConnectionFailedError("no connection", sent=False), RequestTimeoutError("no answer", sent=True)
+UNMARKED = WalferryError("rows are dirty and could not be marked")
+
+
+@pytest.mark.parametrize(("first", "later"), [(NOT_SENT, UNKNOWN), (NOT_SENT, UNMARKED), (UNKNOWN, UNMARKED)])
+@pytest.mark.parametrize("by", ["put", "wait"])
+def test_of_several_lanes_errors_the_one_is_raised_that_must_be_acted_on(
+    by: str, first: Exception, later: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a server that refused connections hid another one's request that might still be carried out."""
+    batch, _ = batch_of([(1, "t1", 0)])
+    both, noticed = threading.Barrier(2, timeout=10), threading.Event()
+
+    def fails(runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        both.wait()
+        raise first
+
+    def fails_later(runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        both.wait()
+        assert noticed.wait(10) or by == "wait"
+        raise later
+
+    def send() -> None:
+        with lanes:
+            lanes._ahead.enter(batch, 2)
+            for lane in lanes._queues:
+                lane.put(_Request(0, "file", batch, np.arange(1)))
+            while by == "put" and not lanes._errors:
+                time.sleep(0.01)
+            if by == "wait":
+                noticed.set()
+                lanes.wait()
+            threading.Timer(0.1, noticed.set).start()
+            lanes.put(_Request(0, "file", batch, np.arange(1)))
+
+    writers = iter([fails, fails_later])
+    monkeypatch.setattr(by_group, "writer_to", lambda _: SimpleNamespace(send=next(writers)))
+    route = SimpleNamespace(tables=TABLES, limits=replace(LIMITS, lanes=2))
+    lanes = _Lanes(cast(GroupTask, SimpleNamespace(route=route, held=frozenset())))
+    with pytest.raises(type(later)) as found:
+        send()
+    assert found.value is later
+
+
 # ------------------------------------------------------------------ what was sent while a file was open
 
 OTHER = b"%032x" % 7
@@ -315,6 +362,14 @@ def test_what_the_source_has_taken_back_is_marked_and_the_file_is_applied_as_it_
     assert "edits that the source has lost: rs%2C1%2C2.7 had shown" in told.marked["one"]
     sent = b"".join(told.cells)
     assert all(encode_cell(b"r", b"f", b"q", number, 4, REGION) in sent for number in range(kept))
+
+
+def test_of_a_damaged_file_nobody_says_that_its_server_took_something_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = entries_of(4)
+    _, told = apply_sealed(tmp_path, monkeypatch, shown, {REGION}, [shown[0], b"\x00\x00\x00\x05what!", *shown[2:]])
+    assert "whether it was sealed with them is not known, since it is damaged" in told.marked["one"]
 
 
 def test_what_a_killed_process_may_have_sent_is_checked_and_sent_again(

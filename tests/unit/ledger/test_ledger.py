@@ -34,6 +34,10 @@ class TestRuns:
         assert ledger.audit_trail()[-1].action == "change run"
         ledger.verify_audit()
 
+    def test_a_run_from_before_open_logs_could_be_left_alone_goes_on(self, ledger: Ledger, run: RunRecord) -> None:
+        """Hole: after an upgrade the spec had a key more than the one that was recorded."""
+        assert ledger.open_run("move", "dag-run-1", {**SPEC, "follow": True}, "alice").run_id == run.run_id
+
     def test_after_its_end_a_name_gets_a_new_run(self, ledger: Ledger, run: RunRecord) -> None:
         ended = ledger.of(run.run_id).end("aborted", "alice", "wrong table")
         assert ledger.of(run.run_id).end("aborted", "alice", "wrong table") == ended

@@ -25,7 +25,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.versions import release_of
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
-from walferry.refusals import RefusalKind
+from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch as applying
 from walferry.replay import lineage
 from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
@@ -33,6 +33,7 @@ from walferry.replay.lease import LeaseLostError
 from walferry.run.batch_progress import batch_progress
 from walferry.run.facts import kept_lines
 from walferry.run.run import Run
+from walferry.run.sent_early import SentEarly, note_sent, sent_early
 from walferry.wal.files import Place, WalFile
 
 CALM, MOVING = "shop:users", "shop:orders"
@@ -86,7 +87,8 @@ class Executors:
         moved = MovedEdits(MOVING, MOVED, 4 * SAMPLE_BYTES, tuple(b"%d" % number for number in range(4)))
         return [
             FileReport(name, 100, True, tuple(TableTally(table, 2, 3, 1, 2) for table in task.route.tables), (), (),
-                       (), (moved,) if MOVING in task.route.tables and name not in self.without else ())
+                       (), (moved,) if MOVING in task.route.tables and name not in self.without else (),
+                       compared=name in task.sent)
             for name in names
         ]  # fmt: skip
 
@@ -153,6 +155,19 @@ def test_of_a_file_with_an_older_one_of_its_group_beside_it_nothing_is_left_out(
     sent = {name: Sent(50, ((50, 1),), frozenset(TABLES), frozenset({STILL})) for name in ("a.2", "a.3", "b.4")}
     continue_batch(run, SPARK, ROUTE, sent)
     assert sorted(name for task in executors.tasks for name in task.sent) == ["a.2"]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_was_sent_of_a_table_that_is_stopped_is_still_to_be_compared(
+    stopped: bool, run: Run, executors: Executors
+) -> None:
+    """Hole: the piece compares the log without that table, which nobody would have marked."""
+    note_sent(run.ledger, {"a.2": SentEarly(shown=((50, 1),), tables=(CALM, MOVING))})
+    if stopped:
+        item = QuarantineItem("earlier", 1, 9, CALM, ANY_REGION, 1, "damaged", b"x")
+        run.ledger.quarantine.put([item], lambda ids: [Hold("earlier", CALM, ANY_REGION, 0, ids[0])])
+    continue_batch(run, SPARK, ROUTE, {"a.2": Sent(50, ((50, 1),), frozenset(TABLES), frozenset({STILL}))})
+    assert set(sent_early(run.ledger)) == ({"a.2"} if stopped else set())
 
 
 def test_after_a_lost_executor_only_its_piece_and_what_was_not_begun_is_applied(run: Run, executors: Executors) -> None:

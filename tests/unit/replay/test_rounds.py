@@ -339,6 +339,7 @@ def test_a_log_that_is_being_written_and_is_in_no_queue_of_the_peer_stops_the_ro
     with pytest.raises(NotQueuedError, match=f"WAL {open_log} is in no queue of the peer {run.peer}") as raised:
         check_complete(run, listed(run))
     assert raised.value.facts["files"] == [open_log]
+    check_complete(run, listed(run), to_end_fence=True)  # it is past that fence
     source.queue = [open_log]
     check_complete(run, listed(run))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import pytest
 
 from walferry.apply.route import Route
+from walferry.hbase.errors import RequestTimeoutError
 from walferry.replay import standstill as module
+from walferry.replay.lease import OutcomeUnknownError
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.run import Run
 
@@ -143,6 +145,48 @@ def test_who_waits_for_a_replay_that_does_not_rest_gives_up_when_it_is_over() ->
         pass
     with standstill.replaying(RUN):
         standstill.rest()  # nobody waits any more
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["it may have arrived", "it was not sent"])
+def test_a_replay_does_not_go_on_under_leases_under_which_a_repair_may_still_write(sent: bool) -> None:
+    """Hole: a late request of a repair came after newer edits of the same rows."""
+    standstill, failed = Standstill(), threading.Event()
+
+    def repair() -> None:
+        with suppress(RequestTimeoutError), standstill.held(RUN):
+            raise RequestTimeoutError("no answer", sent=sent)
+        failed.set()
+
+    repairing = threading.Thread(target=repair)
+    refused: list[OutcomeUnknownError] = []
+    with standstill.replaying(RUN):
+        repairing.start()
+        deadline = time.monotonic() + PATIENCE
+        while not (failed.is_set() or refused) and time.monotonic() < deadline:
+            try:
+                standstill.rest()
+            except OutcomeUnknownError as error:
+                refused.append(error)
+    repairing.join(PATIENCE)
+    assert failed.is_set()
+    assert bool(refused) == sent
+    with standstill.replaying(RUN):
+        standstill.rest()  # under the new leases nothing is in doubt
+
+
+def test_while_a_replay_takes_its_leases_anew_nobody_else_of_the_process_takes_them(leases: Leases) -> None:
+    standstill = Standstill()
+    with standstill.about_to_replay():
+        with standstill.replaying(RUN):
+            standstill.rest()
+        assert not leases.taken.locked()
+        deadline = time.monotonic() + 0.3
+        with pytest.raises(NoStandstillError), standstill.held(RUN, lambda: time.monotonic() > deadline):
+            pass
+        with pytest.raises(NoStandstillError), standstill.beside(RUN):
+            pass
+    with standstill.held(RUN):
+        assert leases.taken.locked()
 
 
 def test_what_does_not_depend_on_the_order_of_edits_is_done_beside_the_replay_under_its_leases(leases: Leases) -> None:
