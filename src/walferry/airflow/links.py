@@ -23,10 +23,14 @@ def run_of(operator: Any) -> str | None:
     return next((run for run in arguments if isinstance(run, str) and _RUN_ID.match(run)), None)
 
 
+def base_url() -> str:
+    """Where people reach this Airflow, without a trailing slash; "" if it does not say."""
+    return str(conf.get("api", "base_url", fallback="/") or "/").rstrip("/")
+
+
 def board_url(run_id: str, below: str = "") -> str:
     """The board's page of a run in this Airflow; `below` is a path under it."""
-    base = str(conf.get("api", "base_url", fallback="/") or "/").rstrip("/")
-    return f"{base}/walferry/runs/{quote(run_id, safe='')}{below}"
+    return f"{base_url()}/walferry/runs/{quote(run_id, safe='')}{below}"
 
 
 class BoardLink(BaseOperatorLink):

@@ -18,9 +18,9 @@ import httpx
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk import BaseOperator, Context, Param
 from airflow.sdk.bases.skipmixin import SkipMixin
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from walferry.airflow.links import base_url
 from walferry.airflow.operators import ACTOR, answered_ms, step
 from walferry.airflow.triggers import AnswerTrigger, note_asked, open_questions
 from walferry.errors import WalferryError
@@ -108,7 +108,7 @@ class HearAnswersOperator(BaseOperator):
 
 def no_triggerer() -> str:
     """Why no trigger would run now, by Airflow's own health; "" if one would, or if that cannot be asked."""
-    url = f"{str(conf.get('api', 'base_url', fallback='') or '').rstrip('/')}/api/v2/monitor/health"
+    url = f"{base_url()}/api/v2/monitor/health"
     try:
         status = httpx.get(url, timeout=HEALTH_SECONDS).json()["triggerer"]["status"]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):

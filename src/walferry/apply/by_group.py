@@ -21,7 +21,7 @@ from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.prefix import Beginning, Sent, not_known, taken_back
 from walferry.apply.region_events import RegionEvent, region_events
-from walferry.apply.route import Route
+from walferry.apply.route import Route, mark_tables
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.apply.written import Collector
@@ -117,12 +117,11 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
     report = replace(_apply_entries(task, lanes, number, file, sent, beginning), compared=True)
     if beginning.is_same:
         return report
-    names = [target for source, target in task.route.tables.items() if source in sent.tables]
     why = taken_back(file.name, sent.shown)
     for refusal in report.refusals:
         if refusal.kind is RefusalKind.DAMAGE:
             why = not_known(file.name, sent.shown, f"it is damaged: {refusal.reason}")
-    task.route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), why)
+    mark_tables(task.route, sent.tables, why)
     return replace(_apply_entries(task, lanes, number, file), compared=True) if sent.regions else report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from walferry.apply.writer_protocol import Guard, Limits
@@ -32,3 +33,9 @@ class Route:
     def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:
         """A file of the source, to be read to its true end."""
         return open_wal(shared_files(self.source), self.root, file, batch_bytes=batch_bytes)
+
+
+def mark_tables(route: Route, tables: Collection[str], why: str) -> None:
+    """Mark all rows of the target tables of these source tables as dirty (`Guard.mark_dirty`)."""
+    rows = {target: (b"", b"") for source, target in route.tables.items() if source in tables}
+    route.guard.mark_dirty(rows, why)

@@ -6,7 +6,6 @@ import logging
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
-from walferry.ledger.batches import Change, in_one
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.migration import touched
 from walferry.migration.accept import describe
@@ -27,8 +25,7 @@ from walferry.migration.readiness import Answer, Readiness, before_approval, not
 from walferry.migration.repair import is_unfinished
 from walferry.migration.schema import family_differences
 from walferry.replay import dirty
-from walferry.replay.applying import applying
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import Fenced, applying
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lineage import missing_tables
 from walferry.run.comparing_ahead import left_to_compare
@@ -190,11 +187,11 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     covered by one that began after the mark. If this opens the target, no other process writes to it for this run until
     that is recorded.
     """
-    until_recorded, fences = ExitStack(), list[Change]()
+    until_recorded = Fenced()
 
     def work() -> dict[str, Any]:
         if opened_ms(run.ledger) is None:
-            fences.append(fence_of(run, until_recorded.enter_context(applying(run))))
+            until_recorded.under(run, applying(run))
         require_silence(run)
         try:
             after_drain(run)
@@ -216,7 +213,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
 
     with until_recorded:
-        facts = run.once("check_drain", work, fence=lambda book: in_one(*fences)(book))
+        facts = run.once("check_drain", work, fence=until_recorded.fence)
         note_opened(run.ledger)
     return facts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
@@ -40,6 +40,13 @@ class Notes:
         notes, same = self._one(name, subject)
         with self._store.database.write() as connection:
             connection.execute(delete(notes).where(*same))
+
+    def drop_each(self, name: str, subjects: Collection[str]) -> None:
+        """Remove the values of these subjects, in one transaction."""
+        notes = self._store.table("notes")
+        with self._store.database.write() as connection:
+            for subject in subjects:
+                connection.execute(delete(notes).where(*self._one(name, subject)[1]))
 
     def drop_named(self, name: str) -> None:
         """Remove all values of a name."""

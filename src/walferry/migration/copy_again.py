@@ -33,8 +33,7 @@ from walferry.ledger.batches import Change
 from walferry.migration.copy import await_open
 from walferry.migration.touched import end_claim
 from walferry.refusals import ANY_TABLE
-from walferry.replay.applying import is_paused
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import fence_of, is_paused
 from walferry.replay.quarantine import held_regions
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.copying_again import (

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +18,6 @@ from pyspark.sql import SparkSession
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
-from walferry.ledger.batches import Change, in_one
 from walferry.migration import late_edits, touched
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.known_differences import Means, settle
@@ -28,7 +26,7 @@ from walferry.migration.since_opening import NOTHING, Fragile
 from walferry.migration.store_files import stood_still, store_files
 from walferry.migration.written_rows import compare_written, differing
 from walferry.replay import dirty
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import Fenced
 from walferry.replay.lease import LeaseHeldError
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import OpenFacts, note_opened
@@ -61,12 +59,12 @@ def open_target(
     `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
     """
 
-    standstill, until_recorded, fences = standstill or Standstill(), ExitStack(), list[Change]()
+    standstill, until_recorded = standstill or Standstill(), Fenced()
 
     def work() -> dict[str, Any]:
         began, tables = steady_s(), [pair.source for pair in run.tables]
         try:
-            fences.append(fence_of(run, until_recorded.enter_context(standstill.kept(run))))
+            until_recorded.under(run, standstill.kept(run))
         except LeaseHeldError as error:
             return OpenFacts(at_ms=None, why=(f"another process writes to the target: {error}",)).model_dump()
         for table in tables:
@@ -99,7 +97,7 @@ def open_target(
         return OpenFacts(at_ms=at_ms, rows=rows, explained=explained).model_dump()
 
     with until_recorded:
-        facts = OpenFacts.model_validate(run.once("open_target", work, fence=lambda book: in_one(*fences)(book)))
+        facts = OpenFacts.model_validate(run.once("open_target", work, fence=until_recorded.fence))
         note_opened(run.ledger)
     return facts
 

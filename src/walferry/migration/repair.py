@@ -38,7 +38,7 @@ from walferry.migration.explain import Clients
 from walferry.migration.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.row_sides import Bounds
 from walferry.migration.stored_sides import rules_of
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import fence_of
 from walferry.replay.lease import LeaseHeldError, LeaseLostError
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.facts import opened_ms

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection
 
 from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.route import Route
 from walferry.apply.writers import limits_of
 from walferry.errors import is_transient
+from walferry.ledger.batches import Change, in_one
 from walferry.replay import lease
 from walferry.replay.claims import Claims
 from walferry.replay.durability import give_back, make_durable
@@ -88,6 +90,44 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
             yield route, leases
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
+
+
+def fence_of(run: Run, route: Route) -> Change:
+    """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
+
+    Whoever takes them records their numbers before it does anything else.
+    """
+    cluster = run.target.cluster_id()
+    names = [lease.resource(cluster, table) for table in route.tables.values()]
+    numbers = {name: run.ledger.leases.newest(name) for name in names}
+    route.guard(list(route.tables.values()))  # so that these numbers are this process's own
+
+    def fence(connection: Connection) -> None:
+        newer = run.ledger.leases.outdated(connection, numbers)
+        if newer is not None:
+            raise lease.LeaseLostError(
+                f"the lease number {numbers[newer]} on {newer} is no longer held: another process has taken it; "
+                "run it again",
+                table=newer, number=numbers[newer],
+            )  # fmt: skip
+
+    return fence
+
+
+class Fenced(ExitStack):
+    """Leases that are held until the block ends, and the fence of what is recorded meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fence: Change = in_one()
+
+    def under(self, run: Run, leases: AbstractContextManager[Route]) -> None:
+        """Take these leases; without them nothing is fenced."""
+        self._fence = fence_of(run, self.enter_context(leases))
+
+    def fence(self, connection: Connection) -> None:
+        """Raise LeaseLostError, within a change of the ledger, if the leases are no longer held."""
+        self._fence(connection)
 
 
 def remove_staged(run: Run, pairs: Sequence[TablePair]) -> None:

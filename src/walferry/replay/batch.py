@@ -23,7 +23,6 @@ from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
-from sqlalchemy import Connection
 
 from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
@@ -38,7 +37,7 @@ from walferry.ledger import Piece, Round
 from walferry.ledger.batches import Change, in_one
 from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay import lineage, numbering
-from walferry.replay.applying import remove_staged
+from walferry.replay.applying import fence_of, remove_staged
 from walferry.replay.bulk_pieces import (
     as_pieces,
     bulk_task,
@@ -47,7 +46,7 @@ from walferry.replay.bulk_pieces import (
     load_pieces,
 )
 from walferry.replay.cut import regions_of
-from walferry.replay.lease import LeaseLostError, OutcomeUnknownError, resource
+from walferry.replay.lease import LeaseLostError, OutcomeUnknownError
 from walferry.replay.pieces import apply_pieces, cut_groups
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.row_ranges import RowRange, cut_rows
@@ -141,27 +140,6 @@ class _Work:
     def guard(self) -> None:
         """Raise LeaseLostError if the leases are no longer held; `fence` asks again where something is recorded."""
         self.route.guard(list(self.route.tables.values()))
-
-
-def fence_of(run: Run, route: Route) -> Change:
-    """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
-
-    Whoever takes them records their numbers before it does anything else.
-    """
-    cluster = run.target.cluster_id()
-    numbers = {name: run.ledger.leases.newest(name) for name in (resource(cluster, t) for t in route.tables.values())}
-    route.guard(list(route.tables.values()))  # so that these numbers are this process's own
-
-    def fence(connection: Connection) -> None:
-        newer = run.ledger.leases.outdated(connection, numbers)
-        if newer is not None:
-            raise LeaseLostError(
-                f"the lease number {numbers[newer]} on {newer} is no longer held: another process has taken it; "
-                "run it again",
-                table=newer, number=numbers[newer],
-            )  # fmt: skip
-
-    return fence
 
 
 def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> None:

@@ -23,13 +23,13 @@ from collections.abc import Collection, Iterable, Sequence
 from walferry import ledger
 from walferry.errors import GapError, TransientError
 from walferry.ledger import WalRange
-from walferry.replay.cut import as_listed, as_seen
+from walferry.replay.cut import as_listed, as_seen, newest
 from walferry.replay.protect import not_applied, way_of
 from walferry.replay.settled import reads
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.wal.fences import InGroup
-from walferry.wal.files import Place, WalFile, by_number, find_wal, parse_wal_name
+from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
 from walferry.wal.open import bytes_held
 
 log = logging.getLogger(__name__)
@@ -82,12 +82,12 @@ class NotQueuedError(TransientError):
 
 def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]) -> None:
     """Raise NotQueuedError if a log that a live server writes to is in no queue for some seconds."""
-    names = _newest(listed).keys() - set(queued)
+    names = _written(listed).keys() - set(queued)
     for _ in range(QUEUE_LOOKS):
         if not names:
             return
         time.sleep(LOOK_SECONDS)
-        written = _newest(run.source_log.live())
+        written = _written(run.source_log.live())
         alive = {server.name for server in run.source.servers()}
         names = {name for name in names if written.get(name) in alive} - way_of(run).kept(run)
     if names:
@@ -99,10 +99,9 @@ def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]
         )
 
 
-def _newest(listed: Iterable[WalFile]) -> dict[str, str]:
-    """The newest log of each group, if it is not archived, by name, with its server."""
-    newest = {file.group: file for file in sorted(listed, key=by_number) if file.place is Place.LIVE}
-    return {file.name: file.server for file in newest.values()}
+def _written(listed: Iterable[WalFile]) -> dict[str, str]:
+    """The logs that servers write to, by name, each with its server."""
+    return {file.name: file.server for file in newest(file for file in listed if file.place is Place.LIVE).values()}
 
 
 def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:

@@ -127,7 +127,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     servers = run.source.servers()
     # What preceded a move may be on any server, also on one where nothing is now.
     idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
-    old = _newest(run.source_log.live())
+    old = newest(run.source_log.live())
     for server in servers:
         if server.name not in idle:
             run.source.roll_wal(server)
@@ -137,7 +137,7 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
         files = run.source_log.live()
         # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
         alive = {server.name for server in run.source.servers()}
-        new = _newest(file for file in files if file.place is Place.LIVE)
+        new = newest(file for file in files if file.place is Place.LIVE)
         waiting = [
             group for group, file in old.items()
             if file.place is Place.LIVE and file.server in alive and file.server not in idle
@@ -239,12 +239,13 @@ def await_archive(run: Run) -> list[WalFile]:
         time.sleep(1.0)
 
 
-def _newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
-    newest: dict[str, WalFile] = {}
+def newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
+    """The newest of the files of each group."""
+    found: dict[str, WalFile] = {}
     for file in files:
-        if file.group not in newest or newest[file.group].number < file.number:
-            newest[file.group] = file
-    return newest
+        if file.group not in found or found[file.group].number < file.number:
+            found[file.group] = file
+    return found
 
 
 # ------------------------------------------------------------------ fences

@@ -62,7 +62,7 @@ def replay(
             try:
                 return _replay(run, spark, until, standstill, at_end)
             except OutcomeUnknownError as error:
-                log.warning("%s; the leases are taken anew, once all that was sent under the old ones has ended", error)
+                log.warning("%s; the leases are taken again, once all that was sent under them has ended", error)
 
 
 def _replay(
@@ -89,7 +89,7 @@ def _replay(
                     _let_go(run)
                     renewed = time.monotonic()
                 stop = until()
-                since, pause = time.monotonic(), 0.0 if stop else _pause_seconds(run.spec.max_lag, done.bytes)
+                since, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
                 while not stop and time.monotonic() - since < pause and not is_paused(run):
                     busy = True
                     standstill.rest()

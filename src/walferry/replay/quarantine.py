@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 
 LEAVING_OUT: tuple[Resolution, ...] = ("reread", "accept")
 """decisions after which the entry itself is never applied"""
-_ANY_ID = -1
-"""of an item that has no number yet"""
 
 
 def held_regions(run: Run) -> dict[str, set[str]]:
@@ -64,15 +62,16 @@ def record(run: Run, reports: Sequence[FileReport], also: Change, regions: Regio
     beginning. A file that was not read to its end is recorded without entries: when it is released, it is read again
     (`_unread`).
     """
-    refusals = [refusal for report in reports for refusal in report.refusals]
-    kept, found, ids = run.ledger.quarantine, run.ledger.quarantine.holds(), list[int]()
-    holds_of = partial(_holds, [pair.source for pair in run.tables], found, reports, refusals)
+    refusals, tables = [refusal for report in reports for refusal in report.refusals], [p.source for p in run.tables]
+    kept, ids = run.ledger.quarantine, list[int]()
+    holds_of = partial(_holds, tables, kept.holds(), reports, refusals)
 
     def quarantine(connection: Connection) -> None:
         ids[:] = kept.put_in(connection, [item_of(refusal) for refusal in refusals], holds_of)
 
     run.ledger.log.read_to_end({report.file: report.length for report in reports if report.complete})
-    waiting = {(hold.file, hold.table) for hold in holds_of([_ANY_ID] * len(refusals))}
+    waiting = {(report.file, table) for report in reports for table, _ in _withheld(report)}
+    waiting |= {(refusal.file, table) for refusal in refusals for table in _tables_of(refusal, tables)}
     run.ledger.log.set_ranges(
         [
             range_of(
@@ -120,24 +119,32 @@ def _holds(
         behind[hold.table, hold.region] = hold.quarantine_id
         behind.setdefault((hold.table, ANY_REGION), hold.quarantine_id)
     for refusal, number in numbers.items():
-        for table in tables if refusal.table == ANY_TABLE else [refusal.table]:
+        for table in _tables_of(refusal, tables):
             behind.setdefault((table, refusal.region), number)
             behind.setdefault((table, ANY_REGION), number)
     # From the start of each file: applying a held region's edits again changes nothing, and a batch that is repeated
     # after a kill may include earlier files than the first attempt.
     holds = {}
     for report in reports:
-        waiting = [(item.table, item.region) for item in report.withheld]
-        if not report.complete:
-            waiting += [(tally.table, ANY_REGION) for tally in report.tallies]
-        for table, region in waiting:
+        for table, region in _withheld(report):
             number = behind.get((table, region)) or behind[table, ANY_REGION]
             holds[report.file, table, region, number] = Hold(report.file, table, region, 0, number)
     for refusal, number in numbers.items():  # each item has its own hold, even if an earlier item holds the region
         region = refusal.region
-        for table in tables if refusal.table == ANY_TABLE else [refusal.table]:
+        for table in _tables_of(refusal, tables):
             holds[refusal.file, table, region, number] = Hold(refusal.file, table, region, 0, number)
     return list(holds.values())
+
+
+def _withheld(report: FileReport) -> list[tuple[str, str]]:
+    """The tables and regions of which something in a file waits."""
+    whole = () if report.complete else report.tallies
+    return [*((item.table, item.region) for item in report.withheld), *((tally.table, ANY_REGION) for tally in whole)]
+
+
+def _tables_of(refusal: Refusal, tables: Sequence[str]) -> Sequence[str]:
+    """Those of the run's tables that a refusal is about."""
+    return tables if refusal.table == ANY_TABLE else [refusal.table]
 
 
 # ------------------------------------------------------------------ releases

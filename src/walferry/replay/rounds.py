@@ -14,13 +14,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.prefix import Sent
-from walferry.apply.route import Route
+from walferry.apply.route import Route, mark_tables
 from walferry.clock import now_ms
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
 from walferry.replay.ahead import OpenLogs, current, sent_earlier
-from walferry.replay.applying import applying, shared_by_workers
-from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.applying import applying, fence_of, shared_by_workers
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import (
     Cut,
@@ -139,7 +139,7 @@ def mark_overtaken(run: Run, route: Route, files: Sequence[WalFile]) -> None:
         why = f"old edits of {file.name}, which turned up after newer ones of its server had been applied"
         if passed:
             log.warning("rows of %s may hold %s", ", ".join(sorted(passed)), why)
-            route.guard.mark_dirty(dict.fromkeys([route.tables[table] for table in sorted(passed)], (b"", b"")), why)
+            mark_tables(route, passed, why)
 
 
 def _settled_cut(run: Run, applied: Lines) -> Cut:

@@ -50,8 +50,8 @@ class Standstill:
 
     @contextmanager
     def about_to_replay(self) -> Iterator[None]:
-        """Until the block ends a replay goes on or takes its leases, perhaps anew: nobody of this process takes them
-        instead."""
+        """Until the block ends a replay goes on or takes its leases, perhaps once more; nobody else of this process
+        takes them meanwhile."""
         with self._changed:
             self._replays += 1
         try:

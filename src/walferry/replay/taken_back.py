@@ -14,7 +14,7 @@ import logging
 from collections.abc import Collection
 
 from walferry.apply.prefix import Beginning, not_known, taken_back
-from walferry.apply.route import Route
+from walferry.apply.route import Route, mark_tables
 from walferry.errors import WalferryError, is_transient
 from walferry.replay.cut import as_listed
 from walferry.run.run import Run
@@ -37,8 +37,7 @@ def compare_sent(run: Run, route: Route, still_open: Collection[str] = ()) -> No
         known = files.get(name)
         if why := _why_other(run, None if known is None else as_listed(known), name, sent):
             log.warning("%s", why)
-            names = [target for source, target in route.tables.items() if source in sent.tables]
-            route.guard.mark_dirty(dict.fromkeys(names, (b"", b"")), why)
+            mark_tables(route, sent.tables, why)
         route.guard(list(route.tables.values()))
         compared(run.ledger, [name])
 

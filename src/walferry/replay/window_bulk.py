@@ -21,7 +21,7 @@ from walferry.apply.outcomes import Refusal
 from walferry.clock import now_ms
 from walferry.errors import DamagedInputError
 from walferry.refusals import RefusalKind
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import fence_of
 from walferry.replay.bulk_pieces import (
     as_pieces,
     bulk_task,

@@ -28,8 +28,7 @@ from walferry.errors import WalferryError
 from walferry.ledger import Piece, WalRange
 from walferry.ledger.batches import Change
 from walferry.refusals import RefusalKind
-from walferry.replay.applying import shared_by_workers
-from walferry.replay.batch import fence_of
+from walferry.replay.applying import fence_of, shared_by_workers
 from walferry.replay.cut import line_of, lines_of, regions_of
 from walferry.replay.lease import resource
 from walferry.replay.pieces import apply_pieces, cut_groups

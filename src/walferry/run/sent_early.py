@@ -45,5 +45,5 @@ def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly]) -> None:
 
 def compared(ledger: RunLedger, files: Collection[str]) -> None:
     """These files were compared, and what was found is recorded."""
-    for name in files:
-        ledger.notes.drop(_NOTE, name)
+    if files:
+        ledger.notes.drop_each(_NOTE, files)

@@ -165,7 +165,7 @@ class Wal:
         """The entries from the file's beginning or, when called again, those that have become visible since.
 
         Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time:
-        if that was not reached, also because of an error, open the file anew. Raises FileNotFoundError once HBase has
+        if that was not reached, also because of an error, open the file again. Raises FileNotFoundError once HBase has
         moved the file, and what iterating raises.
         """
         if self._midway:

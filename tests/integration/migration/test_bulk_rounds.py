@@ -16,8 +16,8 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import delete_family
 from walferry.ledger import Ledger
 from walferry.replay import batch, bulk_pieces, rounds
-from walferry.replay.applying import applying, shared_by_workers
-from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.applying import applying, fence_of, shared_by_workers
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.pieces import cut_groups
 from walferry.replay.rounds import run_round
 from walferry.run.facts import kept_lines

@@ -24,7 +24,7 @@ from walferry.ledger.batches import in_one
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept, readiness
 from walferry.migration.compare import EXPLAINED_ROWS
-from walferry.replay import dirty
+from walferry.replay import applying, dirty
 from walferry.replay.dirty import DirtyRows
 from walferry.replay.lease import LeaseLostError
 from walferry.run.facts import opened_ms
@@ -298,7 +298,7 @@ def drained_run(tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.
     for name in ("require_silence", "after_drain"):
         monkeypatch.setattr(gates, name, lambda run: None)
     monkeypatch.setattr(gates, "applying", lambda run: nullcontext())
-    monkeypatch.setattr(gates, "fence_of", lambda run, route: in_one())
+    monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = at(zookeeper, Run(ledger, ledger.open_run("move", "test", SPEC, "test").run_id))
         fence(run, 5)
@@ -349,7 +349,7 @@ def test_the_last_gate_opens_the_target_under_the_leases_only(
 
     compare_again(drained_run)
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "fence_of", lambda run, route: lost)
+        patch.setattr(applying, "fence_of", lambda run, route: lost)
         with pytest.raises(LeaseLostError):
             check_drain(drained_run, tmp_path)
     assert opened_ms(drained_run.ledger) is None

@@ -19,6 +19,7 @@ from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.known_differences import Settled
 from walferry.migration.store_files import NO_STORES, RegionFiles
 from walferry.migration.written_rows import Written
+from walferry.replay import applying
 from walferry.replay.lease import LeaseHeldError, LeaseLostError
 from walferry.replay.standstill import Standstill
 from walferry.run.facts import opened_ms
@@ -35,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(open_target, "_reasons", lambda run, gate: ())
     monkeypatch.setattr(open_target, "_look", lambda run: ())
     monkeypatch.setattr(Standstill, "kept", lambda self, run: nullcontext())
-    monkeypatch.setattr(open_target, "fence_of", lambda run, route: in_one())
+    monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
     monkeypatch.setattr(open_target, "whole_comparison", lambda ledger, table: SimpleNamespace())
     found = Written(frozenset(), rows=1, differing={ROW: "cells"})
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
@@ -170,7 +171,7 @@ def test_an_opening_is_not_recorded_once_another_process_has_taken_the_leases(
     def lost(connection: object) -> None:
         raise LeaseLostError("the lease is no longer held", table=TABLE, number=3)
 
-    monkeypatch.setattr(open_target, "fence_of", lambda run, route: lost)
+    monkeypatch.setattr(applying, "fence_of", lambda run, route: lost)
     Readings(monkeypatch, [{}], ["1", "1"])
     with pytest.raises(LeaseLostError):
         open_target.open_target(run, no_spark, lambda run: None)

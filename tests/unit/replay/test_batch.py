@@ -25,7 +25,8 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch, lineage
-from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.applying import fence_of
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.cut import regions_of
 from walferry.replay.lease import LeaseLostError
 from walferry.run.run import Run

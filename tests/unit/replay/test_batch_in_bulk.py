@@ -32,7 +32,8 @@ from walferry.ledger import Hold, Ledger, QuarantineItem, Round, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay import batch as applying
 from walferry.replay import bulk_pieces, lineage
-from walferry.replay.batch import BULK_ATTEMPTS, Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.applying import fence_of
+from walferry.replay.batch import BULK_ATTEMPTS, Batch, begin_batch, continue_batch
 from walferry.replay.bulk_pieces import table_faults
 from walferry.replay.lease import OutcomeUnknownError
 from walferry.run.run import Run

@@ -28,7 +28,8 @@ from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay import batch as applying
 from walferry.replay import lineage
-from walferry.replay.batch import Batch, begin_batch, continue_batch, fence_of
+from walferry.replay.applying import fence_of
+from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.lease import LeaseLostError
 from walferry.run.batch_progress import batch_progress
 from walferry.run.facts import kept_lines

@@ -154,7 +154,7 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
     monkeypatch.setattr(
         follower, "way_of", lambda _: SimpleNamespace(let_go=fails_with(WalferryError("peers may not be changed")))
     )
-    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False)))
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30)))
     follower.replay(run, SPARK, until=lambda: True)
     assert "are kept, more and more of them: peers may not be changed" in caplog.text
 
@@ -163,8 +163,9 @@ def test_replay_goes_on_when_applied_logs_cannot_be_let_go_and_says_so(
         follower.replay(run, SPARK, until=lambda: True)
 
 
-def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever left them by an error is waited for (`lease.hold`)."""
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the leases were released, each time that they were left."""
     left: list[bool] = []
 
     @contextmanager
@@ -176,13 +177,21 @@ def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_anew(monke
             raise
         left.append(True)
 
+    monkeypatch.setattr(standstill, "applying", applying)
+    return left
+
+
+def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_again(
+    left: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever left them by an error is waited for (`lease.hold`)."""
+
     def go_on() -> bool:
         if not left:
             raise OutcomeUnknownError("edits of open logs may not have arrived")
         return True
 
     open_logs = SimpleNamespace(go_on=go_on)
-    monkeypatch.setattr(standstill, "applying", applying)
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
     monkeypatch.setattr(follower, "is_paused", lambda _: False)
     monkeypatch.setattr(follower, "OpenLogs", lambda *_: open_logs)
@@ -196,29 +205,18 @@ def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_anew(monke
 
 @pytest.mark.parametrize("busy", [False, True], ids=["between two passes", "in a round"])
 def test_a_replay_that_is_ended_where_nothing_is_under_way_releases_its_leases(
-    busy: bool, monkeypatch: pytest.MonkeyPatch
+    busy: bool, left: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: after Ctrl-C the next command waited 50 s for requests that nobody had sent."""
-    left: list[bool] = []
-
-    @contextmanager
-    def applying(_: Run) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            left.append(False)
-            raise
-        left.append(True)
 
     def interrupted(*_: object) -> bool:
         raise RunEndedError("the replay of move-1 was interrupted")
 
     round_of = interrupted if busy else lambda *_: Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
-    monkeypatch.setattr(standstill, "applying", applying)
     monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
     monkeypatch.setattr(follower, "run_round", round_of)
     monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
-    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False)))
+    run = cast(Run, SimpleNamespace(spec=SimpleNamespace(follow=False, max_lag=30)))
     with pytest.raises(RunEndedError, match="was interrupted"):
         follower.replay(run, SPARK, until=interrupted)
     assert left == [not busy]

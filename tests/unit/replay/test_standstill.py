@@ -174,7 +174,7 @@ def test_a_replay_does_not_go_on_under_leases_under_which_a_repair_may_still_wri
         standstill.rest()  # under the new leases nothing is in doubt
 
 
-def test_while_a_replay_takes_its_leases_anew_nobody_else_of_the_process_takes_them(leases: Leases) -> None:
+def test_while_a_replay_takes_its_leases_again_nobody_else_of_the_process_takes_them(leases: Leases) -> None:
     standstill = Standstill()
     with standstill.about_to_replay():
         with standstill.replaying(RUN):
