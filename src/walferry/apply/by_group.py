@@ -51,6 +51,9 @@ class GroupTask:
     """(file, offset) of entries to leave out: quarantined or late ones"""
     sent: Mapping[str, Sent] = field(default_factory=dict)
     """by file, what was sent while it was still being written, and is left out"""
+    followed: frozenset[str] = frozenset()
+    """regions that have moved; they are counted as moved ones, also if they are among `standing`, since all but their
+    last edits were sent"""
     collects: frozenset[str] = frozenset()
     """tables whose rows are collected"""
 
@@ -122,7 +125,11 @@ def _apply_file(task: GroupTask, lanes: _Lanes, number: int, file: WalFile) -> F
         if refusal.kind is RefusalKind.DAMAGE:
             why = not_known(file.name, sent.shown, f"it is damaged: {refusal.reason}")
     mark_tables(task.route, sent.tables, why)
-    return replace(_apply_entries(task, lanes, number, file), compared=True) if sent.regions else report
+    if not sent.regions:
+        return report
+    # Of regions that have moved, what another file holds came later.
+    again = replace(task, standing=task.standing - task.followed)
+    return replace(_apply_entries(again, lanes, number, file), compared=True)
 
 
 def _apply_entries(
@@ -156,12 +163,12 @@ def _apply_entries(
             for name, offset in task.skipped:
                 if name == file.name:
                     edits &= batch.offset != offset
+            stands = batch.of_regions(task.standing)
+            moved.add(batch, np.flatnonzero(edits & (~stands | batch.of_regions(task.followed))))
             if sent is not None and beginning is not None:
                 beginning.add(batch)
                 edits &= ~((batch.offset_end <= sent.end) & batch.of_regions(passed))
-            stands = batch.of_regions(task.standing)
             lanes.put(_Request(number, file.name, batch, np.flatnonzero(edits & stands)))
-            moved.add(batch, np.flatnonzero(edits & ~stands))
             if len(batch):
                 count_bytes(int(batch.offset_end[-1] - batch.offset[0]))
             del batch  # its bytes are not kept while the next ones are read
@@ -342,19 +349,21 @@ class _Ahead:
         self._most = most
         self._changed = threading.Condition()
         self._lanes: dict[int, int] = {}
-        """by identity of a batch, how many lanes still have it"""
+        """by identity of a batch, in how many requests in the lanes it still is"""
         self._bytes = 0
 
     def enter(self, batch: EntryBatch, lanes: int) -> None:
-        """Wait until there is room for a batch that so many lanes will have."""
-        size = batch.buffer.nbytes
+        """Wait until there is room for a batch, unless it is in the lanes already; so many more get a request of it."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._lanes or self._bytes + size <= self._most)
-            self._lanes[id(batch)] = lanes
-            self._bytes += size
+            if id(batch) not in self._lanes:
+                size = batch.buffer.nbytes
+                self._changed.wait_for(lambda: not self._lanes or self._bytes + size <= self._most)
+                self._lanes[id(batch)] = 0
+                self._bytes += size
+            self._lanes[id(batch)] += lanes
 
     def leave(self, batch: EntryBatch) -> None:
-        """A lane has sent its part of a batch."""
+        """A lane has sent a request of a batch."""
         with self._changed:
             self._lanes[id(batch)] -= 1
             if not self._lanes[id(batch)]:

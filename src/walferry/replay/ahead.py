@@ -1,9 +1,10 @@
 """Between two cuts: apply what the open logs show, so that the target is a second behind and not a round.
 
 After a cut each WAL group has one file that is being written. It is read as far as it is visible, again and again, and
-what it holds is sent at once, of the regions that have stood still since the cut: all of their edits since then are in
-that file, in order. That they stood still is known only if their lines are looked up after the bytes were read. Edits
-of other regions wait for the next round, and so does what a group writes after its file was closed.
+what it holds is sent at once, of the regions that stood still during the cut: all of their edits since then are in that
+file, in order, or after a move in those of the servers that the region's closings and openings name, one after the
+other (`replay.handover`). hbase:meta is not asked. Edits of other regions wait for the next round, and so does what a
+group writes after its file was closed.
 
 Nothing of this counts as applied (R2). The next batch has the same files, sealed, and accounts for every byte of them.
 By group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible:
@@ -17,7 +18,10 @@ Leaving out rests on five more facts. Where one does not hold, everything is sen
 2. Quarantine holds the regions that it held at the cut, table by table: what was passed over then is not taken for
    sent. `OpenLogs.begin` gives up the files that go on, and `OpenLogs.sent` names no region, if it holds others.
 3. A line never returns: every opening of a region raises its number. So a region that has the line of the cut before
-   the batch and of the one after it was nowhere else, and only of those is something left out (`GroupTask.standing`).
+   the batch and of the one after it was nowhere else. One that has moved has, after the batch, the line of the opening
+   that was followed last: then all that came before it was sent, and the rest is in one file. Only of those two is
+   something left out (`GroupTask.standing`), of the latter only if the batch has all files that were followed
+   (`Batch.followed`). Otherwise, and in a batch that another process continues, they go by row.
 4. A server that rests is not rolled (`replay.idle`): its file goes on, with all that was read of it, and is in no
    batch. `OpenLogs.begin` keeps a file's tail only under the file's own name.
 5. The batch has nothing older of the file's group: it would come after what was sent. `batch` leaves out nothing of a
@@ -44,11 +48,12 @@ from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.errors import may_be_under_way
 from walferry.refusals import ANY_REGION
-from walferry.replay.cut import Cut, lines_of, regions_of
+from walferry.replay.cut import Cut, server_of, standing
 from walferry.replay.dirty import UnmarkedRowsError
+from walferry.replay.handover import Handover
 from walferry.replay.lease import LeaseLostError, OutcomeUnknownError
 from walferry.replay.quarantine import held_regions
-from walferry.run.facts import Lines, kept_lines
+from walferry.run.facts import kept_lines
 from walferry.run.lag import Ahead, Followed, ahead_of, keep_ahead
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import SentEarly, note_sent, sent_early
@@ -65,7 +70,7 @@ asked less often"""
 READERS = 8
 BATCH_BYTES = 1 << 20
 SLICE_BYTES = 4 << 20
-"""of one group, read before its regions are looked up"""
+"""of one group, read before something is sent"""
 ENOUGH_BYTES = 64 << 20
 """read since the cut; then a round is better, which shares the work among Spark's executors"""
 WARN_SECONDS = 30.0
@@ -90,8 +95,6 @@ class _Tail:
         self._tables: set[str] = set()
         self.closed = False
         """nothing more is read of it until the next cut"""
-        self.left = False
-        """something of it was not sent since the cut"""
         self.followed = Followed(server=file.server)
         self._shown_after_ms: int | None = None
 
@@ -179,9 +182,9 @@ class OpenLogs:
         self._route = route
         self._tails: dict[str, _Tail] = {}
         self._known: frozenset[str] = frozenset()
-        self._base: Lines = {}
-        self._left: set[str] = set()
-        """regions of which something was not sent since the cut"""
+        self._followed: frozenset[str] = frozenset()
+        """the tables"""
+        self._handover = Handover({})
         self._holds: Mapping[str, Collection[str]] = {}
         """for each table, the regions that quarantine held at the cut"""
         self._rejected: frozenset[tuple[str, int]] = frozenset()
@@ -197,7 +200,8 @@ class OpenLogs:
         first = current(cut)
         held = held_regions(self._run)
         # What was passed over in a file that goes on must not be: it is read from its beginning.
-        same = [tail for tail in self._tails.values() if not (tail.closed or self._left or held != self._holds)]
+        behind = self._handover.left or self._handover.waits or held != self._holds
+        same = [tail for tail in self._tails.values() if not (tail.closed or behind)]
         before = {tail.file.name: tail for tail in same}
         earlier = sent_early(self._run.ledger)
         self._tails = {
@@ -205,10 +209,16 @@ class OpenLogs:
         }
         self._known = frozenset(file.name for file in live)
         lines = kept_lines(self._run, "applied")
-        self._base = {table: known for table, known in lines.items() if ANY_REGION not in held.get(table, ())}
+        self._followed = frozenset(table for table in lines if ANY_REGION not in held.get(table, ()))
+        # Those that moved during the cut may have edits in a file after it that are older than some before it.
+        still = standing(lines, cut.after)
+        servers = {
+            region: server_of(lines[table][region]) for table in self._followed for region in still.get(table, ())
+        }
+        self._handover = Handover(servers, frozenset().union(*held.values()))
         self._holds = held
         self._rejected = self._run.ledger.late.rejected()
-        self._left, self._bytes = set(), 0
+        self._bytes = 0
         self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
         for tail in self._tails.values():
             tail.covered(cut.started_ms)
@@ -226,7 +236,7 @@ class OpenLogs:
         """
         assert route.guard is self._route.guard, "sent under other leases"
         found = sent_earlier(self._run)
-        whole = frozenset(region for lines in self._base.values() for region in lines) - self._left - self._held
+        whole = self._handover.still | self._handover.followed.keys()
         if held_regions(self._run) != self._holds:
             whole = frozenset()
         for tail in self._tails.values():
@@ -234,6 +244,11 @@ class OpenLogs:
                 known = tail.shown()
                 found[tail.file.name] = Sent(tail.end, known.shown, frozenset(known.tables), whole)
         return found
+
+    @property
+    def followed(self) -> dict[str, str]:
+        """The lines of regions that have moved since the cut, all of whose edits that were read are sent."""
+        return self._handover.followed
 
     def go_on(self) -> bool:
         """Make a pass over the open files if one is due. False if a round should begin now.
@@ -272,52 +287,40 @@ class OpenLogs:
                 found = list(readers.map(_Tail.read, waiting))
                 self._send([(tail, batch) for tail, (some, _) in zip(waiting, found, strict=True) for batch in some])
                 waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
+        self._handover.end_pass()
         for tail in self._tails.values():
-            if not (tail.closed or tail.left):
+            if not (tail.closed or self._handover.is_behind(tail.file.name)):
                 tail.covered(began_ms)
-        needs_round = bool(self._left) or any(tail.closed for tail in self._tails.values())
+        needs_round = bool(self._handover.left) or any(tail.closed for tail in self._tails.values())
         # Of a server that has just come, or of a group that was just begun.
         needs_round = needs_round or any(file.name not in self._known for file in listed)
-        if not needs_round and all(file.place is Place.LIVE for file in listed):
+        if not (needs_round or self._handover.waits) and all(file.place is Place.LIVE for file in listed):
             self._covered(began_ms)
         else:
             self._note()
         return not needs_round and self._bytes < ENOUGH_BYTES
 
     def _send(self, read: Sequence[tuple[_Tail, EntryBatch]]) -> None:
-        wanted = [_of_tables(batch, self._base) for _, batch in read]
-        tables = sorted({name for names, _ in wanted for name in names})
-        # Looked up after the bytes were read: a region that has gone and come back has another line.
-        lines = {table: lines_of(self._run.source, table, regions_of(self._run.source, table)) for table in tables}
-        standing = (
-            {region for table in tables for region, _ in lines[table].items() & self._base[table].items()}
-            - self._held
-            - self._left
-        )
-        parts = []
-        for (tail, batch), (names, edits) in zip(read, wanted, strict=True):
+        parts = list[Part]()
+        for tail, batch in read:
+            names, edits = _of_tables(batch, self._followed)
             self._bytes += batch.buffer.nbytes
             for refusal in unreadable_markers(batch, tail.file.name, names):
-                standing.discard(refusal.region)
-                self._left.add(refusal.region)
+                self._handover.leave(refusal.region)
             for name, offset in self._rejected:
                 if name == tail.file.name:
                     edits &= batch.offset != offset
             tail.took(batch, names)
             tail.measure(batch, edits)
-            stands = batch.of_regions(standing)
-            left = {batch.regions[code].decode() for code in np.unique(batch.region[edits & ~stands])}
-            tail.left = tail.left or bool(left - self._held)
-            self._left |= left
-            parts.append(Part(tail.file.name, batch, np.flatnonzero(edits & stands)))
-        self._left -= self._held  # of those nothing is sent anyway
-        if not any(len(part.picked) for part in parts):
+            parts += self._handover.take(tail.file.server, tail.file.name, batch, edits)
+        if not parts:
             return
-        senders = {id(tail): tail for (tail, _), part in zip(read, parts, strict=True) if len(part.picked)}.values()
+        sending = {part.file for part in parts}
+        senders = [tail for tail in self._tails.values() if tail.file.name in sending]
         for tail in senders:
             tail.sending()
         self._note()
-        task = GroupTask(self._route, (), frozenset(standing), self._held)
+        task = GroupTask(self._route, (), frozenset(), self._held)
         try:
             refusals = send_entries(task, parts)
         except (LeaseLostError, RunEndedError, UnmarkedRowsError):
@@ -327,7 +330,8 @@ class OpenLogs:
                 raise
             facts = error.facts if isinstance(error, WalferryError) else {}
             raise OutcomeUnknownError(f"edits of open logs may not have arrived: {error}", **facts) from error
-        self._left.update(refusal.region for refusal in refusals)
+        for refusal in refusals:
+            self._handover.leave(refusal.region)
         for tail in senders:
             tail.sent()
 
@@ -358,10 +362,10 @@ def sent_earlier(run: Run) -> dict[str, Sent]:
     }
 
 
-def _of_tables(batch: EntryBatch, base: Lines) -> tuple[list[str], np.ndarray]:
+def _of_tables(batch: EntryBatch, followed: Collection[str]) -> tuple[list[str], np.ndarray]:
     """The tables of a batch that are to be followed, and which entries are their edits."""
     names = [name.decode() for name in batch.tables]
-    wanted = np.array([name in base for name in names] or [False])
+    wanted = np.array([name in followed for name in names] or [False])
     selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
     present = sorted({names[code] for code in np.unique(batch.table[selected])})
     return present, selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)

@@ -19,7 +19,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
@@ -75,6 +75,8 @@ class Batch(BaseModel):
     """the tables all of whose regions stood still while the files were written"""
     standing: frozenset[str]
     """the regions that did, of all tables"""
+    followed: frozenset[str] = frozenset()
+    """those that have moved, and all of whose edits before their last opening were sent while the logs were open"""
     cut_ms: int
     """everything written before this moment is applied once the batch is"""
     before: dict[str, dict[str, str]]
@@ -120,6 +122,25 @@ class _Work:
     fence: Change
     """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
     sent: Mapping[str, Sent]
+
+    @cached_property
+    def followed(self) -> frozenset[str]:
+        """The regions of `Batch.followed`, if what was sent of them can be left out of all files: then what is left of
+        one of them is in one file, in order."""
+        named = {name: sent for name, sent in self.sent.items() if sent.regions}
+        whole = bool(named) and named.keys() <= {file.name for file in self.batch.files}
+        whole = whole and all(file is self.first[file.group] for file in self.batch.files if file.name in named)
+        return self.batch.followed.intersection(*(sent.regions for sent in named.values())) if whole else frozenset()
+
+    @property
+    def standing(self) -> frozenset[str]:
+        """The regions whose edits go by group."""
+        return self.batch.standing | self.followed
+
+    @cached_property
+    def first(self) -> dict[str, WalFile]:
+        """The first file of each group."""
+        return {file.group: file for file in sorted(self.batch.files, key=by_number, reverse=True)}
 
     def held(self) -> dict[str, set[str]]:
         """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
@@ -253,7 +274,6 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
     pieces = work.run.ledger.batches.pieces("group")
     files = {file.name: file for file in work.batch.files}
     outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
-    first = {file.group: file for file in sorted(work.batch.files, key=by_number, reverse=True)}
     stopped: dict[int, set[str]] = {}
     skipped = work.run.ledger.late.rejected()
 
@@ -268,10 +288,21 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         mine = tuple(files[name] for name in json.loads(piece.plan))
         # With an older file of the group beside it, what was sent came too early (`replay.ahead`): it is sent again.
         sent = {
-            file.name: work.sent[file.name] for file in mine if file.name in work.sent and file is first[file.group]
+            file.name: work.sent[file.name]
+            for file in mine
+            if file.name in work.sent and file is work.first[file.group]
         }
         collects = work.run.known_rows.tables & set(route.tables)
-        task = GroupTask(route, mine, work.batch.standing, held, skipped=skipped, sent=sent, collects=collects)
+        task = GroupTask(
+            route,
+            mine,
+            work.standing,
+            held,
+            skipped=skipped,
+            sent=sent,
+            followed=work.batch.followed,
+            collects=collects,
+        )
         return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
     def done(piece: Piece, reports: list[FileReport]) -> None:
@@ -348,7 +379,7 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
         work.narrowed(first.tables),
         tuple(file for file in work.batch.files if file.name in names),
         skipped=work.run.ledger.late.rejected(),
-        held=first.held | work.batch.standing,
+        held=first.held | work.standing,
         borders=tuple(part.start for part in ranges.values() if part.start is not None),
         pieces=left,
     )
@@ -379,7 +410,7 @@ def _apply_rows_or_stop(work: _Work, reports: Sequence[FileReport]) -> list[Refu
 
 
 def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
-    held = frozenset(region for regions in _waiting(work, reports).values() for region in regions)
+    held = frozenset(region for regions in _waiting(work, reports).values() for region in regions) | work.followed
     tables = frozenset(tally.table for report in reports for tally in report.tallies) - work.stopped()
     moved = [e for report in reports for e in report.moved if e.table in tables and e.region not in held]
     first = len(work.run.ledger.batches.pieces("group"))

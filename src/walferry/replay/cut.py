@@ -98,6 +98,11 @@ def line_of(region: Region) -> str:
     return f"{region.server.name if region.server else '-'} {region.open_sequence}"
 
 
+def server_of(line: str) -> str:
+    """The server that a line of a region in no transition names."""
+    return line.rpartition(" ")[0]
+
+
 def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:
     """The regions of each table that stood still between two cuts."""
     return {

@@ -56,7 +56,8 @@ def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs |
     cut = _settled_cut(run, applied)
     below = see(run, cut)
     check_complete(run, cut.files)
-    batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions)
+    followed = open_logs.followed if open_logs else {}
+    batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions, followed)
     mark_overtaken(run, route, batch.files)
     begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
     done = _finish(run, spark, route, sent)
@@ -108,12 +109,16 @@ def _batch(
     cut_ms: int,
     before: Lines,
     regions: Mapping[str, Sequence[Region]],
+    followed: Mapping[str, str] | None = None,
 ) -> Batch:
-    """What to apply of the sealed files. `applied`: lines of the last applied cut, `before`: of this one."""
+    """What to apply of the sealed files. `applied`: lines of the last applied cut, `before`: of this one. `followed`:
+    those of regions that have moved since, and all of whose edits before were sent."""
+    lines = {region: line for found in now.values() for region, line in found.items()}
     return Batch(
         files=tuple(_pending(run, sealed)),
         calm=frozenset(table for table, lines in now.items() if lines == applied.get(table)),
         standing=frozenset().union(*standing(applied, now).values()),
+        followed=frozenset(region for region, _ in (followed or {}).items() & lines.items()),
         cut_ms=cut_ms,
         before={table: dict(lines) for table, lines in before.items()},
         regions={table: tuple(found) for table, found in regions.items()},
@@ -152,7 +157,7 @@ def _settled_cut(run: Run, applied: Lines) -> Cut:
     def moving(cut: Cut) -> list[str]:
         moved = [table for table, lines in cut.after.items() if lines != applied.get(table)]
         if moved:
-            log.info("regions of %s moved; their edits are applied in row order", ", ".join(moved))
+            log.info("regions of %s have moved since the last round", ", ".join(moved))
         if moved and cut.splitting():
             await_archive(run)
             return moved

@@ -19,7 +19,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
-from walferry.replay import ahead, bulk_pieces, cut, dirty
+from walferry.replay import ahead, batch, bulk_pieces, cut, dirty
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import applying
 from walferry.replay.follower import replay
@@ -53,6 +53,14 @@ def followed(run: Run, spark: SparkSession) -> Iterator[tuple[OpenLogs, Callable
 
         one_round()
         yield open_logs, one_round
+
+
+def passes(open_logs: OpenLogs) -> bool:
+    """Pass over the open logs until nothing waits; whether no round is needed."""
+    while open_logs.go_on():
+        if not open_logs._handover.waits:
+            return True
+    return False
 
 
 def still(client: HBaseClient, table: str) -> None:
@@ -125,7 +133,37 @@ def test_bytes_that_a_log_had_shown_and_was_sealed_without_shut_the_gate_however
     dirty.remove(run, marks)
 
 
-def test_edits_of_a_region_that_has_moved_wait_for_the_next_round(
+def test_a_region_that_moves_is_followed_without_a_round_and_without_asking_meta(
+    source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    table = make_table((b"m",))
+    still(at_source, table)
+    run = start_run(table)
+    with followed(run, spark) as (open_logs, one_round):
+        edit(at_source, table, 1)
+        assert open_logs.go_on()
+        low = at_source.regions(table)[0]
+        here, other = low.server, next(server for server in at_source.servers() if server != low.server)
+        for step, server in enumerate([other, here, other, here], start=2):
+            at_source.move_region(low, server)
+            if step != 3:  # in between there may be no edit
+                edit(at_source, table, step)
+            with monkeypatch.context() as without:
+                without.setattr(run.source, "regions", lambda *_: pytest.fail("hbase:meta was asked"))
+                assert passes(open_logs), "a move needs no round"
+            assert content(target, table) == content(source, table)
+        edit(at_source, table, 8)  # what no pass has seen
+        with monkeypatch.context() as without:
+            without.setattr(batch, "place_rows", lambda *_: pytest.fail("rows were sorted"))
+            one_round()
+        assert content(target, table) == content(source, table)
+        edit(at_source, table, 9)
+        assert passes(open_logs)
+        assert content(target, table) == content(source, table)
+
+
+def test_edits_of_a_region_that_was_split_wait_for_the_next_round(
     source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
     spark: SparkSession,
 ) -> None:  # fmt: skip
@@ -134,16 +172,11 @@ def test_edits_of_a_region_that_has_moved_wait_for_the_next_round(
     run = start_run(table)
     with followed(run, spark) as (open_logs, one_round):
         edit(at_source, table, 1)
-        assert open_logs.go_on()
+        assert passes(open_logs)
         there = content(target, table)
-        low = at_source.regions(table)[0]
-        # It goes away and comes back: its server's log has all of its edits but those in between.
-        here, other = low.server, next(server for server in at_source.servers() if server != low.server)
-        at_source.move_region(low, other)
+        at_source.split_region(at_source.regions(table)[0], b"h")
         edit(at_source, table, 2)
-        at_source.move_region(at_source.regions(table)[0], here)
-        edit(at_source, table, 3)
-        assert not open_logs.go_on(), "a round is needed"
+        assert not passes(open_logs), "a round is needed"
         now = content(target, table)
         assert {key: cells for key, cells in now.items() if key < "b'm"} == {
             key: cells for key, cells in there.items() if key < "b'm"
@@ -152,8 +185,8 @@ def test_edits_of_a_region_that_has_moved_wait_for_the_next_round(
         assert now != there, "the region that stood still was followed"
         one_round()
         assert content(target, table) == content(source, table)
-        edit(at_source, table, 4)
-        assert open_logs.go_on()
+        edit(at_source, table, 3)
+        assert passes(open_logs)
         assert content(target, table) == content(source, table)
 
 

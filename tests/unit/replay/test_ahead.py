@@ -76,12 +76,21 @@ def region_of(server: str) -> str:
     return f"region of {server}"
 
 
-def write(run: Run, server: str, age_ms: int, sequence_number: int = 1) -> None:
+def write(run: Run, server: str, age_ms: int, sequence_number: int = 1, region: str | None = None) -> None:
     """Append an edit that is so old by now to a server's open log."""
-    fields = {"encoded_region_name": region_of(server).encode(), "write_time": NOW - age_ms}
-    edit = entry([encode_cell(b"r", b"f", b"q", 1, 4)], sequence_number, table_name=TABLE.encode(), **fields)
+    append(run, server, encode_cell(b"r", b"f", b"q", 1, 4), age_ms, sequence_number, region)
+
+
+def mark(run: Run, server: str, what: str, sequence_number: int, region: str | None = None) -> None:
+    """Append the marker of an opening or a closing."""
+    cell = encode_cell(b"r", b"METAFAMILY", f"HBASE::REGION_EVENT::REGION_{what}".encode(), 1, 4)
+    append(run, server, cell, 0, sequence_number, region)
+
+
+def append(run: Run, server: str, cell: bytes, age_ms: int, sequence_number: int, region: str | None) -> None:
+    fields = {"encoded_region_name": (region or region_of(server)).encode(), "write_time": NOW - age_ms}
     with path_of(run, server).open("ab") as log:
-        log.write(edit)
+        log.write(entry([cell], sequence_number, table_name=TABLE.encode(), **fields))
 
 
 @pytest.fixture
@@ -115,8 +124,6 @@ Follow = Callable[[], OpenLogs]
 def follow(run: Run, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """The open logs after a cut five seconds ago."""
     lines = {TABLE: {region_of(server): f"{server} 1" for server in SERVERS}}
-    monkeypatch.setattr(ahead, "regions_of", lambda *_: [])
-    monkeypatch.setattr(ahead, "lines_of", lambda *_: lines[TABLE])
     monkeypatch.setattr(ahead, "send_entries", lambda *_: [])
 
     def begun() -> OpenLogs:
@@ -166,14 +173,12 @@ def test_a_pass_measures_for_each_server_how_old_edits_were_when_seen_and_how_lo
     assert measured(run)[SERVERS[1]] == Followed(server=SERVERS[1], covered_ms=now[0], shown_after_ms=2_500)
 
 
-def test_a_server_whose_region_has_moved_lags_behind_the_others(
-    run: Run, follow: Follow, now: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_a_region_has_come_to_from_a_dead_one_lags_behind_the_others(
+    run: Run, follow: Follow, now: list[int]
 ) -> None:
     open_logs = follow()
-    for server in SERVERS[:2]:
-        write(run, server, 0)
-    lines = {region_of(SERVERS[0]): f"{SERVERS[2]} 9", region_of(SERVERS[1]): f"{SERVERS[1]} 1"}
-    monkeypatch.setattr(ahead, "lines_of", lambda *_: lines)
+    write(run, SERVERS[1], 0)
+    write(run, SERVERS[0], 0, 9, region=region_of(SERVERS[2]))
     now[0] += 2_000
     assert not open_logs.go_on(), "a round is needed"
     slowest, *others = lag_by_group(run.ledger, lag_of(run.ledger))
@@ -182,6 +187,37 @@ def test_a_server_whose_region_has_moved_lags_behind_the_others(
     split = lag_split(lag_of(run.ledger), [slowest, *others])
     assert split is not None
     assert (split.server, split.seconds) == (SERVERS[0], 7.0)
+
+
+def test_a_region_that_moves_is_followed_without_a_round_and_without_meta(
+    run: Run, follow: Follow, now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    def send(task: GroupTask, parts: Sequence[Part]) -> list[Any]:
+        sent.extend(n for part in parts for n in part.batch.sequence_number[part.picked].tolist())
+        return []
+
+    open_logs = follow()  # its source answers nothing
+    monkeypatch.setattr(ahead, "send_entries", send)
+    here, there = SERVERS[0], SERVERS[1]
+    mark(run, there, "OPEN", 9, region=region_of(here))
+    write(run, there, 0, 10, region=region_of(here))
+    now[0] += 1_000
+    assert open_logs.go_on()
+    assert sent == []
+    assert measured(run)[there].covered_ms == NOW - 5_000, "what waits is not covered"
+    assert open_logs.sent(ROUTE)[path_of(run, there).name].regions == {region_of(s) for s in SERVERS} - {
+        region_of(here)
+    }
+    write(run, here, 0, 6)
+    mark(run, here, "CLOSE", 7)
+    assert open_logs.go_on()
+    assert sent == [6, 10]
+    assert measured(run)[there].covered_ms == now[0]
+    write(run, there, 0, 11, region=region_of(here))
+    assert open_logs.go_on()
+    assert sent == [6, 10, 11]
 
 
 def test_a_pass_lists_the_folder_of_each_server_once_and_reads_each_open_log_once(run: Run, follow: Follow) -> None:

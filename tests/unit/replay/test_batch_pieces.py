@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -156,6 +156,67 @@ def test_of_a_file_with_an_older_one_of_its_group_beside_it_nothing_is_left_out(
     sent = {name: Sent(50, ((50, 1),), frozenset(TABLES), frozenset({STILL})) for name in ("a.2", "a.3", "b.4")}
     continue_batch(run, SPARK, ROUTE, sent)
     assert sorted(name for task in executors.tasks for name in task.sent) == ["a.2"]
+
+
+FOLLOWED = {name: Sent(50, ((50, 1),), frozenset(TABLES), frozenset({STILL, MOVED})) for name in ("a.2", "b.1")}
+
+
+def follow_moved(run: Run) -> None:
+    """Let all that the region wrote before its last opening have been sent while the logs were open."""
+    kept = run.ledger.batches.now()
+    assert kept is not None
+    plan = Batch.model_validate_json(kept.plan).model_copy(update={"followed": frozenset({MOVED})})
+    pieces = run.ledger.batches.pieces()
+    run.ledger.batches.replan(plan.model_dump_json(), pieces, fence_of(run, ROUTE))
+
+
+def test_the_rest_of_a_region_that_was_followed_through_its_moves_goes_by_group(run: Run, executors: Executors) -> None:
+    follow_moved(run)
+    continue_batch(run, SPARK, ROUTE, FOLLOWED)
+    assert {task.standing for task in executors.tasks} == {frozenset({STILL, MOVED, "c" * 32})}
+    assert executors.task is None, "no row is sorted"
+    assert set(states(run, MOVING).values()) == {"applied"}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {},
+        {name: replace(one, regions=frozenset({STILL})) for name, one in FOLLOWED.items()},
+        {name: replace(one, regions=frozenset()) for name, one in FOLLOWED.items()},
+        FOLLOWED | {"a.3": FOLLOWED["a.2"]},
+        FOLLOWED | {"not in the batch": FOLLOWED["a.2"]},
+    ],
+    ids=[
+        "by another process",
+        "something was left",
+        "others are held",
+        "an older file is beside it",
+        "a log is missing",
+    ],
+)
+def test_if_not_all_that_was_sent_of_such_a_region_can_be_left_out_it_goes_by_row(
+    sent: dict[str, Sent], run: Run, executors: Executors
+) -> None:
+    follow_moved(run)
+    continue_batch(run, SPARK, ROUTE, sent)
+    assert {task.standing for task in executors.tasks} == {frozenset({STILL, "c" * 32})}
+    assert executors.task is not None
+    assert MOVED not in executors.task.held
+    assert {file.name for file in executors.task.files} == {"a.2", "a.3", "b.1", "b.4"}
+
+
+def test_another_process_sorts_all_rows_of_such_a_region_also_those_of_pieces_that_are_done(
+    run: Run, executors: Executors
+) -> None:
+    follow_moved(run)
+    executors.lost = {"a.3"}
+    with pytest.raises(TransientError, match="lost"):
+        continue_batch(run, SPARK, ROUTE, FOLLOWED)
+    executors.lost = set()
+    continue_batch(run, SPARK, ROUTE)
+    assert executors.task is not None
+    assert {file.name for file in executors.task.files} == {"a.2", "a.3", "b.1", "b.4"}
 
 
 @pytest.mark.parametrize("stopped", [False, True])
