@@ -86,10 +86,16 @@ def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases
             limits=limits,
             writer_kind=run.spec.writer_kind,
         )
+        verdict: Exception | None = None
         with publishing(run, run.target.zk, throttle):
-            yield route, leases
+            try:
+                yield route, leases
+            except lease.VERDICTS as error:
+                verdict = error
         for table, held in leases.items():
             run.ledger.leases.release(names[table], held.number)
+        if verdict is not None:
+            raise verdict
 
 
 def fence_of(run: Run, route: Route) -> Change:

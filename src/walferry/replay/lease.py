@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from walferry.errors import TransientError
+from walferry.errors import GateShutError, SidesDifferError, TransientError
 from walferry.run.heartbeat import gone, this_process
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,10 @@ class OutcomeUnknownError(TransientError):
 
     Nothing newer may be sent under the same leases: whoever takes them next waits until it has certainly ended.
     """
+
+
+VERDICTS = (GateShutError, SidesDifferError)
+"""raised by gates, after everything that was sent has been answered"""
 
 
 def holder(run_id: str, actor: str) -> str:
@@ -264,11 +268,12 @@ def _evicted(zk: KazooClient, table: str) -> bool:
 
 
 def _leave(zk: KazooClient, held: HeldLease, failure: type[BaseException] | None, *_: object) -> None:
-    """Release the lease. After a failure requests may still be under way: the next holder waits for them."""
+    """Release the lease. After a failure requests may still be under way: the next holder waits for them. But a gate
+    says no only once all have been answered."""
     try:
         check(zk, held)
         path = _path(held.table)
-        if failure is None:
+        if failure is None or issubclass(failure, VERDICTS):
             raw, stat = zk.get(path)
             zk.set(path, json.dumps(json.loads(raw) | {"left": True}).encode(), version=stat.version)
         zk.delete(f"{path}/holder")

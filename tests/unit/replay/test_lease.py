@@ -12,6 +12,7 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
+from walferry.errors import GateShutError, SidesDifferError, TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.replay import lease
 from walferry.replay.lease import HeldLease, LeaseHeldError, LeaseLostError, check, hold
@@ -87,6 +88,26 @@ def test_who_is_killed_while_it_waits_for_a_killed_ones_requests_leaves_that_wai
             hold(session, [TABLE], holder="a run", request_seconds=seconds, wait_seconds=0).__enter__()
         assert waited == wanted
         zookeeper.expire(session)
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (GateShutError("the gate is shut"), []),
+        (SidesDifferError("rows differ"), []),
+        (TransientError("no answer"), [40]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_next_one_waits_for_requests_after_an_error_but_not_after_a_gate_s_no(
+    error: Exception, waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: after a gate had found a late edit, the next drain waited for requests for 50 s, with writes stopped."""
+    zookeeper, clock = MemoryZooKeeper(), Clock(monkeypatch)
+    with suppress(type(error)), hold(zookeeper.session(), [TABLE], holder="one", request_seconds=40, wait_seconds=0):
+        raise error
+    with hold(zookeeper.session(), [TABLE], holder="the next", request_seconds=40, wait_seconds=0):
+        assert clock.slept == waits
 
 
 # ---- after a kill -9
