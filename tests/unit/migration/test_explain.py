@@ -186,6 +186,17 @@ def test_a_version_that_the_family_had_room_for_was_not_displaced() -> None:
     assert why([gone], [gone, two, one], {one: 7, two: 8, gone: 9}, versions=2) == UNEXPLAINED
 
 
+def test_a_put_behind_a_marker_of_the_snapshot_that_the_target_compacted_away_depends_on_history() -> None:
+    """Hole: a compaction of the copy made such rows unexplained, and their number kept the gate shut."""
+    later = {put(5): 7}
+    assert why([put(5), marker(6)], [put(5)], later) == HISTORY
+    assert why([put(5), marker(6)], [put(5), put(7)], later) == UNEXPLAINED, "the newer put is a stranger"
+    for log in (RowLog(SINCE, UNTIL, later, let_go=True), RowLog(SINCE, UNTIL, later, unread=["a file is gone"])):
+        found = explained([put(5), marker(6)], [put(5)], log)
+        assert found is not None
+        assert found.kind == UNEXPLAINED, "the marker may have been in what is not known"
+
+
 def test_a_cell_put_again_behind_a_marker_that_one_side_compacted_away_depends_on_history() -> None:
     cell, gone = put(2_000), marker(2_500)
     edits = {cell: 9, gone: 8}
