@@ -197,4 +197,5 @@ def facts(edits: Sequence[LateEdit]) -> list[dict[str, object]]:
 
 def verbs(name: str) -> str:
     """How to decide."""
-    return f"`walferry late {name} --apply` sets the end fence again, `walferry late {name} --reject` leaves them out"
+    leave = f"`walferry late {name} --reject --reason …` leaves them out"
+    return f"`walferry late {name} --apply` sets the end fence again, {leave}"

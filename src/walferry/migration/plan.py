@@ -142,7 +142,10 @@ def make_plan(spec: ResolvedSpec) -> Plan:
             if there and spec.history == "bulk":
                 findings += _existing(target, pair, descriptor)
             elif there:
-                message = f"target table {pair.target} already exists; drop it or map to another name"
+                message = (
+                    f"target table {pair.target} already exists: map to another name. Drop it only if no run is moving "
+                    "it and no client uses it"
+                )
                 findings.append(Finding("refuse", pair.source, message))
             if spec.history == "bulk":
                 findings += _unreadable(pair, descriptor)

@@ -324,6 +324,8 @@ def _failed(
     if newest.error_class == "SidesDifferError":
         again = _again(run, "compare" if newest.phase == "check_drain" else newest.phase)
         next_step = f"{way_on_if_rows_differ(ledger, [])}; then {again}"
+    elif shut and newest.phase == "approve" and live and not _in_airflow(run):
+        next_step = f"do what it says; `walferry ready {run.name}` shows every reason. The question is then asked again"
     elif shut and (missing := undecided(ledger)):
         next_step = f"{way_on(ledger, missing)}; fix what else it names, then {_again(run, newest.phase)}"
     return _state(name, f"{label(newest)}: {newest.message}", newest, run, next_step, failed=True)
@@ -537,18 +539,19 @@ def _idle(
     if command_lives:
         return _state("working", f"{label(last)} is {last.state}; the next phase is about to begin", last, run)
     quiet = (clock.now_ms() - (last.finished_ms or 0)) / 1000
-    again = f"that {label(last)} is to be done again ({last.message}) was found"
-    what = again if _superseded(last) else f"{label(last)} ended"
+    again = f"{label(last)} is to be done again ({last.message})" if _superseded(last) else ""
+    if again and not _in_airflow(run):
+        return _state("interrupted", f"{again}, and no process works on the run", last, run, _again(run, last.phase))
     if _in_airflow(run) or quiet < BETWEEN_SECONDS:
         due = _due(run, phases)
-        cause = f"{what} {quiet:.0f} s ago, and {due} has not begun"
+        ended = f"{quiet:.0f} s ago it was found that {again}" if again else f"{label(last)} ended {quiet:.0f} s ago"
         step = (
             ""
             if quiet < BETWEEN_SECONDS
             else f"look at the DAG run: if the task for {due} does not wait its turn, clear it"
         )
-        return _state("between phases", cause, last, run, step)
-    cause = f"{what} {quiet / 60:.0f} min ago, and no process has worked on the run since"
+        return _state("between phases", f"{ended}, and {due} has not begun", last, run, step)
+    cause = f"{label(last)} ended {quiet / 60:.0f} min ago, and no process has worked on the run since"
     return _state("interrupted", cause, last, run, _again(run, last.phase))
 
 

@@ -84,7 +84,8 @@ def test_every_fault_is_in_one_refusal(
     line = refusal(make_spec(source, target, [missing, taken, disabled, mob, order], apply="bulk"))
     for part in (
         f"{missing}: there is no such table at the source",
-        f"{taken}: target table {taken} already exists; drop it or map to another name",
+        f"{taken}: target table {taken} already exists: map to another name. Drop it only if no run is moving it "
+        "and no client uses it",
         f"{disabled}: the table is disabled; enable it",
         f"{mob}: family f stores MOB files",
         f"{order}: family f has NEW_VERSION_BEHAVIOR",

@@ -580,6 +580,26 @@ def test_a_shell_that_vanished_between_two_phases_is_interrupted(
     assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
 
 
+def test_in_a_shell_nobody_but_a_new_command_does_again_what_is_to_be_done_again(run: RunLedger) -> None:
+    """Hole: after `walferry withdraw` the state said to wait a minute, and to look at the DAG run."""
+    finish(run, *UP_TO_COPY, "replay", "approve", "write_stop")
+    run.phases.reopen("approve")
+    state = state_of(run)
+    assert (state.name, state.next_step) == ("interrupted", "`walferry resume move`")
+    assert state.cause.endswith("and no process works on the run")
+
+
+def test_while_the_log_is_followed_a_shut_gate_asks_for_no_other_command(run: RunLedger) -> None:
+    """Hole: `walferry resume` was the next step, and refused."""
+    follow(run, 1)
+    run.phases.start("approve")
+    run.phases.fail("approve", "GateShutError: the gate is shut: rows differ")
+    state = state_of(run)
+    assert state.name == "gate shut"
+    assert "resume" not in state.next_step
+    assert "`walferry ready move` shows every reason" in state.next_step
+
+
 def test_in_airflow_a_phase_that_does_not_begin_is_named(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after somebody marked the task of `fence` as success: the ledger does not have it, nothing after it begins."""
     run = book.of(book.open_run("move", "airflow manual", SPEC, "kim").run_id)
