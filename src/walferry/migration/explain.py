@@ -275,8 +275,8 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
         elif log.stamped_since_the_fence(marker) or log.late_load:
             found.append(_not_logged("the marker that hides it", log))
         elif cell in log.applied and not (log.let_go or log.unread):
-            # The whole log is known and has no such marker: it came with the snapshot, before the put.
-            found.append((HISTORY, "written after the copy's marker that hides it, which the target has since dropped"))
+            # The whole log is known and has no such marker: it came with the snapshot, or past the log.
+            found.append((HISTORY, "written after a marker that the log does not have, and that the target has not"))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
     timestamp = _timestamp(cell)

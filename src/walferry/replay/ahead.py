@@ -41,6 +41,7 @@ import numpy as np
 from walferry.apply.by_group import GroupTask, Part, send_entries
 from walferry.apply.outcomes import unreadable_markers
 from walferry.apply.prefix import Prefix, Sent
+from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
@@ -52,6 +53,7 @@ from walferry.replay.cut import Cut, server_of, standing
 from walferry.replay.dirty import UnmarkedRowsError
 from walferry.replay.handover import Handover
 from walferry.replay.lease import LeaseLostError, OutcomeUnknownError
+from walferry.replay.lineage import follow_at
 from walferry.replay.quarantine import held_regions
 from walferry.run.facts import kept_lines
 from walferry.run.lag import Ahead, Followed, ahead_of, keep_ahead
@@ -95,6 +97,8 @@ class _Tail:
         self._tables: set[str] = set()
         self.closed = False
         """nothing more is read of it until the next cut"""
+        self.events: list[RegionEvent] = []
+        """of the tables that are followed, from its beginning on"""
         self.followed = Followed(server=file.server)
         self._shown_after_ms: int | None = None
 
@@ -215,7 +219,7 @@ class OpenLogs:
         servers = {
             region: server_of(lines[table][region]) for table in self._followed for region in still.get(table, ())
         }
-        self._handover = Handover(servers, frozenset().union(*held.values()))
+        self._handover = Handover(servers, frozenset().union(*held.values()), self._continues)
         self._holds = held
         self._rejected = self._run.ledger.late.rejected()
         self._bytes = 0
@@ -310,6 +314,8 @@ class OpenLogs:
             for name, offset in self._rejected:
                 if name == tail.file.name:
                     edits &= batch.offset != offset
+            ours = _are_of(batch, self._followed)
+            tail.events += region_events(batch, tail.file.name, ours)
             tail.took(batch, names)
             tail.measure(batch, edits)
             parts += self._handover.take(tail.file.server, tail.file.name, batch, edits)
@@ -334,6 +340,12 @@ class OpenLogs:
             self._handover.leave(refusal.region)
         for tail in senders:
             tail.sent()
+
+    def _continues(self, region: str) -> bool:
+        """Whether a region holds what it held before it opened, by what the log has shown up to now (R11)."""
+        events = [event for tail in self._tails.values() for event in tail.events if event.region == region]
+        known = self._run.ledger.regions.known({event.table for event in events}, [region])
+        return not follow_at(self._run.source, known, events).breaks
 
     def _covered(self, moment_ms: int) -> None:
         """Record that the target has everything that was written before a moment."""
@@ -365,7 +377,12 @@ def sent_earlier(run: Run) -> dict[str, Sent]:
 def _of_tables(batch: EntryBatch, followed: Collection[str]) -> tuple[list[str], np.ndarray]:
     """The tables of a batch that are to be followed, and which entries are their edits."""
     names = [name.decode() for name in batch.tables]
-    wanted = np.array([name in followed for name in names] or [False])
-    selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
+    selected = _are_of(batch, followed)
     present = sorted({names[code] for code in np.unique(batch.table[selected])})
     return present, selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+
+
+def _are_of(batch: EntryBatch, tables: Collection[str]) -> np.ndarray:
+    """bool[n]: whether the entry is of one of these tables."""
+    wanted = np.array([name.decode() in tables for name in batch.tables] or [False])
+    return wanted[batch.table] if len(batch) else np.zeros(0, bool)

@@ -9,13 +9,14 @@ An opening whose server left neither has the number of the next one, and nothing
 
 What follows an opening waits for that closing, which was written before: the next pass over the other open logs shows
 it. If it doesn't (its server has died, its log was rolled), the order is not known, and the region is left to the next
-round. So is each region that was not there at the cut: a daughter, or a merged one.
+round. So is each region that was not there at the cut, a daughter or a merged one, and one that opens without a store
+file that it had, since its table was restored from a snapshot (`replay.lineage`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,9 +51,16 @@ class Handover:
     closed since the cut.
     """
 
-    def __init__(self, servers: Mapping[str, str], held: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        servers: Mapping[str, str],
+        held: Collection[str] = (),
+        continues: Callable[[str], bool] = lambda region: True,
+    ) -> None:
         """`servers`: on which one each region stood still during the cut. Of those that are `held` nothing is passed
-        on, nor left."""
+        on, nor left. `continues`: whether a region that has closed and opened again still holds what it held before; if
+        not, it is left."""
+        self._continues = continues
         self._at = dict(servers)
         """regions that are open there, everything before having been passed on"""
         self._opened: dict[str, int] = {}
@@ -107,7 +115,7 @@ class Handover:
         """
         opening, closing = batch.marker == Marker.REGION_OPEN, batch.marker == Marker.REGION_CLOSE
         names = [name.decode() for name in batch.regions]
-        goes = np.array([self._at.get(name) == server and name not in self._stays for name in names] or [False])
+        goes = np.array([self._goes(name, server) for name in names] or [False])
         passed = edits & goes[batch.region] if len(batch) else edits
         after: dict[str, list[Part]] = defaultdict(list)
         for code in np.unique(batch.region[(edits & ~passed) | opening | closing]).tolist():
@@ -138,6 +146,10 @@ class Handover:
                 self.leave(region)
             for stay in stays:
                 stay.has_waited = True
+
+    def _goes(self, region: str, server: str) -> bool:
+        """Whether what a server logs of a region can be passed on, unless a marker comes before it."""
+        return self._at.get(region) == server and region not in self._stays and region not in self._held
 
     def _edits(self, server: str, part: Part, region: str, passed: np.ndarray, after: list[Part]) -> None:
         """Edits of a region between two of its markers."""
@@ -173,6 +185,9 @@ class Handover:
         while (closed := self._closed.get(region)) is not None:
             stay = next((stay for stay in stays if closed < stay.opened <= closed + NEXT_NUMBERS), None)
             if stay is None:
+                break
+            if not self._continues(region):
+                self.leave(region)
                 break
             stays.remove(stay)
             found += stay.parts

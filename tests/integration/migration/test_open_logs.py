@@ -163,6 +163,26 @@ def test_a_region_that_moves_is_followed_without_a_round_and_without_asking_meta
         assert content(target, table) == content(source, table)
 
 
+def test_nothing_is_sent_of_a_table_that_was_restored_from_a_snapshot(
+    target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
+) -> None:
+    """Hole: its regions close and open with rising numbers, as ones that move."""
+    table = make_table()
+    at_source.snapshot(f"kept-{table}", table)
+    edit(at_source, table, 1)
+    at_source.flush_table(table)
+    run = start_run(table)
+    with followed(run, spark) as (open_logs, _):
+        there = content(target, table)
+        at_source.disable_table(table)
+        at_source.restore_snapshot(f"kept-{table}")
+        at_source.enable_table(table)
+        edit(at_source, table, 2)
+        assert not passes(open_logs), "a round is needed"
+        assert content(target, table) == there
+    at_source.delete_snapshot(f"kept-{table}")
+
+
 def test_edits_of_a_region_that_was_split_wait_for_the_next_round(
     source: Cluster, target: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun,
     spark: SparkSession,

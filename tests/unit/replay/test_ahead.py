@@ -21,6 +21,7 @@ from walferry.formats.cells import encode_cell
 from walferry.formats.wal import EntryBatch, WalReader
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.errors import RequestTimeoutError
+from walferry.hbase.versions import release_of
 from walferry.ledger import Hold, LateEdit, Ledger, QuarantineItem, Round
 from walferry.refusals import ANY_REGION
 from walferry.replay import ahead
@@ -109,7 +110,8 @@ def run(tmp_path: Path, now: list[int]) -> Iterator[Run]:
     spec = SPEC | {"source": CLUSTER | {"rootdir": f"hdfs://127.0.0.1:1{tmp_path}/hbase"}}
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
-        run.__dict__.update(source=SimpleNamespace(close=lambda: None), source_files=Counting())
+        source = SimpleNamespace(close=lambda: None, release=release_of("2.6.3"))
+        run.__dict__.update(source=source, source_files=Counting())
         for server in SERVERS:
             path_of(run, server).parent.mkdir(parents=True)
             path_of(run, server).write_bytes(header())

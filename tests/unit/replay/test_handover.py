@@ -108,8 +108,25 @@ def test_after_a_closing_nothing_of_its_server_is_passed_on() -> None:
     assert regions.left == {R}
 
 
+def test_a_region_that_does_not_go_on_with_what_it_held_is_left() -> None:
+    """Hole: edits after `restore_snapshot` were sent before anybody saw that the table had begun anew (R11)."""
+    asked: list[str] = []
+
+    def continues(region: str) -> bool:
+        asked.append(region)
+        return False
+
+    regions = Handover({R: A, OTHER: A}, continues=continues)
+    assert take(regions, A, (R, "edit", 5), (R, "close", 6), (OTHER, "edit", 1)) == [5, 1]
+    assert asked == [], "nothing has opened yet"
+    assert take(regions, B, (R, "open", 8), (R, "edit", 9)) == []
+    assert (asked, regions.left, regions.followed) == ([R], {R}, {})
+    assert regions.is_behind(B)
+
+
 def test_of_held_regions_nothing_is_passed_on_and_nothing_left() -> None:
     regions = Handover({R: A, OTHER: A}, {R})
+    assert take(regions, A, (R, "edit", 4), (OTHER, "edit", 1)) == [1]
     assert take(regions, A, (R, "edit", 5), (R, "close", 6), (OTHER, "edit", 2)) == [2]
     regions.leave(R)
     assert not regions.left
