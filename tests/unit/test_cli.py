@@ -108,7 +108,8 @@ def test_a_cluster_that_does_not_answer_is_one_line_that_names_it(tmp_path: Path
     answer = walferry(tmp_path, "plan", spec(tmp_path, text))
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
-    assert answer.stderr.splitlines()[-1].startswith("error: WebHDFS at http://127.0.0.1:1 does not answer")
+    line = answer.stderr.splitlines()[-1]
+    assert line.startswith("error: source.webhdfs: WebHDFS at http://127.0.0.1:1 does not answer")
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ def end_run(store: Store, run_id: str, state: RunState, actor: str, outcome: str
         if run.state == state != "running":
             return run
         if run.state != "running" or state == "running":
-            raise UsageError(f"run {run_id} is {run.state} and cannot become {state}", run=run_id)
+            raise UsageError(f"run {run_id} has ended: it is {run.state}, and cannot become {state}", run=run_id)
         return _end(store, connection, run, state, actor, outcome)
 
 

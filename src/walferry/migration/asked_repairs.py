@@ -89,6 +89,11 @@ class Asked:
             lines.append(f"and {len(self.rows) - SHOWN} more rows; all of them with --json")
         if not self.rows:
             lines.append(f"no row of {self.run_id} is known to differ")
+        elif not self.dry_run:
+            faults = sum(bool(row.fault) for row in self.rows)
+            lines.append(
+                f"repaired: {len(self.rows) - faults} of {len(self.rows)}. A comparison shows whether more differ"
+            )
         return [*lines, *(line for way in self.ways for line in way.describe())]
 
     def facts(self) -> dict[str, Any]:
@@ -111,7 +116,7 @@ def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool 
         raise UsageError("say of which --table the rows are")
     record = run.ledger.record
     if record.kind != "migration" or record.state != "running":
-        raise UsageError(f"run {record.run_id} is no migration that goes on: it has no copy to repair")
+        raise UsageError(f"only rows of a migration that goes on are repaired, and {record.run_id} is none")
     tables = [table] if table is not None else [pair.source for pair in run.tables]
     wanted = {one: candidates(run, one, rows) for one in tables}
     if not dry_run:

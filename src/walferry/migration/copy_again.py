@@ -47,6 +47,7 @@ from walferry.run.copying_again import (
     is_given_up,
     note_replaced,
 )
+from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import caught_up
 from walferry.run.repair_times import expected_copy_again
@@ -72,7 +73,7 @@ def check_copy_again(run: Run, table: str) -> None:
     ledger = run.ledger
     record, name = ledger.record, ledger.record.name
     if record.kind != "migration" or record.state != "running":
-        raise UsageError(f"run {run.run_id} is no migration that goes on: it has no copy to make again")
+        raise UsageError(f"only tables of a migration that goes on are copied again, and {run.run_id} is none")
     if table not in {pair.source for pair in run.tables}:
         known = ", ".join(pair.source for pair in run.tables)
         raise UsageError(f"run {run.run_id} has no table {table!r}; its tables: {known}", table=table)
@@ -80,10 +81,16 @@ def check_copy_again(run: Run, table: str) -> None:
         raise UsageError(
             f"{table} is still being copied for the first time: wait for the phase check_copy", table=table
         )
+    if opened_ms(ledger) is not None:
+        raise UsageError(
+            f"the target of {run.run_id} is open: copying {table} again would lose what clients have written to it. "
+            f"`walferry repair {name}` makes rows equal that no client has written to",
+            table=table,
+        )
     if ledger.phases.facts("approve") is not None:
         raise UsageError(
             f"the cutover of {run.run_id} has begun, and what is copied again is to be followed for a while: "
-            f"`walferry withdraw {name}` first; not possible once the target is open",
+            f"`walferry withdraw {name}` first",
             table=table,
         )
     if record.paused:

@@ -104,6 +104,17 @@ def _refuse(findings: Sequence[Finding]) -> None:
 
 def make_plan(spec: ResolvedSpec) -> Plan:
     """Examine both clusters for a spec. Raises TransientError or UsageError when a side cannot be reached."""
+    try:
+        return _examine(spec)
+    except TransientError as error:
+        for side, cluster in (("source", spec.source), ("target", spec.target)):
+            for key in ("webhdfs", "zookeeper"):
+                if (address := getattr(cluster, key)) and address in error.message:
+                    raise type(error)(f"{side}.{key}: {error.message}", **error.facts) from error
+        raise
+
+
+def _examine(spec: ResolvedSpec) -> Plan:
     with HBaseClient(spec.source_address()) as source, HBaseClient(spec.target.address()) as target:
         source_files, target_files = file_system(spec.source, spec.source_address()), file_system(spec.target)
         source_root, target_root = spec.source.address().root_path, spec.target.address().root_path

@@ -145,7 +145,7 @@ def render(facts: dict[str, Any]) -> str:
         "",
         f"Log: {facts['log_bytes'] / 1e6:.1f} MB, {facts['edits_applied']} edits in {facts['rounds']} rounds; "
         f"gaps: {'not known yet' if facts['gaps'] is None else facts['gaps']}; quarantine: {facts['quarantine']}",
-        f"Longest lag: {'N/A' if longest is None else f'{longest:.1f} s'}; {_write_stop(facts)}",
+        f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}; {_write_stop(facts)}",
         f"Ledger: {facts['ledger']}",
         f"Audit head: {facts['audit_head']['sequence']} {facts['audit_head']['hash']}",
     ]

@@ -105,7 +105,9 @@ def withdraw(run: Run, reason: str, actor: str, *, dry_run: bool = False) -> lis
     if run.ledger.phases.facts("write_stop") is None:
         raise UsageError(f"writes to the tables of {run.run_id} have not been stopped: there is no cutover to withdraw")
     if opened_ms(run.ledger) is not None:
-        raise UsageError(f"the target of {run.run_id} is open to clients: the source can no longer take their place")
+        raise UsageError(
+            f"the target of {run.run_id} is open, and clients may have written to it: the writers cannot go back"
+        )
     if working := sorted(alive(run.ledger)):
         raise UsageError(
             f"a process works on {run.run_id} ({', '.join(filter(None, working)) or 'its command'}): interrupt it first"

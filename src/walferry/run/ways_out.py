@@ -13,7 +13,7 @@ Way = Literal["Check again", "Repair, check again", "Accept, check again", "With
 def ways_out(ledger: RunLedger) -> tuple[Way, ...]:
     """What a person may choose from; none before writes have stopped, and none once the run is over.
 
-    Once the target is open to clients, the source can no longer take their place.
+    Once the target is open to clients, who may have written to it, writers cannot go back to the source.
     """
     if ledger.record.state != "running" or ledger.phases.facts("write_stop") is None:
         return ()

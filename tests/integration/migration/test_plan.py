@@ -111,8 +111,8 @@ def test_a_target_that_the_user_may_not_write_to_is_refused(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("zookeeper", "127.0.0.1:{port}", "ZooKeeper at 127.0.0.1:{port} does not answer"),
-        ("webhdfs", "http://127.0.0.1:{port}", "WebHDFS at http://127.0.0.1:{port} does not answer"),
+        ("zookeeper", "127.0.0.1:{port}", "{side}.zookeeper: ZooKeeper at 127.0.0.1:{port} does not answer"),
+        ("webhdfs", "http://127.0.0.1:{port}", "{side}.webhdfs: WebHDFS at http://127.0.0.1:{port} does not answer"),
         ("rootdir", "hdfs://127.0.0.1:1/elsewhere", "/elsewhere does not exist on its file system"),
         ("znode", "/elsewhere", "has no /elsewhere/hbaseid"),
     ],
@@ -128,5 +128,5 @@ def test_a_wrong_address_is_named_within_a_minute(
     started = time.monotonic()
     with pytest.raises(WalferryError) as caught:
         make_plan(spec.model_copy(update={side: wrong}))
-    assert message.format(port=port) in str(caught.value)
+    assert message.format(port=port, side=side) in str(caught.value)
     assert time.monotonic() - started < 60

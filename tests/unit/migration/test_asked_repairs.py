@@ -87,7 +87,8 @@ def test_what_was_repaired_is_told_without_a_plan(run: Run, monkeypatch: pytest.
     made = RepairedRow(TABLE, b"a", "unexplained", "send 1 cell", 1, "", 5)
     monkeypatch.setattr(asked_repairs, "repair_now", lambda run, wanted: [made, replace(made, row=b"b")] * 15)
     found = ask(run, TABLE, ["a", "b"])
-    assert (len(found.lines()), found.ways) == (21, ())
+    assert (len(found.lines()), found.ways) == (22, ())
+    assert found.lines()[-1].startswith("repaired: 30 of 30.")
     found.require_all()
 
 
@@ -97,5 +98,5 @@ def test_a_run_that_is_over_and_rows_of_no_table_are_refused(run: Run) -> None:
     with pytest.raises(UsageError, match="has no table 'nothing'"):
         ask(run, "nothing", dry_run=True)
     run.ledger.end("aborted", "kim")
-    with pytest.raises(UsageError, match="is no migration that goes on: it has no copy to repair"):
+    with pytest.raises(UsageError, match="only rows of a migration that goes on are repaired"):
         ask(run, None)

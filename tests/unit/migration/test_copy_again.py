@@ -143,7 +143,7 @@ def by_thrift(run: Run) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda run: run.ledger.end("aborted", "kim"), "is no migration that goes on"),
+        (lambda run: run.ledger.end("aborted", "kim"), "only tables of a migration that goes on"),
         (lambda run: run.ledger.phases.reopen("check_copy"), "wait for the phase check_copy"),
         (lambda run: run.ledger.whole.set_paused(run.run_id, True, "kim"), "is paused: `walferry resume move` first"),
         (approve, "the cutover of .* has begun.*`walferry withdraw move` first"),

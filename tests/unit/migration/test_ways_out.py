@@ -81,7 +81,7 @@ def test_readonly_is_lifted_where_the_run_has_set_it(run: Run) -> None:
 
 def test_it_is_refused_once_the_target_is_open_to_clients(run: Run) -> None:
     done(run, "open_target", {"at_ms": 5})
-    with pytest.raises(UsageError, match="is open to clients"):
+    with pytest.raises(UsageError, match="is open, and clients may have written to it"):
         withdraw(run, "", "kim")
 
 
@@ -107,7 +107,7 @@ def test_the_last_check_opens_a_target_that_did_not_open_before_and_nothing_chan
     done(run, "check_drain", {})
     opened = run.ledger.phases.find("check_drain").finished_ms  # type: ignore[union-attr]
     assert opened_ms(run.ledger) == opened
-    with pytest.raises(UsageError, match="is open to clients"):
+    with pytest.raises(UsageError, match="is open, and clients may have written to it"):
         withdraw(run, "", "kim")
     drain_again(run, "end_fence")  # as `walferry late --apply` does
     run.ledger.phases.reopen("check_drain")
