@@ -1,4 +1,4 @@
-"""How far the target is behind while the log is followed, seen from outside: `python -m bench.follow_lag`, or
+"""The lag while the log is followed, as a client of both clusters sees it: `python -m bench.follow_lag`, or
 `make bench-lag`.
 
 Two real clusters, the demo's writer, and `walferry start`, whose question nobody answers. Rows are put at the source
@@ -32,7 +32,7 @@ from thriftpy2.thrift import TException
 
 from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
-from walferry.embedded.demo_writer import TABLES, read_count
+from walferry.embedded.demo_writer import ENDPOINTS, TABLES, await_load, start_writer
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
@@ -154,19 +154,10 @@ def booted(folder: Path) -> Iterator[tuple[Cluster, Cluster]]:
 @contextmanager
 def writing(folder: Path, source: Cluster, cells_per_second: int) -> Iterator[None]:
     """The demo's writer, in a process of its own, from the end of its loading on."""
-    endpoints = folder / "endpoints.json"
-    endpoints.write_text(json.dumps({"source": addresses(source)}))
-    command = [
-        sys.executable, "-m", "walferry.embedded", "writer", "--endpoints", str(endpoints),
-        "--status", str(folder / "writer.json"), "--stop-file", str(folder / "writer.stop"), "--rows", str(ROWS),
-        "--cells-per-second", str(cells_per_second),
-    ]  # fmt: skip
-    writer = processes.start("writer", command, folder / "writer.log", folder=folder)
+    (folder / ENDPOINTS).write_text(json.dumps({"source": addresses(source)}))
+    writer = start_writer(folder, ROWS, cells_per_second)
     try:
-        while read_count(folder / "writer.json").state == "loading":
-            if not writer.is_alive():
-                sys.exit(f"the writer ended early:\n{writer.tail()}")
-            time.sleep(0.5)
+        await_load(folder, writer)
         yield
     finally:
         processes.stop([writer])

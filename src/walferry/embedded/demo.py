@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from walferry.embedded import processes
 from walferry.embedded.airflow import write_private
 from walferry.embedded.cluster import boot
 from walferry.embedded.dag_run import ENDED, DagRun
-from walferry.embedded.demo_writer import TABLES, read_count
+from walferry.embedded.demo_writer import ENDPOINTS, STATUS, STOP_FILE, TABLES, await_load, read_count, start_writer
 from walferry.embedded.environment import RUN, Environment, Settings
 from walferry.embedded.processes import Server
 from walferry.errors import SidesDifferError, TransientError, WalferryError
@@ -27,7 +26,6 @@ from walferry.run.status import status, status_line
 
 ROWS = 200_000
 CELLS_PER_SECOND = 2_000
-LOAD_SECONDS = 180.0
 RUN_SECONDS = 1_800.0
 LINE_SECONDS = 5.0
 NAME = "demo"
@@ -46,14 +44,14 @@ def demo(directory: Path = RUN / "demo") -> None:
         undo.callback(environment.stop)
         _say("booting source and target, each with HDFS, HBase and Thrift")
         boot(environment.source, environment.target)
-        write_private(directory / "endpoints.json", json.dumps(environment.endpoints()))
-        writer = _start_writer(directory)
+        write_private(directory / ENDPOINTS, json.dumps(environment.endpoints()))
+        writer = start_writer(directory, ROWS, CELLS_PER_SECOND)
         undo.callback(lambda: processes.stop([writer]))
         _say(f"writer started: {ROWS} rows, then {CELLS_PER_SECOND} cells per second until writes stop at cutover")
         _say("booting Airflow: scheduler, DAG processor, API server, triggerer")
         environment.airflow.start(environment.connections())
         environment.airflow.unpause("hbase_migrate")
-        _await_load(directory, writer)
+        await_load(directory, writer)
         _say(f"set-up took {time.monotonic() - began:.0f} s; triggering hbase_migrate")
         with environment.airflow.client() as client:
             run = DagRun.trigger(client, "hbase_migrate", {"name": NAME, "tables": list(TABLES)})
@@ -63,25 +61,6 @@ def demo(directory: Path = RUN / "demo") -> None:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _start_writer(directory: Path) -> Server:
-    command = [
-        sys.executable, "-m", "walferry.embedded", "writer", "--endpoints", "endpoints.json",
-        "--status", "writer.json", "--stop-file", "writer.stop", "--rows", str(ROWS),
-        "--cells-per-second", str(CELLS_PER_SECOND),
-    ]  # fmt: skip
-    return processes.start("writer", command, directory / "writer.log", folder=directory)
-
-
-def _await_load(directory: Path, writer: Server) -> None:
-    deadline = time.monotonic() + LOAD_SECONDS
-    while read_count(directory / "writer.json").state == "loading":
-        if not writer.is_alive():
-            raise WalferryError(f"the writer ended early:\n{writer.tail()}")
-        if time.monotonic() > deadline:
-            raise TransientError(f"the writer has not loaded its {ROWS} rows in {LOAD_SECONDS:.0f} s")
-        time.sleep(0.5)
 
 
 def _follow(run: DagRun, environment: Environment, directory: Path, writer: Server) -> None:
@@ -106,10 +85,10 @@ def _follow(run: DagRun, environment: Environment, directory: Path, writer: Serv
 def _stop_writer(directory: Path, writer: Server) -> None:
     if not writer.is_alive():
         return
-    (directory / "writer.stop").touch()
+    (directory / STOP_FILE).touch()
     while writer.is_alive():
         time.sleep(0.2)
-    count = read_count(directory / "writer.json")
+    count = read_count(directory / STATUS)
     _say(f"the writer has stopped: {count.rows_loaded} rows loaded, {count.cells_written} cells written since")
 
 

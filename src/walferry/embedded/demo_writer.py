@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,9 @@ from pathlib import Path
 import happybase
 from thriftpy2.thrift import TException
 
-from walferry.errors import WalferryError
+from walferry.embedded import processes
+from walferry.embedded.processes import Server
+from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import mutate
 from walferry.hbase.address import ClusterAddress
@@ -34,6 +37,9 @@ TABLES: Mapping[str, tuple[bytes, ...]] = {
 FAMILIES: Mapping[str, Mapping[str, str]] = {"d": {"VERSIONS": "5"}, "c": {"VERSIONS": "3"}}
 DATA, COUNTERS = b"d", b"c"
 
+ENDPOINTS, STATUS, STOP_FILE = "endpoints.json", "writer.json", "writer.stop"
+"""in the folder of `start_writer`"""
+LOAD_SECONDS = 180.0
 TICK_S = 0.1
 FAILURES_IN_A_ROW = 30
 _TTL_MS = (2_000, 60_000, 86_400_000)  # one ends before the comparison, one around it, one long after
@@ -192,6 +198,28 @@ def row_key(number: int) -> bytes:
 def read_count(status: Path) -> Count:
     """The newest count that a writer, perhaps in another process, has published; all zeros before the first."""
     return Count(**json.loads(status.read_text())) if status.exists() else Count()
+
+
+def start_writer(directory: Path, rows: int, cells_per_second: int) -> Server:
+    """Start a process that loads so many rows into the source which the file ENDPOINTS in `directory` names, and then
+    writes until STOP_FILE is there."""
+    command = [
+        sys.executable, "-m", "walferry.embedded", "writer", "--endpoints", ENDPOINTS,
+        "--status", STATUS, "--stop-file", STOP_FILE, "--rows", str(rows), "--cells-per-second", str(cells_per_second),
+    ]  # fmt: skip
+    return processes.start("writer", command, directory / "writer.log", folder=directory)
+
+
+def await_load(directory: Path, writer: Server) -> None:
+    """Wait until a writer has loaded its rows. Raises WalferryError if it ends before, TransientError if that takes
+    longer than three minutes."""
+    deadline = time.monotonic() + LOAD_SECONDS
+    while read_count(directory / STATUS).state == "loading":
+        if not writer.is_alive():
+            raise WalferryError(f"the writer ended early:\n{writer.tail()}")
+        if time.monotonic() > deadline:
+            raise TransientError(f"the writer has not loaded its rows in {LOAD_SECONDS:.0f} s")
+        time.sleep(0.5)
 
 
 def write(address: ClusterAddress, status: Path, stop_file: Path, *, rows: int, cells_per_second: int) -> Count:
