@@ -311,8 +311,7 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 
 def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     """Positions in a batch of the entries that the task reads: to apply them, or because the target has them."""
-    wanted = np.array([name.decode() in task.route.tables for name in batch.tables] or [False])
-    chosen = wanted[batch.table] & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+    chosen = batch.of_tables(task.route.tables) & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
     chosen &= ~batch.of_regions(task.held)
     if task.window is not None:
         settled = _settled(task, file, batch)

@@ -142,17 +142,16 @@ class Tally:
     """Counts the entries and cells of the wanted tables in one file."""
 
     def __init__(self, tables: Iterable[str]) -> None:
-        self._tables = {table.encode(): [0, 0, 0, 0] for table in tables}
+        self._tables = {table: [0, 0, 0, 0] for table in tables}
 
     def add(self, batch: EntryBatch) -> np.ndarray:
         """Count a batch. Returns a mask of the entries of wanted tables."""
-        wanted = np.array([name in self._tables for name in batch.tables] or [False])
-        selected = wanted[batch.table] if len(batch) else np.zeros(0, bool)
+        selected = batch.of_tables(self._tables)
         edits = batch.holds_data
         for code in np.unique(batch.table[selected]):
             mine = batch.table == code
             times = batch.write_time[mine]
-            row = self._tables[batch.tables[code]]
+            row = self._tables[batch.tables[code].decode()]
             row[2] = min(row[2], int(times.min())) if row[0] else int(times.min())
             row[3] = max(row[3], int(batch.write_time[mine & edits].max(initial=0)))
             row[0] += int(mine.sum())
@@ -161,7 +160,7 @@ class Tally:
 
     def rows(self) -> tuple[TableTally, ...]:
         """One row per wanted table, even without entries."""
-        return tuple(TableTally(table.decode(), *row) for table, row in self._tables.items())
+        return tuple(TableTally(table, *row) for table, row in self._tables.items())
 
 
 def unreadable_markers(batch: EntryBatch, file: str, tables: Iterable[str]) -> list[Refusal]:

@@ -97,6 +97,12 @@ class EntryBatch:
         found: npt.NDArray[np.bool_] = edits | np.isin(self.marker, [int(kind) for kind in DATA_ELSEWHERE])
         return found
 
+    def of_tables(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+        """bool[n]: whether the entry is of one of these tables."""
+        wanted = np.array([name.decode() in names for name in self.tables] or [False])
+        mask: npt.NDArray[np.bool_] = wanted[self.table]
+        return mask
+
     def of_regions(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
         """bool[n]: whether the entry is of one of these regions, by encoded name."""
         wanted = np.array([name.decode() in names for name in self.regions] or [False])

@@ -82,6 +82,11 @@ class Asked:
     ways: Sequence[Ways] = ()
     """of each table, what the ways cost; only of a plan"""
 
+    @property
+    def faults(self) -> int:
+        """How many rows could not be repaired."""
+        return sum(bool(row.fault) for row in self.rows)
+
     def lines(self) -> list[str]:
         """For people: the first rows, then the ways."""
         lines = [f"{'would repair ' if self.dry_run else ''}{describe(row)}" for row in self.rows[:SHOWN]]
@@ -90,10 +95,8 @@ class Asked:
         if not self.rows:
             lines.append(f"no row of {self.run_id} is known to differ")
         elif not self.dry_run:
-            faults = sum(bool(row.fault) for row in self.rows)
-            lines.append(
-                f"repaired: {len(self.rows) - faults} of {len(self.rows)}. A comparison shows whether more differ"
-            )
+            repaired = len(self.rows) - self.faults
+            lines.append(f"repaired: {repaired} of {len(self.rows)}. A comparison shows whether more differ")
         return [*lines, *(line for way in self.ways for line in way.describe())]
 
     def facts(self) -> dict[str, Any]:
@@ -105,8 +108,8 @@ class Asked:
 
     def require_all(self) -> None:
         """Raise SidesDifferError if some cannot be repaired."""
-        if faults := sum(bool(row.fault) for row in self.rows):
-            raise SidesDifferError(f"{faults} rows of {self.run_id} cannot be repaired as things are")
+        if self.faults:
+            raise SidesDifferError(f"{self.faults} rows of {self.run_id} cannot be repaired as things are")
 
 
 def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> Asked:

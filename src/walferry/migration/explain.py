@@ -276,7 +276,7 @@ def _what_it_lacks(cell: Cell, sides: RowSides, log: RowLog, lost: Set[Cell]) ->
             found.append(_not_logged("the marker that hides it", log))
         elif cell in log.applied and not (log.let_go or log.unread):
             # The whole log is known and has no such marker: it came with the snapshot, or past the log.
-            found.append((HISTORY, "written after a marker that the log does not have, and that the target has not"))
+            found.append((HISTORY, "written after a marker that hides it, which neither log nor target has"))
         else:
             found.append(_unknown("a marker that hides it is not at the target", log))
     timestamp = _timestamp(cell)

@@ -108,8 +108,8 @@ def make_plan(spec: ResolvedSpec) -> Plan:
         return _examine(spec)
     except TransientError as error:
         for side, cluster in (("source", spec.source), ("target", spec.target)):
-            for key in ("webhdfs", "zookeeper"):
-                if (address := getattr(cluster, key)) and address in error.message:
+            for key, fact in (("webhdfs", "url"), ("zookeeper", "zookeeper")):
+                if fact in error.facts and error.facts[fact] == getattr(cluster, key):
                     raise type(error)(f"{side}.{key}: {error.message}", **error.facts) from error
         raise
 

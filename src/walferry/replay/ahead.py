@@ -204,8 +204,8 @@ class OpenLogs:
         first = current(cut)
         held = held_regions(self._run)
         # What was passed over in a file that goes on must not be: it is read from its beginning.
-        behind = self._handover.left or self._handover.waits or held != self._holds
-        same = [tail for tail in self._tails.values() if not (tail.closed or behind)]
+        all_sent = not (self._handover.left or self._handover.waits or held != self._holds)
+        same = [tail for tail in self._tails.values() if all_sent and not tail.closed]
         before = {tail.file.name: tail for tail in same}
         earlier = sent_early(self._run.ledger)
         self._tails = {
@@ -216,11 +216,9 @@ class OpenLogs:
         self._followed = frozenset(table for table in lines if ANY_REGION not in held.get(table, ()))
         # Those that moved during the cut may have edits in a file after it that are older than some before it.
         still = standing(lines, cut.after)
-        servers = {
-            region: server_of(lines[table][region]) for table in self._followed for region in still.get(table, ())
-        }
-        self._handover = Handover(servers, frozenset().union(*held.values()), self._continues)
+        servers = {r: server_of(lines[table][r]) for table in self._followed for r in still.get(table, ())}
         self._holds = held
+        self._handover = Handover(servers, self._held, self._continues)
         self._rejected = self._run.ledger.late.rejected()
         self._bytes = 0
         self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
@@ -307,14 +305,15 @@ class OpenLogs:
     def _send(self, read: Sequence[tuple[_Tail, EntryBatch]]) -> None:
         parts = list[Part]()
         for tail, batch in read:
-            names, edits = _of_tables(batch, self._followed)
+            ours = batch.of_tables(self._followed)
+            names = sorted({batch.tables[code].decode() for code in np.unique(batch.table[ours])})
+            edits = ours & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
             self._bytes += batch.buffer.nbytes
             for refusal in unreadable_markers(batch, tail.file.name, names):
                 self._handover.leave(refusal.region)
             for name, offset in self._rejected:
                 if name == tail.file.name:
                     edits &= batch.offset != offset
-            ours = _are_of(batch, self._followed)
             tail.events += region_events(batch, tail.file.name, ours)
             tail.took(batch, names)
             tail.measure(batch, edits)
@@ -372,17 +371,3 @@ def sent_earlier(run: Run) -> dict[str, Sent]:
     return {
         name: Sent(0, sent.shown, frozenset(sent.tables), frozenset()) for name, sent in sent_early(run.ledger).items()
     }
-
-
-def _of_tables(batch: EntryBatch, followed: Collection[str]) -> tuple[list[str], np.ndarray]:
-    """The tables of a batch that are to be followed, and which entries are their edits."""
-    names = [name.decode() for name in batch.tables]
-    selected = _are_of(batch, followed)
-    present = sorted({names[code] for code in np.unique(batch.table[selected])})
-    return present, selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-
-
-def _are_of(batch: EntryBatch, tables: Collection[str]) -> np.ndarray:
-    """bool[n]: whether the entry is of one of these tables."""
-    wanted = np.array([name.decode() in tables for name in batch.tables] or [False])
-    return wanted[batch.table] if len(batch) else np.zeros(0, bool)

@@ -95,7 +95,12 @@ def lines_of(client: HBaseClient, table: str, regions: Sequence[Region]) -> dict
 
 def line_of(region: Region) -> str:
     """The line of a region that is not in transition."""
-    return f"{region.server.name if region.server else '-'} {region.open_sequence}"
+    return line_at(region.server.name if region.server else "-", region.open_sequence)
+
+
+def line_at(server: str, open_sequence: int) -> str:
+    """The line of a region that a server has, as hbase:meta gets to know it."""
+    return f"{server} {open_sequence}"
 
 
 def server_of(line: str) -> str:

@@ -16,7 +16,7 @@ file that it had, since its table was restored from a snapshot (`replay.lineage`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,10 +24,11 @@ import numpy as np
 from walferry.apply.by_group import Part
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
+from walferry.replay.cut import line_at
 
 NEXT_NUMBERS = 3
-"""an opening's marker is at most so far above the closing before it: two in 2.x and newer, and one more in 1.x, whose
-opening skips one (WALSplitter.writeRegionSequenceIdFile). Another opening between them would put it at five or more"""
+"""an opening's marker is at most so far above the closing before it: by two wherever it was tried, from 1.7.2 to 2.6.3
+(tests/versions/test_moves.py). Another opening between them would put it at five or more"""
 MOST_WAITING_BYTES = 32 << 20
 """of batches whose entries wait; then the regions are left to the next round"""
 
@@ -81,10 +82,10 @@ class Handover:
 
     @property
     def followed(self) -> dict[str, str]:
-        """The lines of regions that have moved, and everything of which was passed on up to now (`replay.cut.line_of`):
-        the log numbers an opening one above what hbase:meta gets to know."""
+        """The lines of regions that have moved, and everything of which was passed on up to now (`replay.cut`): the
+        log numbers an opening one above what hbase:meta gets to know."""
         return {
-            region: f"{self._at[region]} {number - 1}"
+            region: line_at(self._at[region], number - 1)
             for region, number in self._opened.items()
             if region in self._at and region not in self._stays
         }
@@ -92,12 +93,11 @@ class Handover:
     @property
     def waits(self) -> bool:
         """Whether something waits."""
-        return any(stay.parts for stays in self._stays.values() for stay in stays)
+        return any(True for _ in self._waiting())
 
     def is_behind(self, file: str) -> bool:
         """Whether something of a log was left, or waits."""
-        waiting = (part.file for stays in self._stays.values() for stay in stays for part in stay.parts)
-        return file in self._left_files or file in waiting
+        return file in self._left_files or any(part.file == file for part in self._waiting())
 
     def leave(self, region: str) -> None:
         """Pass on nothing more of a region."""
@@ -124,17 +124,15 @@ class Handover:
             passed &= ~mine
             if region in self._held or not (region in self._known or (edits & mine).any()):
                 continue
-            start = 0
             entries = np.flatnonzero(mine & (edits | opening | closing))
-            for border in [*np.flatnonzero((opening | closing)[entries]).tolist(), len(entries)]:
-                some = entries[start:border]
-                if len(some):
-                    self._edits(server, Part(file, batch, some), region, passed, after[region])
-                if border < len(entries):
-                    marker = entries[border]
+            markers = np.flatnonzero((opening | closing)[entries])
+            for some in np.split(entries, markers):  # each but the first begins with a marker
+                if len(some) and not edits[some[0]]:
+                    marker, some = some[0], some[1:]
                     number = int(batch.sequence_number[marker])
                     after[region] += self._event(server, region, number, is_opening=bool(opening[marker]))
-                start = border + 1
+                if len(some):
+                    self._edits(server, Part(file, batch, some), region, passed, after[region])
         self._bound()
         first = [Part(file, batch, np.flatnonzero(passed))] if passed.any() else []
         return [*first, *(part for parts in after.values() for part in parts)]
@@ -179,7 +177,7 @@ class Handover:
         return self._go_on(region)
 
     def _go_on(self, region: str) -> list[Part]:
-        """Put openings behind the closing that everything was passed on up to."""
+        """Go on from the last closing with each opening that comes right after it; what can be passed on then."""
         found: list[Part] = []
         stays = self._stays.get(region, [])
         while (closed := self._closed.get(region)) is not None:
@@ -205,11 +203,11 @@ class Handover:
         stays = self._stays.get(region, [])
         return next((stay for stay in reversed(stays) if stay.server == server and stay.closed is None), None)
 
+    def _waiting(self) -> Iterator[Part]:
+        return (part for stays in self._stays.values() for stay in stays for part in stay.parts)
+
     def _bound(self) -> None:
-        batches = {
-            id(part.batch): part.batch.buffer.nbytes
-            for stays in self._stays.values() for stay in stays for part in stay.parts
-        }  # fmt: skip
+        batches = {id(part.batch): part.batch.buffer.nbytes for part in self._waiting()}
         if sum(batches.values()) > MOST_WAITING_BYTES:
             for region in list(self._stays):
                 self.leave(region)

@@ -85,7 +85,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             regions = {pair.source: regions_of(run.source, pair.source) for pair in run.tables}
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
-            batch = _batch(run, below, applied, now, at_ms, before, regions)
+            batch = _batch(run, below, applied, now, at_ms, before, regions, {})
             mark_overtaken(run, route, batch.files)
             begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
             done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
@@ -109,16 +109,15 @@ def _batch(
     cut_ms: int,
     before: Lines,
     regions: Mapping[str, Sequence[Region]],
-    followed: Mapping[str, str] | None = None,
+    followed: Mapping[str, str],
 ) -> Batch:
     """What to apply of the sealed files. `applied`: lines of the last applied cut, `before`: of this one. `followed`:
     those of regions that have moved since, and all of whose edits before were sent."""
-    lines = {region: line for found in now.values() for region, line in found.items()}
     return Batch(
         files=tuple(_pending(run, sealed)),
         calm=frozenset(table for table, lines in now.items() if lines == applied.get(table)),
         standing=frozenset().union(*standing(applied, now).values()),
-        followed=frozenset(region for region, _ in (followed or {}).items() & lines.items()),
+        followed=frozenset(region for lines in now.values() for region, _ in lines.items() & followed.items()),
         cut_ms=cut_ms,
         before={table: dict(lines) for table, lines in before.items()},
         regions={table: tuple(found) for table, found in regions.items()},

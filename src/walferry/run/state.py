@@ -35,6 +35,7 @@ StateName = Literal[
     "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
     "gap", "differing", "failed", "interrupted", "done", "aborted",
 ]  # fmt: skip
+_DO_WHAT_IT_SAYS = "do what the cause says; `walferry ready NAME` shows every reason"
 BETWEEN_SECONDS = 60.0
 """Longer than a shell, or usually Airflow's scheduler, takes from one phase to the next."""
 
@@ -325,7 +326,7 @@ def _failed(
         again = _again(run, "compare" if newest.phase == "check_drain" else newest.phase)
         next_step = f"{way_on_if_rows_differ(ledger, [])}; then {again}"
     elif shut and newest.phase == "approve" and live and not _in_airflow(run):
-        next_step = f"do what it says; `walferry ready {run.name}` shows every reason. The question is then asked again"
+        next_step = f"{_DO_WHAT_IT_SAYS}. The question is then asked again"
     elif shut and (missing := undecided(ledger)):
         next_step = f"{way_on(ledger, missing)}; fix what else it names, then {_again(run, newest.phase)}"
     return _state(name, f"{label(newest)}: {newest.message}", newest, run, next_step, failed=True)
@@ -487,8 +488,7 @@ def _following(ledger: RunLedger, run: RunRecord, done: set[str], live: Sequence
         cause = f"replay is running: {measured}; {', '.join(left[:5])} will be compared before the cutover is offered"
         return _state("following", cause, replay, run, "wait")
     if shut := shut_gate_noted(ledger):
-        step = "do what the cause says; `walferry ready NAME` shows every reason"
-        return _state("gate shut", f"{shut}; replay goes on", replay, run, step)
+        return _state("gate shut", f"{shut}; replay goes on", replay, run, _DO_WHAT_IT_SAYS)
     if (question and question.phase == "approve") or near:
         if not near:
             measured += f", above `max_lag` ({max_lag(ledger)} s): until it is lower, the gate to the cutover is shut"

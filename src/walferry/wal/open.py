@@ -310,5 +310,4 @@ def entry_at(wal: Iterable[EntryBatch], offset: int) -> tuple[bytes, int]:
 
 def edits_of(batch: EntryBatch, table: str) -> EntryBatch:
     """The entries with edits of one table, markers left out."""
-    wanted = np.array([name == table.encode() for name in batch.tables] or [False])
-    return batch.take(np.flatnonzero(wanted[batch.table] & (batch.marker == Marker.NONE)))
+    return batch.take(np.flatnonzero(batch.of_tables({table}) & (batch.marker == Marker.NONE)))

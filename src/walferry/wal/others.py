@@ -88,7 +88,7 @@ def cells_by_others(
     wanted = pa.array(sorted(rows), pa.binary())
     for span in spans:
         for batch in _entries(files, root, span):
-            mine = np.array([name == table.encode() for name in batch.tables] or [False])[batch.table]
+            mine = batch.of_tables({table})
             entries = batch.take(np.flatnonzero(mine & _by_others(batch, known) & (batch.marker == Marker.NONE)))
             cells, _, _ = index_entry_cells(entries)
             found = pc.is_in(binary_column(cells.buffer, cells.row_start, cells.row_length), wanted)
