@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.background import begun
 from walferry.checks.gates import after_drain, before_cutover, check_copy, check_drain
 from walferry.checks.validation import import_ahead
@@ -105,7 +106,7 @@ def _outcome(run: Run) -> str:
     accepted = unexplained_but_accepted(run.ledger) if run.record.kind == "migration" else 0
     if not accepted:
         return OUTCOMES[run.record.kind]
-    return f"cut over; a person accepted {accepted} row{'' if accepted == 1 else 's'} that nothing explains"
+    return f"cut over; a person accepted {amount(accepted, 'row')} that nothing explains"
 
 
 Ask = Callable[[str, Callable[[], None]], bool]

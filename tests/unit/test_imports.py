@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "walferry"
-GROUND = {"errors", "clock", "load", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
+GROUND = {"errors", "amounts", "clock", "load", "refusals", "formats", "storage", "hbase", "wal", "ledger"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "amounts": set(),
     "clock": set(),
     "load": {"clock"},
     "background": set(),
     "refusals": set(),
     "formats": {"errors"},
     "storage": {"errors", "load", "background"},
-    "ledger": {"errors", "clock", "refusals"},
+    "ledger": {"errors", "amounts", "clock", "refusals"},
     "hbase": {"errors", "clock", "load", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
     "snapshots": {"errors", "formats", "storage", "hbase"},
@@ -32,15 +33,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"background", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
-    "checks": {"errors", "background", "ledger", "run", "replay", "migration"},
+    "checks": {"errors", "amounts", "background", "ledger", "run", "replay", "migration"},
     "process": {"errors", "ledger", "run"},
-    "pipeline": {"errors", "background", "run", "spark", "replay", "migration", "checks"},
+    "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
-    "cli": {"errors", "ledger", "wal", "run", "spark", "replay", "migration", "checks", "process", "pipeline"},
+    "cli": {"errors", "amounts", "ledger", "wal", "run", "spark", "replay", "migration", "checks"}
+    | {"process", "pipeline"},
     # ledger: the board
     "airflow": {
         "__init__",
         "errors",
+        "amounts",
         "clock",
         "refusals",
         "hbase",
@@ -54,12 +57,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"process", "pipeline"},
     # the last three: the demo
-    "embedded": {"errors", "formats", "storage", "hbase", "ledger", "run", "migration"},
+    "embedded": {"errors", "amounts", "formats", "storage", "hbase", "ledger", "run", "migration"},
     "__init__": set(),
 }
 """For each room, and each module beside the rooms: what of walferry it may import."""
 WHAT = {
     "errors": "the base errors: each carries its facts and an exit code; what may pass by itself is a TransientError",
+    "amounts": "amounts in sentences for people: `1 row differs`, `3 rows differ`",
     "clock": "the clocks: one for recorded times, one for deadlines",
     "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
     "background": "work that is begun in another thread, and what threads share",

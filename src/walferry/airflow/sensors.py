@@ -10,6 +10,7 @@ from airflow.sdk import Asset, BaseSensorOperator, Context
 
 from walferry.airflow.operators import final_errors
 from walferry.airflow.triggers import WalTrigger
+from walferry.amounts import amount
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger, RunRecord
@@ -141,12 +142,14 @@ def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> Non
     found: Mapping[str, tuple[list[str], str]] = {
         "gap": (
             list(facts.lost),
-            f"{len(facts.lost)} WAL files no longer exist at the source and run {facts.run_id} did not apply them: "
-            "the log has a gap; abort the run and start over with a new snapshot",
+            f"{amount(len(facts.lost), 'WAL file was', 'WAL files were')} deleted at the source before run "
+            f"{facts.run_id} had applied all of it: the log has a gap; abort the run and start over with a new "
+            "snapshot",
         ),
         "quarantine": (
             [str(item) for item in facts.held],
-            f"{len(facts.held)} items of run {facts.run_id} are in quarantine (walferry quarantine list)",
+            f"{amount(len(facts.held), 'item waits', 'items wait')} in quarantine of run {facts.run_id} (walferry "
+            "quarantine list)",
         ),
         "lag": (
             ["late"] if late else [],

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walferry.amounts import amount
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
@@ -104,8 +105,8 @@ def _faults(run: Run) -> list[str]:
     ]
     if sent := sent_early(run.ledger):
         owed.append(
-            f"{len(sent)} logs, such as {min(sent)}, were not compared with what was sent of them while they were "
-            "open: resume the run, or clear `drain`"
+            f"{amount(len(sent), 'log was', 'logs were')} not compared with what was sent while still open, such as "
+            f"{min(sent)}: resume the run, or clear `drain`"
         )
     if again := waits_for_copying(run.ledger):
         owed.append(f"{again}: `walferry withdraw {run.record.name}`, and it goes on")
@@ -290,7 +291,7 @@ def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
 
 def _counted(what: str, counts: Counter[str]) -> str:
     """So many things of each table."""
-    return ", ".join(f"{count} {what}{'' if count == 1 else 's'} of {table}" for table, count in sorted(counts.items()))
+    return ", ".join(f"{amount(count, what)} of {table}" for table, count in sorted(counts.items()))
 
 
 def _such_as(found: Sequence[Difference]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from walferry.amounts import amount
 from walferry.cli import comparisons
 from walferry.cli.options import AsJson, DryRun, LedgerUrl, owner, print_json, resolved
 from walferry.errors import SidesDifferError, UsageError
@@ -86,11 +87,11 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(plan)
         return
-    print(f"would read {plan['log_files']} files of both logs, at least {plan['log_bytes'] / 1e6:.1f} MB")
+    print(f"would read {amount(plan['log_files'], 'file')} of both logs, at least {plan['log_bytes'] / 1e6:.1f} MB")
     for table in plan["tables"]:
         left = table["regions"] - table["whole"]
         print(
-            f"{table['table']}: {table['whole']} of {table['regions']} regions whole, about "
+            f"{table['table']}: {table['whole']} of {amount(table['regions'], 'region')} whole, about "
             f"{table['whole_bytes'] / 1e6:.1f} MB on each side; of {left} what the logs name"
         )
         for why, count in table["reasons"].items():
@@ -104,10 +105,10 @@ def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
 
 def _print_findings(facts: dict[str, Any], found: dict[str, Any]) -> None:
     for why, count in facts["reasons"].items():
-        print(f"  {count} regions read whole: {why}")
+        print(f"  {amount(count, 'region')} read whole: {why}")
     for table in found["tables"]:
         print(
-            f"{table['table']}: {table['clean']} of {table['regions']} regions equal; each was found so at "
+            f"{table['table']}: {table['clean']} of {amount(table['regions'], 'region')} equal; each was found so at "
             f"{_time(table['oldest_clean_ms'])} or later, and read whole at {_time(table['oldest_whole_ms'])} or later"
         )
     for row in found["differences"]:

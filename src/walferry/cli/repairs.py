@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from walferry.amounts import amount
 from walferry.cli.options import AsJson, DryRun, LedgerUrl, RunName, existing, owner, print_json
 from walferry.errors import UsageError
 
@@ -80,7 +81,7 @@ def copy_again(
             {} if done is None else {"cells": done.cells, "bytes": done.size}
         ))  # fmt: skip
     elif done is not None:
-        print(f"{table} is copied again: {done.cells} cells, {done.size / 1e6:.1f} MB")
+        print(f"{table} is copied again: {amount(done.cells, 'cell')}, {done.size / 1e6:.1f} MB")
         print(f"the process that follows the log compares it next, or `walferry verify {record.name}`")
     else:
         print("\n".join(again.plan_lines(plan)))

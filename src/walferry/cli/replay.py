@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from walferry.amounts import amount
 from walferry.cli.options import (
     AsJson,
     DryRun,
@@ -96,6 +97,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
         print_json({"run": record.run_id, **done})
     else:
         print(
-            f"{record.run_id}: {done['cells']} cells of {done['files']} files applied; {done['outranked']} left out, "
+            f"{record.run_id}: {amount(done['cells'], 'cell')} of {amount(done['files'], 'file')} applied; "
+            f"{done['outranked']} left out, "
             "because the target has later edits of them"
         )

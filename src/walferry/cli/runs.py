@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from walferry.amounts import amount
 from walferry.cli.ask import ask as ask_at_terminal
 from walferry.cli.options import (
     AsJson,
@@ -43,13 +44,14 @@ def plan(spec: SpecFile, as_json: AsJson = False) -> None:
         print(f"target: HBase {found.target_version}, cluster {found.target_cluster_id}")
         for table in found.tables:
             print(
-                f"{table.source} -> {table.target}: {table.regions} regions, {table.bytes / 1e6:.1f} MB in files, "
-                f"at least {table.memstore_bytes / 1e6:.1f} MB in memory, "
+                f"{table.source} -> {table.target}: {amount(table.regions, 'region')}, "
+                f"{table.bytes / 1e6:.1f} MB in files, at least {table.memstore_bytes / 1e6:.1f} MB in memory, "
                 f"families {', '.join(table.families)}"
             )
-        print(f"write-ahead log: {found.wal_files} files, {found.wal_bytes / 1e6:.1f} MB")
+        print(f"write-ahead log: {amount(found.wal_files, 'file')}, {found.wal_bytes / 1e6:.1f} MB")
         for finding in found.findings:
-            print(f"{finding.level}: {finding.subject}: {finding.message}")
+            if finding.level != "refuse":  # those are the error at the end
+                print(f"{finding.level}: {finding.subject}: {finding.message}")
     require(found)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from walferry.amounts import amount
 from walferry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def wal_stat(
         out = console()
         out.print(_table(found.regions if regions else found.tables, of_regions=regions))
         print(LEGEND)
-        print(f"{len(found.files)} files, {sum(file.bytes for file in found.files) / 1e6:.1f} MB")
+        print(f"{amount(len(found.files), 'file')}, {sum(file.bytes for file in found.files) / 1e6:.1f} MB")
     for file in found.files:
         if file.problem:
             print(f"error: {file.problem if file.path in file.problem else f'{file.path}: {file.problem}'}",

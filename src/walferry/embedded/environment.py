@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from walferry.amounts import amount
 from walferry.embedded import jars, processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
@@ -168,7 +169,7 @@ def up(directory: Path = RUN) -> None:
     """Boot everything with empty clusters, leave it running and print its addresses. UsageError if it is running."""
     running = [server for server in processes.read_pid_file(directory / "pids.json") if server.is_alive()]
     if running:
-        raise UsageError(f"{len(running)} servers of {directory} are already running: `make down` first")
+        raise UsageError(f"{amount(len(running), 'server')} of {directory} still running: `make down` first")
     for name in ("source", "target", "airflow", "spark"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "ledger.db").unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
+from walferry.amounts import rows_differ
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger.rows import to_columns, to_json
@@ -242,7 +243,7 @@ class Passes:
             done = self._current(connection, current)
             inputs = {"pass": done.number, "regions": done.regions, "whole": done.whole_regions, "rows": done.rows_read}
             inputs |= {f"second_reader_{what}": done.second_reader.get(what, 0) for what in ("rows", "differing")}
-            self._store.note(connection, "pass", self._run_id, inputs, f"{differing} rows differ")
+            self._store.note(connection, "pass", self._run_id, inputs, rows_differ(differing))
             return done
 
     # ---- parts

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from walferry.amounts import amount
 from walferry.clock import now_ms, steady_s
 from walferry.errors import SidesDifferError, TransientError, UsageError, WalferryError
 from walferry.hbase.rowkey import parse_row, shown_row
@@ -58,8 +59,7 @@ class Ways:
 
     def describe(self) -> list[str]:
         """As lines."""
-        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        regions = "1 region" if self.regions == 1 else f"{self.regions} regions"
+        rows, regions = amount(self.rows, "row"), amount(self.regions, "region")
         much = f"{self.sent_bytes / 1e6:.1f} MB are sent"
         if self.regions:
             much += f", {regions} of the target compacted, {self.region_bytes / 1e6:.0f} MB"
@@ -109,7 +109,7 @@ class Asked:
     def require_all(self) -> None:
         """Raise SidesDifferError if some cannot be repaired."""
         if self.faults:
-            raise SidesDifferError(f"{self.faults} rows of {self.run_id} cannot be repaired as things are")
+            raise SidesDifferError(f"{amount(self.faults, 'row')} of {self.run_id} cannot be repaired as things are")
 
 
 def ask(run: Run, table: str | None, rows: Sequence[str] = (), *, dry_run: bool = False) -> Asked:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount, rows_differ
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
@@ -111,11 +112,10 @@ class TableComparison:
 
     def describe(self) -> str:
         """The result as a line."""
-        rows = "1 row differs" if self.differing_rows == 1 else f"{self.differing_rows} rows differ"
         kinds = f", {self.unexplained} without an explanation, {self.undecided} without a decision"
-        left = f"; {self.uncompared} cells were not compared" if self.uncompared else ""
-        found = f"{rows}{kinds}" if self.differing_rows else "equal"
-        return f"{self.table}: {found}, {len(self.ranges)} regions{left}"
+        left = f"; {amount(self.uncompared, 'cell was', 'cells were')} not compared" if self.uncompared else ""
+        found = f"{rows_differ(self.differing_rows)}{kinds}" if self.differing_rows else "equal"
+        return f"{self.table}: {found}, {amount(len(self.ranges), 'region')}{left}"
 
     def facts(self) -> dict[str, Any]:
         """The result as plain values, for display and for the ledger."""

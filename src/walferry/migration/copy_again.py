@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from walferry.amounts import amount
 from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
 from walferry.apply.writers import writer_to
@@ -131,7 +132,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     here, there = plan["source_bytes"] / 1e6, plan["target_bytes"] / 1e6
     lines = [
         f"would empty {plan['target']} at the target: {there:.0f} MB, all that anybody has written there",
-        f"would copy {plan['regions']} regions of {plan['table']} again: {here:.0f} MB as they are stored, "
+        f"would copy {amount(plan['regions'], 'region')} of {plan['table']} again: {here:.0f} MB as they are stored, "
         f"{plan['time']}",
     ]
     if decided := plan["accepted_rows"] + plan["left_out_edits"]:

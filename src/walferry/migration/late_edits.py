@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from walferry.amounts import amount
 from walferry.background import beside
 from walferry.clock import now_ms
 from walferry.errors import GapError, GateShutError, UsageError, WalferryError
@@ -136,8 +137,7 @@ def require_silence(run: Run) -> None:
     late = look(run)
     if late:
         raise GateShutError(
-            f"{len(late)} edits came after writes were declared stopped, the first: {describe(late[0])}. Stop the "
-            f"writer, then decide: {verbs(run.record.name)}",
+            f"{describe_all(late)}. Stop the writer, then decide: {verbs(run.record.name)}",
             reasons=[describe(edit) for edit in late[:10]],
         )
 
@@ -187,7 +187,12 @@ def _waiting(run: Run) -> list[LateEdit]:
 def describe(edit: LateEdit) -> str:
     """A late edit as a line."""
     row = shown_row(edit.row)
-    return f"row {row} of {edit.table}, {edit.cells} cells, in {edit.file} at byte {edit.start}"
+    return f"row {row} of {edit.table}, {amount(edit.cells, 'cell')}, in {edit.file} at byte {edit.start}"
+
+
+def describe_all(edits: Sequence[LateEdit]) -> str:
+    """How many there are, and the first, as a clause."""
+    return f"{amount(len(edits), 'edit')} came after writes were declared stopped, the first: {describe(edits[0])}"
 
 
 def facts(edits: Sequence[LateEdit]) -> list[dict[str, object]]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import rows_differ
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
@@ -111,7 +112,7 @@ def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
     for rows in dirty.marks_of(run)[:1]:
         yield rows.describe()
     if late := late_edits.look(run):
-        yield f"{len(late)} edits came after writes were declared stopped, the first: {late_edits.describe(late[0])}"
+        yield late_edits.describe_all(late)
 
 
 def _look(run: Run) -> Iterator[str]:
@@ -159,8 +160,7 @@ def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill
             if left := settle(run, table, found.differing, means).left:
                 row, fault = next(iter(left.items()))
                 shown = f"{row!r}: {fault}" if fault else repr(row)
-                rows = "1 row differs" if len(left) == 1 else f"{len(left)} rows differ"
-                return _Compared(why=f"of what was touched last of {table}, {rows}, such as {shown}")
+                return _Compared(why=f"of what was touched last of {table}, {rows_differ(len(left))}, such as {shown}")
             explained = len(reads(sorted(found.differing))) if found.differing else 0
             fragile = found.claim.fragile if found.claim is not None else NONE
             after = store_files(run, table, fragile.marked)

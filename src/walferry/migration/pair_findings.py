@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
+from walferry.amounts import amount, rows_differ
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import PassRecord, RunLedger
 
@@ -25,15 +26,16 @@ def pass_line(facts: Mapping[str, Any]) -> str:
     result = differing_rows(facts["differing_rows"]) or "equal"
     second = f"; second reader: {facts['second_reader']['text']}" if facts["second_reader"] else ""
     return (
-        f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {facts['regions']} regions read whole, "
-        f"{facts['rows_read']} rows and {facts['bytes_read'] / 1e6:.1f} MB of cells, {facts['log_bytes'] / 1e6:.1f} MB "
-        f"of log with {facts['written_rows']} rows, in {facts['seconds']:.0f} s{second}"
+        f"pass {facts['number']}: {result}{late}; {facts['whole_regions']} of {amount(facts['regions'], 'region')} "
+        f"read whole, {amount(facts['rows_read'], 'row')} and {facts['bytes_read'] / 1e6:.1f} MB of cells, "
+        f"{facts['log_bytes'] / 1e6:.1f} MB of log with {amount(facts['written_rows'], 'row')}, "
+        f"in {facts['seconds']:.0f} s{second}"
     )
 
 
 def differing_rows(count: int) -> str:
     """How many rows differ; "" if none does."""
-    return "" if not count else "1 row differs" if count == 1 else f"{count} rows differ"
+    return rows_differ(count) if count else ""
 
 
 def findings(ledger: RunLedger, most: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from walferry.amounts import amount
 from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.rowkey import shown_row
@@ -113,7 +114,7 @@ def describe(sides: RowSides) -> str:
             more = f" and {len(cells) - SHOWN_CELLS} more" if len(cells) > SHOWN_CELLS else ""
             parts.append(f"only at the {side}: {shown}{more}")
     if sides.differing > len(sides.only_source) + len(sides.only_target):
-        parts.append(f"{sides.differing} cells differ in all")
+        parts.append(f"{amount(sides.differing, 'cell differs', 'cells differ')} in all")
     return "; ".join(parts)
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walferry import clock
+from walferry.amounts import amount
 from walferry.clock import shown_utc
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.claims import reread_after_flush
@@ -196,11 +197,13 @@ def _comparison(ledger: RunLedger) -> Answer:
             for key, what in (("unexplained", "without an explanation"), ("undecided", "without a decision"))
             if result.get(key)
         ]
-        unread = f"{result['uncompared']} cells expired while they were read" if result.get("uncompared") else ""
+        unread = (
+            f"{amount(result['uncompared'], 'cell')} expired while they were read" if result.get("uncompared") else ""
+        )
         differs = f"differing rows: {', '.join(bad)}" if bad else ""
         verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
         when = f"{shown_utc(made.began_ms)}{_applied(ledger, made)}"
-        texts.append(f"{table} at {when}: {result['source_rows']} rows, {verdict}")
+        texts.append(f"{table} at {when}: {amount(result['source_rows'], 'row')}, {verdict}")
         if (bad or unread) and counts_as_equal(ledger, table) and not only_second(ledger, made):
             texts[-1] += ", and equal when they were looked at again"
             bad, unread = [], ""
@@ -258,7 +261,7 @@ def quarantine(ledger: RunLedger) -> Answer:
     held = ledger.quarantine.items("held")
     if held:
         listed = f"walferry quarantine list {ledger.run_id}"
-        text = f"{len(held)} items in quarantine, the first: {held[0].reason} ({listed})"
+        text = f"{amount(len(held), 'item')} in quarantine, the first: {held[0].reason} ({listed})"
         return Answer("quarantine", text, (text,))
     waiting = {hold.table for hold in ledger.quarantine.holds()}
     if waiting:

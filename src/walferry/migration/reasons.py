@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.clock import CLOCKS_APART_MS, now_ms
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.address import ClusterAddress
@@ -72,7 +73,7 @@ def explain(
         explanation = classify(found.value(), logs.of(row), rules, clients(row), since.get(row, {}))
         differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
     kinds = Counter(difference.kind for difference in differences)
-    log.info("%s: %s", table, ", ".join(f"{count} rows {kind}" for kind, count in sorted(kinds.items())))
+    log.info("%s: %s", table, ", ".join(f"{amount(count, 'row')} {kind}" for kind, count in sorted(kinds.items())))
     return differences
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from walferry.amounts import amount
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
@@ -123,7 +124,7 @@ def render(facts: dict[str, Any]) -> str:
     for table, row in facts["tables"].items():
         verdict = "equal" if row["equal_regions"] == row["regions"] else "differs"
         lines += [
-            f"{table}: {verdict} ({row['equal_regions']} of {row['regions']} regions)",
+            f"{table}: {verdict} ({row['equal_regions']} of {amount(row['regions'], 'region')})",
             f"  source  {row['source_rows']:>10} rows {row['source_cells']:>11} cells  digest {row['source_digest']}",
             f"  target  {row['target_rows']:>10} rows {row['target_cells']:>11} cells  digest {row['target_digest']}",
             f"  differences: {_counts(row['differences'])}",
@@ -135,7 +136,9 @@ def render(facts: dict[str, Any]) -> str:
             *([f"  {facts['copied_again'][table]['text']}"] if table in facts["copied_again"] else []),
         ]
         if row["uncompared"]:
-            lines.append(f"  {row['uncompared']} cells expired while they were read, and only one side held them")
+            lines.append(
+                f"  {amount(row['uncompared'], 'cell')} expired while they were read, and only one side held them"
+            )
     lines += ["", "Phase                          State     Seconds  Attempts"]
     for p in facts["phases"]:
         name = f"{p['phase']} {p['subject']}".strip()
@@ -143,7 +146,8 @@ def render(facts: dict[str, Any]) -> str:
     longest = facts["longest_lag_seconds"]
     lines += [
         "",
-        f"Log: {facts['log_bytes'] / 1e6:.1f} MB, {facts['edits_applied']} edits in {facts['rounds']} rounds; "
+        f"Log: {facts['log_bytes'] / 1e6:.1f} MB, {amount(facts['edits_applied'], 'edit')} in "
+        f"{amount(facts['rounds'], 'round')}; "
         f"gaps: {'not known yet' if facts['gaps'] is None else facts['gaps']}; quarantine: {facts['quarantine']}",
         f"Longest lag while following: {'N/A' if longest is None else f'{longest:.1f} s'}; {_write_stop(facts)}",
         f"Ledger: {facts['ledger']}",
@@ -151,7 +155,7 @@ def render(facts: dict[str, Any]) -> str:
     ]
     for decision, count in sorted(facts["late_edits"].items()):
         said = {"apply": "applied", "reject": "REJECTED: they are not at the target"}.get(decision, "undecided")
-        lines.append(f"WARNING: {count} edits came after writes were declared stopped: {said}")
+        lines.append(f"WARNING: {amount(count, 'edit')} came after writes were declared stopped: {said}")
     lines += [f"Until the last whole comparison: {text}" for text in facts["unseen"]]
     lines += _numbers(facts["missing_numbers"])
     lines += [f"WARNING: {standstill['text']}" for standstill in facts["standstills"]]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from walferry.amounts import amount
 from walferry.errors import WalferryError
 from walferry.formats.cells import CellType, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.resolve import FamilyRules, Fate, outlived, resolve
@@ -88,15 +89,15 @@ class RowRepair:
         """What is done and why, as a clause."""
         if self.purge:
             return (
-                f"{_count(len(self.purge), 'marker')} that the source does not have hide what it shows: purge them by "
+                f"{amount(len(self.purge), 'marker')} that the source does not have hide what it shows: purge them by "
                 "a flush and a major compaction of the region, then send what the target lacks"
             )
         parts = []
         if self.sent:
-            parts.append(f"send {_count(len(self.sent), 'cell')} of the source that the target lacks")
+            parts.append(f"send {amount(len(self.sent), 'cell')} of the source that the target lacks")
         if self.deleted:
             parts.append(
-                f"delete exactly {_count(len(self.deleted), 'version')} that the source does not show, then purge that "
+                f"delete exactly {amount(len(self.deleted), 'version')} that the source does not show, then purge that "
                 "delete by a flush and a major compaction of the region"
             )
         return ", ".join(parts)
@@ -175,7 +176,3 @@ def _newest_of_each(cells: Sequence[RawCell], at_ms: int) -> dict[Key, RawCell]:
         if not over:
             found.setdefault(cell.key, cell)
     return found
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number} {what}s"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from walferry.amounts import amount, rows_differ
 from walferry.clock import duration, now_ms, shown_utc
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
@@ -61,7 +62,7 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
     if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
         parts.append(
             f"what was touched since was last read at {shown_utc(look.at_ms)}, "
-            f"{duration(max(0, now_ms() - look.at_ms) / 1000)} ago: {look.rows} rows, "
+            f"{duration(max(0, now_ms() - look.at_ms) / 1000)} ago: {amount(look.rows, 'row')}, "
             f"{look.read_bytes / 1e3:.0f} kB of both sides"
         )
         if look.under_way:
@@ -69,7 +70,7 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
         if look.suspected:
             parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
         if look.unexamined:
-            found = "1 row differs" if look.unexamined == 1 else f"{look.unexamined} rows differ"
+            found = rows_differ(look.unexamined)
             reason = f"{table}: {found}, and nobody has looked for the reason yet: wait for the next looks"
             parts.append(f"{found}, and the next looks will find out why")
         if fault := fault_now(ledger, table, look):
@@ -80,15 +81,17 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
             )
             parts.append(fault)
     if repaired:
-        parts.append(f"{repaired} rows were repaired so far")
+        parts.append(f"{amount(repaired, 'row was', 'rows were')} repaired so far")
     waiting = seen.pending.get(table, ())
     if len(waiting):
         spans = sum(not span.is_row for span in waiting)
-        parts.append(f"{len(waiting) - spans} rows and {spans} ranges are still to be read again")
+        parts.append(f"still to be read again: {amount(len(waiting) - spans, 'row')} and {amount(spans, 'range')}")
     if claim := Claim.find(ledger, whole):
         rows, ranges = len(claim.fragile.rows), len(claim.fragile.ranges)
         if rows or ranges:
-            parts.append(f"a compaction or the end of a TTL would touch {rows} rows and {ranges} ranges")
+            parts.append(
+                f"a compaction or the end of a TTL would touch {amount(rows, 'row')} and {amount(ranges, 'range')}"
+            )
     return ", ".join(parts), reason
 
 
@@ -103,7 +106,7 @@ def unseen(ledger: RunLedger) -> list[str]:
         found.append(text)
     for side, servers in seen.uncounted.items():
         if servers:
-            who = f"1 server of the {side} does" if len(servers) == 1 else f"{len(servers)} servers of the {side} do"
+            who = amount(len(servers), f"server of the {side} does", f"servers of the {side} do")
             found.append(
                 f"{who} not tell of writes that skip the log (SKIP_WAL), such as {servers[0]}: let walferry's host "
                 "read http://SERVER:PORT/jmx, PORT being `hbase.regionserver.info.port` there, without a login or TLS"

@@ -17,6 +17,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walferry.amounts import amount
 from walferry.apply.written import Collector, WrittenRows
 from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
 from walferry.formats.cells import CellIndex
@@ -281,7 +282,7 @@ def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) ->
     """All of those rows and some more, in order; or why they are not read one by one."""
     every = pc.unique(pa.concat_arrays([pa.array(more, pa.binary()), *by_file.values()]))
     if len(every) > MOST_ROWS:
-        return f"{len(every)} rows of {table} were written since it was compared"
+        return f"{amount(len(every), f'row of {table} was', f'rows of {table} were')} written since it was compared"
     return sorted(every.to_pylist())
 
 

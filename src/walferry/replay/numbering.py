@@ -25,6 +25,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
+from walferry.amounts import amount
 from walferry.apply.numbers import NumberSpan, in_order
 from walferry.apply.outcomes import FileReport
 from walferry.clock import now_ms
@@ -57,12 +58,11 @@ def follow(run: Run, reports: Sequence[FileReport], tables: Collection[str]) -> 
 
 def _tell(ledger: RunLedger, gaps: Sequence[NumberGap], skipped: bool) -> None:
     decided = {row.table for row in ledger.numbers.counted() if row.accepted_by} if gaps else set()
-    counted = Counter(gap.table for gap in gaps if skipped or gap.table in decided)
-    for table, places in counted.items():
-        more = "1 more place" if places == 1 else f"{places} more places"
-        log.info("numbers of %s are missing in the log at %s: counted", table, more)
+    known = Counter(gap.table for gap in gaps if skipped or gap.table in decided)
+    for table, places in known.items():
+        log.info("numbers of %s are missing in the log at %s: counted", table, amount(places, "more place"))
     for gap in gaps:
-        if gap.table not in counted:
+        if gap.table not in known:
             log.error("%s", describe(gap))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.apply.by_row import RowTask, WriteTimes
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
@@ -186,7 +187,7 @@ def replay_window(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]
         if run.ledger.record.state == "running":  # it may have been aborted
             run.ledger.end("failed", run.actor, str(error))
         raise
-    run.ledger.end("done", run.actor, f"{facts['cells']} cells of {window}")
+    run.ledger.end("done", run.actor, f"{amount(facts['cells'], 'cell')} of {window}")
     return facts
 
 
@@ -252,8 +253,9 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
             ids = run.ledger.quarantine.put(quarantined(done.refusals, released), fence=done.fence)
             run.ledger.batches.drop(done.fence)
             raise RefusedEditsError(
-                f"{len(done.refusals)} edits of {window} could not be applied, the first: {done.refusals[0].reason}. "
-                f"See `walferry quarantine list {run.run_id}`; release them, then run the window again",
+                f"{amount(len(done.refusals), 'edit')} of {window} could not be applied, the first: "
+                f"{done.refusals[0].reason}. See `walferry quarantine list {run.run_id}`; release them, "
+                "then run the window again",
                 items=ids,
             )
         run.ledger.log.set_ranges(done.ranges, also=run.ledger.batches.end(done.fence))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from walferry.amounts import amount
 from walferry.clock import shown_utc
 from walferry.ledger import RunLedger
 
@@ -47,7 +48,7 @@ def compared_so_far(ledger: RunLedger, table: str) -> str:
     if kept is None:
         return ""
     at = shown_utc(kept["since_ms"])
-    return f"{kept['done']} of {kept['regions']} regions of {table} are compared as a whole since {at}"
+    return f"{kept['done']} of {amount(kept['regions'], 'region')} of {table} are compared as a whole since {at}"
 
 
 def end_comparing(ledger: RunLedger) -> None:

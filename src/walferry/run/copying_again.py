@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from walferry.amounts import amount
 from walferry.clock import now_ms, shown_utc
 from walferry.errors import WalferryError
 from walferry.hbase.descriptors import Range
@@ -52,7 +53,7 @@ class Copying:
 
     def describe(self) -> str:
         """As a clause."""
-        far = f"{self.regions} of {self.of} regions, {self.size / 1e6:.0f} MB are copied"
+        far = f"{self.regions} of {amount(self.of, 'region')}, {self.size / 1e6:.0f} MB are copied"
         if not self.emptied:
             far = "its target table is about to be emptied"
         return f"{far}; it did not go on: {self.fault}" if self.fault else far
@@ -100,7 +101,7 @@ class Copied:
     def describe(self) -> str:
         """As a clause."""
         why = f": {self.reason}" if self.reason else ""
-        much = f"{self.cells} cells, {self.size / 1e6:.1f} MB"
+        much = f"{amount(self.cells, 'cell')}, {self.size / 1e6:.1f} MB"
         return f"copied again until {shown_utc(self.at_ms)}, {much} ({self.by}{why})"
 
 

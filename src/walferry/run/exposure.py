@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from walferry.amounts import amount
 from walferry.clock import duration
 from walferry.ledger import RunLedger
 
@@ -52,7 +53,7 @@ class Exposure:
 
     def describe(self, now_ms: int) -> str:
         """In a sentence."""
-        files = "1 file" if self.kept_files == 1 else f"{self.kept_files} files"
+        files = amount(self.kept_files, "file")
         kept = f"the log is kept by {self.kept_by}: {files}, {self.kept_bytes / 1e6:.1f} MB"
         seconds = self.seconds_to_loss(now_ms)
         if seconds is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
+from walferry.amounts import rows_differ
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import RunLedger
 from walferry.ledger.comparisons import decision
@@ -39,8 +40,7 @@ class Look(BaseModel):
         """What is wrong with the table, as a clause; "" if nothing is."""
         if not self.left:
             return ""
-        rows = "1 row differs" if self.left == 1 else f"{self.left} rows differ"
-        return f"{rows}, such as {'; '.join(self.first)}"
+        return f"{rows_differ(self.left)}, such as {'; '.join(self.first)}"
 
 
 def note_look(

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
+from walferry.amounts import amount
 from walferry.ledger import CountedNumbers, NumberGap, RunLedger
 from walferry.run.facts import opened_ms
 
@@ -60,8 +61,7 @@ def counted(ledger: RunLedger) -> list[dict[str, Any]]:
 
 
 def _counted(row: CountedNumbers) -> str:
-    numbers = "1 number" if row.numbers == 1 else f"{row.numbers} numbers"
-    places = "1 place" if row.places == 1 else f"{row.places} places"
+    numbers, places = amount(row.numbers, "number"), amount(row.places, "place")
     if row.accepted_by:
         return (
             f"numbers that are missing in the log of {row.table} are accepted for this run by {row.accepted_by}: "

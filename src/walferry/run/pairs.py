@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from walferry.amounts import rows_differ
 from walferry.ledger import PassRecord, RunLedger
 
 
@@ -13,5 +14,5 @@ def last_pass(ledger: RunLedger) -> PassRecord | None:
 def verdict(made: PassRecord) -> str:
     """What a pass that has ended found."""
     late = f"; {made.under_way_rows} more were under way each time that they were read" if made.under_way_rows else ""
-    rows = "1 row differs" if made.differing_rows == 1 else f"{made.differing_rows} rows differ"
-    return f"pass {made.number}: {rows if made.differing_rows else 'both sides are equal'}{late}"
+    found = rows_differ(made.differing_rows) if made.differing_rows else "both sides are equal"
+    return f"pass {made.number}: {found}{late}"

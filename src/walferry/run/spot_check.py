@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from walferry.amounts import amount
 from walferry.ledger import ComparedTable, RunLedger
 from walferry.ledger.comparisons import lacks_explanation
 from walferry.ledger.rows import Purpose
@@ -46,7 +47,7 @@ class SpotCheck(BaseModel):
         known = f", {self.excused} of which the comparison knows" if self.excused else ""
         found = f"{len(self.differing) + self.excused} differ{known}" if self.differing or self.excused else "all equal"
         left = f" ({self.why})" if self.why else ""
-        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        rows = amount(self.rows, "row")
         return f"{rows} read by HBase's own Java client on both sides: {found}{left}"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from walferry import clock
+from walferry.amounts import amount, rows_differ
 from walferry.clock import shown_utc
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.ledger.rows import RunKind
@@ -341,9 +342,8 @@ def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
         cause = "the rows that differ are accepted; the last check has not been repeated"
         return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
     named = ", ".join(tables)
-    cause = f"{len(waiting)} rows of {named} differ and wait for a decision"
-    if len(waiting) == 1:
-        cause = f"1 row of {named} differs and waits for a decision"
+    rows = amount(len(waiting), f"row of {named} differs and waits", f"rows of {named} differ and wait")
+    cause = f"{rows} for a decision"
     # Clearing `compare` compares again only if rows were repaired.
     return State(
         "waiting for a decision", cause,
@@ -409,7 +409,7 @@ def _held(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> Sta
     held = ledger.quarantine.items("held")
     if not held:
         return None
-    items = "1 item waits" if len(held) == 1 else f"{len(held)} items wait"
+    items = amount(len(held), "item waits", "items wait")
     step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
     if any(item.kind is RefusalKind.LINEAGE for item in held):  # it cannot be released
         step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
@@ -579,8 +579,7 @@ def _ended(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> 
         )
     compared = comparisons_of_phase(ledger)[0] if name == "done" and run.kind == "migration" else []
     if differing := sum(made.differing_rows for made in compared):
-        rows = "1 row differs" if differing == 1 else f"{differing} rows differ"
-        step = f"read `walferry report {run.name}`: {rows}, for the reasons that it lists"
+        step = f"read `walferry report {run.name}`: {rows_differ(differing)}, for the reasons that it lists"
     newest = phases[-1] if phases else None
     failed = newest if newest and newest.state == "failed" and name == "failed" else None
     return State(

@@ -252,7 +252,7 @@ def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     opened = open_target(stopped, lambda: spark, after_drain)
     assert opened.at_ms is None
     assert opened.why[0].startswith(
-        f"1 edits came after writes were declared stopped, the first: row r0009 of {table}, "
+        f"1 edit came after writes were declared stopped, the first: row r0009 of {table}, "
     )
     with pytest.raises(GateShutError):
         late_edits.require_silence(stopped)

@@ -107,7 +107,7 @@ def test_rows_are_repaired_as_the_verb_does_with_the_persons_name_and_reason_in_
     (line,) = [line for line in ledger.audit_trail() if line.action == "ask for a repair"]
     assert (line.actor, line.inputs["reason"]) == ("airflow ann", "it was spoilt")
     monkeypatch.setattr(asked_repairs, "repair_now", lambda run, wanted: [row("the target refuses its cells")])
-    with pytest.raises(AirflowFailException, match="1 rows of move-1 cannot be repaired as things are"):
+    with pytest.raises(AirflowFailException, match="1 row of move-1 cannot be repaired as things are"):
         task(dry_run=False, reason="it was spoilt")
     assert pushed["repaired"]["rows"][0]["fault"] == "the target refuses its cells"
 

@@ -78,7 +78,7 @@ def test_a_plan_counts_only_rows_that_can_be_repaired(run: Run, monkeypatch: pyt
     names = planned(monkeypatch, Planned(b"a", None, "clients have written to the row"))
     found = ask(run, TABLE, names, dry_run=True)
     assert found.ways[0].rows == 0
-    with pytest.raises(SidesDifferError, match="1 rows of move-1 cannot be repaired as things are"):
+    with pytest.raises(SidesDifferError, match="1 row of move-1 cannot be repaired as things are"):
         found.require_all()
     assert ask(run, None, dry_run=True).lines() == ["no row of move-1 is known to differ"]
 

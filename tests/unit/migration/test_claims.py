@@ -166,8 +166,8 @@ def test_the_answer_says_what_was_read_what_waits_and_what_is_not_seen(ledger: R
     text, reasons = verified(ledger)
     assert not reasons
     for part in (
-        "7 rows, 3 kB of both sides", "1 rows and 0 ranges are still to be read again",
-        "would touch 1 rows and 1 ranges", "the write stop takes 20 s",
+        "7 rows, 3 kB of both sides", "still to be read again: 1 row and 0 ranges",
+        "would touch 1 row and 1 range", "the write stop takes 20 s",
         "what others write at the target is not seen: no right",
         "2 servers of the source do not tell of writes that skip the log (SKIP_WAL)",
         "`max_comparison_age` has tables compared as a whole again",

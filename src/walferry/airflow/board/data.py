@@ -12,6 +12,7 @@ from typing import Any
 
 from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.passes import passes
+from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError, message_of
 from walferry.hbase.rowkey import shown_row
@@ -218,22 +219,19 @@ def _alarms(
     alarms = []
     if lost:
         files = sorted({hole.gap.file for hole in lost})
-        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+        more = f" and {amount(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log, {files[0]}{more}: {lost[0].gap.reason}"})
-    for key, text in (
-        ("unexplained", "{} rows differ without an explanation"),
-        ("uncompared", "{} cells expired while they were compared: compare again"),
-    ):
-        if facts[key]:
-            alarms.append({"kind": "failed", "text": text.format(facts[key])})
+    if differing := facts["unexplained"]:
+        alarms.append({"kind": "failed", "text": f"{rows_differ(differing)} without an explanation"})
+    if uncompared := facts["uncompared"]:
+        text = f"{amount(uncompared, 'cell')} expired while being compared: compare again"
+        alarms.append({"kind": "failed", "text": text})
     if facts["undecided"] and head["state"] != "waiting for a decision":
-        rows = "1 row is" if facts["undecided"] == 1 else f"{facts['undecided']} rows are"
+        rows = amount(facts["undecided"], "row is", "rows are")
         alarms.append({"kind": "held", "text": f"{rows} not in the log; what becomes of that has to be decided"})
     if held and head["state"] != "held":
-        items = "item waits" if len(held) == 1 else "items wait"
-        alarms.append(
-            {"kind": "held", "text": f"{len(held)} {items} in quarantine for a decision, the first: {held[0].reason}"}
-        )
+        items = amount(len(held), "item waits", "items wait")
+        alarms.append({"kind": "held", "text": f"{items} in quarantine for a decision, the first: {held[0].reason}"})
     if head["log"] is not None and head["log"]["late"]:
         alarms.append({"kind": "gap", "text": f"Nobody copies the log as it should be: {head['log']['text']}"})
     for standstill in facts["standstills"]:

@@ -1,0 +1,13 @@
+"""Amounts in sentences for people."""
+
+from __future__ import annotations
+
+
+def amount(number: int, one: str, many: str = "") -> str:
+    """So many of something: 1 row, 3 rows. `many`: what it is of any other number than one, unless `one` with an s."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def rows_differ(number: int) -> str:
+    """So many rows differ, as a clause."""
+    return amount(number, "row differs", "rows differ")

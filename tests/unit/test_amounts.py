@@ -1,0 +1,15 @@
+"""Amounts read as English."""
+
+import pytest
+
+from walferry.amounts import amount, rows_differ
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
+def test_one_thing_is_singular_and_any_other_number_is_plural(number: int, text: str) -> None:
+    assert amount(number, "row") == text
+
+
+def test_a_clause_has_its_verb_in_the_same_number() -> None:
+    assert [amount(n, "log was", "logs were") for n in (1, 3)] == ["1 log was", "3 logs were"]
+    assert [rows_differ(n) for n in (0, 1, 7)] == ["0 rows differ", "1 row differs", "7 rows differ"]
