@@ -6,7 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from unit.airflow.board_ledger import EVIL, NAMES, aborted, clock, done, fill, group, large, running, seen, spec
+from unit.airflow.board_ledger import (
+    EVIL,
+    NAMES,
+    aborted,
+    clock,
+    compare,
+    done,
+    fill,
+    group,
+    large,
+    running,
+    seen,
+    spec,
+)
 from unit.migration.pair_ledger import REGION, differs, one_pass
 from walferry.airflow.board.data import (
     MOST_POINTS,
@@ -454,3 +467,14 @@ def test_a_standstill_of_the_copying_stays_an_alarm(book: Ledger) -> None:
         note_exposure(book.of(run), looked)
     (alarm,) = run_page(book, book.run(run))["alarms"]
     assert alarm["text"].startswith("Nobody looked at the source's log from ")
+
+
+# ---- rows that differ
+
+
+def test_rows_that_wait_for_a_decision_are_an_alarm_whatever_their_known_reason_is(book: Ledger) -> None:
+    run = begun(book)
+    with clock(60_000) as hands:
+        compare(book, run, hands)  # one row is history-dependent
+    texts = [alarm["text"] for alarm in run_page(book, book.run(run))["alarms"]]
+    assert "1 row differs for a known reason, and nobody has decided about that" in texts

@@ -227,8 +227,8 @@ def _alarms(
         text = f"{amount(uncompared, 'cell')} expired while being compared: compare again"
         alarms.append({"kind": "failed", "text": text})
     if facts["undecided"] and head["state"] != "waiting for a decision":
-        rows = amount(facts["undecided"], "row is", "rows are")
-        alarms.append({"kind": "held", "text": f"{rows} not in the log; what becomes of that has to be decided"})
+        text = f"{rows_differ(facts['undecided'])} for a known reason, and nobody has decided about that"
+        alarms.append({"kind": "held", "text": text})
     if held and head["state"] != "held":
         items = amount(len(held), "item waits", "items wait")
         alarms.append({"kind": "held", "text": f"{items} in quarantine for a decision, the first: {held[0].reason}"})
