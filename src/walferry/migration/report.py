@@ -18,6 +18,7 @@ from walferry.migration.accept import describe
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.verified import unseen
 from walferry.run.copying_again import copied
+from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.spot_check import spot_check_of
 from walferry.run.status import status
@@ -112,6 +113,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "rows": [describe(item, decided) for item in found],
             "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
+        row["equal_since"] = bool(row["unexplained"] or row["undecided"]) and counts_as_equal(ledger, table)
     return by_table
 
 
@@ -130,6 +132,7 @@ def render(facts: dict[str, Any]) -> str:
             f"  differences: {_counts(row['differences'])}",
             *_rows(row["rows"]),
             *([f"  second reader: {row['second_reader']}"] if row["second_reader"] else []),
+            *(["  equal when they were looked at again"] if row["equal_since"] else []),
             *(["  touched since, and differ:"] if row["rows_since"] else []),
             *_rows(row["rows_since"]),
             *_repaired(facts["repaired"].get(table, {})),

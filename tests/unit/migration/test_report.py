@@ -11,6 +11,7 @@ from walferry.ledger import Ledger, NumberGap, Position, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.migration.touched import Seen
 from walferry.run.heartbeat import NOTE
+from walferry.run.looks import note_look
 from walferry.run.status import status, status_line
 
 
@@ -190,3 +191,16 @@ def test_what_looks_do_not_see_is_told_until_the_last_whole_comparison_is_done(b
     ledger.phases.start("check_drain")
     ledger.phases.finish("check_drain", {})
     assert "Until the last whole comparison" not in render(summary(ledger))
+
+
+def test_rows_that_are_equal_since_they_were_looked_at_again_are_told_so_and_are_no_fault_now(book: Ledger) -> None:
+    ledger = book.of("move-1")
+    (compared,) = ledger.comparisons.tables()
+    assert summary(ledger)["tables"]["shop:orders"]["equal_since"] is False
+    note_look(ledger, "shop:orders", compared.ended_ms, rows=2)
+    facts = summary(ledger)
+    assert facts["unexplained"] == 1
+    assert facts["tables"]["shop:orders"]["equal_since"] is True
+    assert "  equal when they were looked at again\n" in render(facts)
+    note_look(ledger, "shop:orders", compared.ended_ms + 1, rows=2, differing={b"row": "a reason"})
+    assert "looked at again" not in render(summary(ledger))

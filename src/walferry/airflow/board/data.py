@@ -221,13 +221,15 @@ def _alarms(
         files = sorted({hole.gap.file for hole in lost})
         more = f" and {amount(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         alarms.append({"kind": "gap", "text": f"Gap in the log, {files[0]}{more}: {lost[0].gap.reason}"})
-    if differing := facts["unexplained"]:
+    found = [row for row in facts["tables"].values() if not row["equal_since"]]
+    if differing := sum(row["unexplained"] for row in found):
         alarms.append({"kind": "failed", "text": f"{rows_differ(differing)} without an explanation"})
     if uncompared := facts["uncompared"]:
         text = f"{amount(uncompared, 'cell')} expired while being compared: compare again"
         alarms.append({"kind": "failed", "text": text})
-    if facts["undecided"] and head["state"] != "waiting for a decision":
-        text = f"{rows_differ(facts['undecided'])} for a known reason, and nobody has decided about that"
+    undecided = sum(row["undecided"] for row in found)
+    if undecided and head["state"] != "waiting for a decision":
+        text = f"{rows_differ(undecided)} for a known reason, and nobody has decided about that"
         alarms.append({"kind": "held", "text": text})
     if held and head["state"] != "held":
         items = amount(len(held), "item waits", "items wait")
