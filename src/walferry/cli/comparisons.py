@@ -30,6 +30,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     comparison.
     """
     from walferry.migration.compare_now import compare_now
+    from walferry.run.last_comparison import AFTER_THE_RUN, is_after_the_run
     from walferry.run.run import Run
     from walferry.spark.session import opened_once
 
@@ -47,8 +48,10 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"{facts.pop('table')}: " + ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in facts.items()))
             print(f"  second reader: {one.second.describe()}")
     if any(one.result.shuts_the_gate for one in made):
+        after = any(is_after_the_run(book.of(record.run_id), one.result.compared.began_ms) for one in made)
         raise SidesDifferError(
-            f"run {record.run_id}: source and target differ; `walferry report {record.name}` shows where"
+            f"run {record.run_id}: source and target differ{f' ({AFTER_THE_RUN})' if after else ''}; "
+            f"`walferry report {record.name}` shows where"
         )
 
 

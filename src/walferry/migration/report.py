@@ -18,7 +18,7 @@ from walferry.migration.accept import describe
 from walferry.migration.explain import WORST_FIRST
 from walferry.migration.verified import unseen
 from walferry.run.copying_again import copied
-from walferry.run.last_comparison import counts_as_equal
+from walferry.run.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
 from walferry.run.missing_numbers import describe as describe_numbers
 from walferry.run.spot_check import spot_check_of
 from walferry.run.status import status
@@ -84,6 +84,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
     """What each table's newest comparison found, worst rows first; digests in hex."""
     by_table: dict[str, dict[str, Any]] = {}
     purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
+    began = {made.table: made.began_ms for made in ledger.comparisons.tables()}
     differing = {made.table: made.differing_rows for made in ledger.comparisons.tables()}  # not all are named
     checks = {made.table: spot_check_of(ledger, made) for made in ledger.comparisons.tables()}
     summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
@@ -113,6 +114,7 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "rows": [describe(item, decided) for item in found],
             "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
+        row["after_the_run"] = is_after_the_run(ledger, began.get(table, 0))
         row["equal_since"] = bool(row["unexplained"] or row["undecided"]) and counts_as_equal(ledger, table)
     return by_table
 
@@ -132,6 +134,7 @@ def render(facts: dict[str, Any]) -> str:
             f"  differences: {_counts(row['differences'])}",
             *_rows(row["rows"]),
             *([f"  second reader: {row['second_reader']}"] if row["second_reader"] else []),
+            *([f"  {AFTER_THE_RUN}"] if row["after_the_run"] and row["differences"] else []),
             *(["  equal when they were looked at again"] if row["equal_since"] else []),
             *(["  touched since, and differ:"] if row["rows_since"] else []),
             *_rows(row["rows_since"]),

@@ -42,6 +42,19 @@ def whole_comparison(ledger: RunLedger, table: str) -> ComparedTable | None:
     return None
 
 
+AFTER_THE_RUN = (
+    "compared after the end of the run: what clients have written at the target since it was opened counts as a "
+    "difference"
+)
+
+
+def is_after_the_run(ledger: RunLedger, began_ms: int) -> bool:
+    """Whether a comparison that began then leaves out nothing that clients write: the target is open, and nobody keeps
+    its log any more."""
+    run = ledger.record
+    return run.kind == "migration" and run.state == "done" and run.ended_ms is not None and began_ms >= run.ended_ms
+
+
 def counts_as_equal(ledger: RunLedger, table: str) -> bool:
     """Whether nothing is known that differs: by the last look at a table or, before the first, by its comparison."""
     made = whole_comparison(ledger, table)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from unit.migration.filled_ledger import FILE, GROUP, filled
+from unit.migration.filled_ledger import FILE, GROUP, compared, filled
 from walferry import clock
-from walferry.ledger import Ledger, NumberGap, Position, SeenFile, WalRange
+from walferry.ledger import Difference, Ledger, NumberGap, Position, RangeComparison, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.migration.touched import Seen
 from walferry.run.heartbeat import NOTE
+from walferry.run.last_comparison import AFTER_THE_RUN
 from walferry.run.looks import note_look
 from walferry.run.status import status, status_line
 
@@ -195,12 +197,25 @@ def test_what_looks_do_not_see_is_told_until_the_last_whole_comparison_is_done(b
 
 def test_rows_that_are_equal_since_they_were_looked_at_again_are_told_so_and_are_no_fault_now(book: Ledger) -> None:
     ledger = book.of("move-1")
-    (compared,) = ledger.comparisons.tables()
+    (made,) = ledger.comparisons.tables()
     assert summary(ledger)["tables"]["shop:orders"]["equal_since"] is False
-    note_look(ledger, "shop:orders", compared.ended_ms, rows=2)
+    note_look(ledger, "shop:orders", made.ended_ms, rows=2)
     facts = summary(ledger)
     assert facts["unexplained"] == 1
     assert facts["tables"]["shop:orders"]["equal_since"] is True
     assert "  equal when they were looked at again\n" in render(facts)
-    note_look(ledger, "shop:orders", compared.ended_ms + 1, rows=2, differing={b"row": "a reason"})
+    note_look(ledger, "shop:orders", made.ended_ms + 1, rows=2, differing={b"row": "a reason"})
     assert "looked at again" not in render(summary(ledger))
+
+
+def test_a_comparison_after_the_end_of_the_run_is_said_to_count_what_clients_wrote(book: Ledger) -> None:
+    ledger = book.of("move-1")
+    assert "after the end of the run" not in render(summary(ledger))
+    ledger.end("done", "tester", "cut over")
+    ended = ledger.record.ended_ms
+    assert ended is not None
+    assert "after the end of the run" not in render(summary(ledger))  # it was made before
+    later = replace(compared("shop:orders", 1), began_ms=ended, ended_ms=ended + 1)
+    region = RangeComparison("shop:orders", "r1", b"", b"", 2, 4, "01", 2, 4, "02", {})
+    ledger.comparisons.record(later, [region], [Difference("shop:orders", b"y", "unexplained", "d")])
+    assert f"\n  {AFTER_THE_RUN}\n" in render(summary(ledger))
