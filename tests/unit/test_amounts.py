@@ -2,7 +2,7 @@
 
 import pytest
 
-from walferry.amounts import amount, rows_differ
+from walferry.amounts import amount, amount_of_each, rows_differ
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
@@ -13,3 +13,7 @@ def test_one_thing_is_singular_and_any_other_number_is_plural(number: int, text:
 def test_a_clause_has_its_verb_in_the_same_number() -> None:
     assert [amount(n, "log was", "logs were") for n in (1, 3)] == ["1 log was", "3 logs were"]
     assert [rows_differ(n) for n in (0, 1, 7)] == ["0 rows differ", "1 row differs", "7 rows differ"]
+
+
+def test_amounts_of_each_are_in_the_order_of_names() -> None:
+    assert amount_of_each({"orders": 1, "events": 3}, "row") == "3 rows of events, 1 row of orders"

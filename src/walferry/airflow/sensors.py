@@ -142,9 +142,8 @@ def alert(ledger: Ledger, watch: RunRecord, source: str, facts: RunFacts) -> Non
     found: Mapping[str, tuple[list[str], str]] = {
         "gap": (
             list(facts.lost),
-            f"{amount(len(facts.lost), 'WAL file was', 'WAL files were')} deleted at the source before run "
-            f"{facts.run_id} had applied all of it: the log has a gap; abort the run and start over with a new "
-            "snapshot",
+            f"{amount(len(facts.lost), 'WAL file no longer exists', 'WAL files no longer exist')} at the source, not "
+            f"applied by run {facts.run_id}: the log has a gap; abort the run and start over with a new snapshot",
         ),
         "quarantine": (
             [str(item) for item in facts.held],

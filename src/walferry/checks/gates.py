@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walferry.amounts import amount
+from walferry.amounts import amount, amount_of_each
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
@@ -251,8 +251,9 @@ def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> No
                 what = _asks(run, waiting, counts)
             case _:
                 what = (
-                    f"{_counted('cell', counts)} expired while they were read, and only one side held them: compare "
-                    f"again, by clearing `compare` and everything after it, or `walferry resume {run.record.name}`"
+                    f"{amount_of_each(counts, 'cell')} expired while they were read, and only one side held them: "
+                    "compare again, by clearing `compare` and everything after it, or `walferry resume "
+                    f"{run.record.name}`"
                 )
         raise kind(
             f"{what}; see `walferry report {run.run_id}`" + (f" and {docs}" if docs else ""),
@@ -266,7 +267,7 @@ def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[st
     decided = run.ledger.comparisons.accepted().keys()
     found = [item for item in run.ledger.comparisons.differences(compared) if lacks_explanation(item, decided)]
     many = {item.table: item.differing_rows for item in compared if item.differing_rows > EXPLAINED_ROWS}
-    rows = f"{_counted('row', Counter(counts | many))}{_such_as(found)}"
+    rows = f"{amount_of_each(counts | many, 'row')}{_such_as(found)}"
     what = f"source and target differ without an explanation in {rows}"
     if not many:
         return f"{what}. Now {way_on_if_rows_differ(run.ledger, [])}"
@@ -284,14 +285,9 @@ def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
     """Which rows wait for a person's decision, and how to decide."""
     return (
         "source and target differ for a known reason, by rows that nobody has decided about: "
-        f"{_counted('row', counts)}{_such_as(waiting)}. Now {way_on_if_rows_differ(run.ledger, sorted(counts))}; "
+        f"{amount_of_each(counts, 'row')}{_such_as(waiting)}. Now {way_on_if_rows_differ(run.ledger, sorted(counts))}; "
         "then repeat this check"
     )
-
-
-def _counted(what: str, counts: Counter[str]) -> str:
-    """So many things of each table."""
-    return ", ".join(f"{amount(count, what)} of {table}" for table, count in sorted(counts.items()))
 
 
 def _such_as(found: Sequence[Difference]) -> str:

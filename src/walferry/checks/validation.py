@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walferry.amounts import amount
+from walferry.amounts import amount, amount_of_each
 from walferry.background import begun
 from walferry.checks.suites import suite
 from walferry.errors import WalferryError
@@ -110,8 +110,7 @@ def require(result: GateResult) -> None:
         return
     critical = [failure for failure in result.failures if failure.severity == "critical"]
     regions = sorted({region for failure in critical for region in failure.regions})
-    counts = Counter(region.partition(" ")[0] for region in regions)
-    shown = ", ".join(f"{amount(n, 'place')} of {table}" for table, n in sorted(counts.items()))
+    shown = amount_of_each(Counter(region.partition(" ")[0] for region in regions), "place")
     whats = "; ".join(f"{failure.expectation}: {failure.detail}" for failure in critical[:5])
     raise WalferryError(
         f"the checks {result.suite} of {result.run_name} failed at "
@@ -175,8 +174,10 @@ def _failure(result: Any) -> GateFailure:
     found = result.result
     rows = found.get("unexpected_index_list") or []
     regions = sorted({f"{row['table']} {row['region']}".strip() for row in rows})
-    unmet = found.get("unexpected_count")
-    detail = amount(unmet, "row") if unmet is not None else f"found {found['observed_value']}"
+    if "unexpected_count" in found:
+        detail = amount(found["unexpected_count"], "row")
+    else:
+        detail = f"found {found['observed_value']}"
     if rows:
         values = {key: value for key, value in rows[0].items() if key not in ("table", "region")}
         detail += f", first {values}"

@@ -48,7 +48,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
             print(f"{facts.pop('table')}: " + ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in facts.items()))
             print(f"  second reader: {one.second.describe()}")
     if any(one.result.shuts_the_gate for one in made):
-        after = any(is_after_the_run(book.of(record.run_id), one.result.compared.began_ms) for one in made)
+        after = any(is_after_the_run(book.of(record.run_id), one.result.compared) for one in made)
         raise SidesDifferError(
             f"run {record.run_id}: source and target differ{f' ({AFTER_THE_RUN})' if after else ''}; "
             f"`walferry report {record.name}` shows where"

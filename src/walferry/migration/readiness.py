@@ -20,12 +20,10 @@ from walferry.run.backlog import unapplied
 from walferry.run.comparing_ahead import waits_for_comparing
 from walferry.run.copying_again import replaced_ms, waits_for_copying
 from walferry.run.lag import caught_up, lag_of, max_lag
-from walferry.run.last_comparison import counts_as_equal
 from walferry.run.missing_numbers import faults
 from walferry.run.newest import keeps_closed
 from walferry.run.phases import steps
 from walferry.run.spec import Spec
-from walferry.run.spot_check import only_second
 from walferry.run.state import accept_command
 from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
@@ -204,9 +202,9 @@ def _comparison(ledger: RunLedger) -> Answer:
         verdict = "; ".join(filter(None, (differs, unread))) or "no unexplained difference"
         when = f"{shown_utc(made.began_ms)}{_applied(ledger, made)}"
         texts.append(f"{table} at {when}: {amount(result['source_rows'], 'row')}, {verdict}")
-        if (bad or unread) and counts_as_equal(ledger, table) and not only_second(ledger, made):
+        if result.get("equal_since"):
             texts[-1] += ", and equal when they were looked at again"
-            bad, unread = [], ""
+            bad = []
         if bad or unread:
             reasons.append(f"{texts[-1]}; {_advice(ledger, table, result)}, {verify} compares again")
         elif most is not None and clock.now_ms() - made.began_ms > most * 1000:

@@ -20,7 +20,7 @@ from walferry.migration.verified import unseen
 from walferry.run.copying_again import copied
 from walferry.run.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
 from walferry.run.missing_numbers import describe as describe_numbers
-from walferry.run.spot_check import spot_check_of
+from walferry.run.spot_check import only_second, spot_check_of
 from walferry.run.status import status
 
 SHOWN_ROWS = 20
@@ -83,10 +83,10 @@ def _unseen(ledger: RunLedger) -> list[str]:
 def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
     """What each table's newest comparison found, worst rows first; digests in hex."""
     by_table: dict[str, dict[str, Any]] = {}
-    purposes = {made.table: made.purpose for made in ledger.comparisons.tables()}
-    began = {made.table: made.began_ms for made in ledger.comparisons.tables()}
-    differing = {made.table: made.differing_rows for made in ledger.comparisons.tables()}  # not all are named
-    checks = {made.table: spot_check_of(ledger, made) for made in ledger.comparisons.tables()}
+    newest = {made.table: made for made in ledger.comparisons.tables()}
+    purposes = {table: made.purpose for table, made in newest.items()}
+    differing = {table: made.differing_rows for table, made in newest.items()}  # not all are named
+    checks = {table: spot_check_of(ledger, made) for table, made in newest.items()}
     summed = ("source_rows", "source_cells", "target_rows", "target_cells", "expiring", "uncompared")
     for item in ledger.comparisons.ranges():
         row = by_table.setdefault(
@@ -114,8 +114,12 @@ def compared_tables(ledger: RunLedger) -> dict[str, dict[str, Any]]:
             "rows": [describe(item, decided) for item in found],
             "rows_since": [describe(item, decided) for item in ledger.comparisons.looked(table)],
         }  # fmt: skip
-        row["after_the_run"] = is_after_the_run(ledger, began.get(table, 0))
-        row["equal_since"] = bool(row["unexplained"] or row["undecided"]) and counts_as_equal(ledger, table)
+        row["after_the_run"] = table in newest and is_after_the_run(ledger, newest[table])
+        row["equal_since"] = (
+            bool(row["unexplained"] or row["undecided"])
+            and counts_as_equal(ledger, table)
+            and not only_second(ledger, newest[table])  # looks are the first reader's
+        )
     return by_table
 
 

@@ -48,11 +48,12 @@ AFTER_THE_RUN = (
 )
 
 
-def is_after_the_run(ledger: RunLedger, began_ms: int) -> bool:
-    """Whether a comparison that began then leaves out nothing that clients write: the target is open, and nobody keeps
-    its log any more."""
+def is_after_the_run(ledger: RunLedger, made: ComparedTable) -> bool:
+    """Whether a comparison leaves out nothing that clients write: the target is open, and nobody keeps its log any
+    more."""
     run = ledger.record
-    return run.kind == "migration" and run.state == "done" and run.ended_ms is not None and began_ms >= run.ended_ms
+    ended_ms = run.ended_ms if run.kind == "migration" and run.state == "done" else None
+    return ended_ms is not None and made.began_ms >= ended_ms
 
 
 def counts_as_equal(ledger: RunLedger, table: str) -> bool:

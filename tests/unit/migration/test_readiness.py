@@ -27,6 +27,7 @@ from walferry.migration import claims
 from walferry.migration.claims import Claim
 from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.readiness import Answer, before_approval, note_of_clusters, readiness
+from walferry.migration.report import compared_tables
 from walferry.migration.store_files import NO_STORES
 from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
 from walferry.run.looks import note_look
@@ -298,3 +299,4 @@ def test_what_only_the_second_reader_found_stays_a_reason_although_the_looks_fin
     found = SpotCheck(comparison=made.attempt, rows=9, differing=(b"0".hex(),))
     note_spot_check(run, TABLE, found, "verify")
     assert "1 without an explanation; " in noes(run)["comparison"]
+    assert not compared_tables(run)[TABLE]["equal_since"], "nor does the board leave out its alarm"
