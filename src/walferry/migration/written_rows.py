@@ -2,12 +2,13 @@
 
 A table's rows are equal on both sides where a whole comparison found them so, and neither a log that was applied since
 nor anything else (`touched`) has touched them. Those that were touched are read from both sides, by scans that go from
-one to the next.
+one to the next or, where a region has little else, over all that lies between them.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,10 @@ MOST_BYTES = 1 << 30
 MOST_ROWS = 300_000
 ROWS_AT_ONCE = 2_000
 """in one scan"""
+SCANNED_BYTES = 8 << 10
+"""of a region for each of its rows that are read: of one with less a scan takes less time than going from row to row"""
+FEW_ROWS = 500
+"""of a region: they are read so in any case"""
 READERS = 8
 LOOKED_AT_AGAIN = 1_000
 """rows that differ, one by one; if more do, something is wrong, or much is under way"""
@@ -210,16 +215,20 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
     source, target = run.source_address(), run.spec.target.address()
     rules = rules_of(run.source.describe(table))
     whole = RangePair(source, target, pair.source, pair.target, "", b"", b"", rules, names_expiring=True)
+    parts = list(_in_parts(run, rows, run.source.regions(table)))
     asked = [
-        replace(whole, start=some[0], stop=some[-1] + b"\0", named=len(some), rows=some)
-        for some in _in_parts(rows, run.source.regions(table))
-    ]
+        replace(whole, start=some[0], stop=some[-1] + b"\0", named=sys.maxsize if is_scanned else len(some),
+                rows=() if is_scanned else some)
+        for some, is_scanned in parts
+    ]  # fmt: skip
     asked += [replace(whole, start=start, stop=stop, named=LOOKED_AT_AGAIN + 1) for start, stop in ranges]
 
-    def compared(part: RangePair) -> tuple[Outcome, int]:
+    def compared(part: RangePair, mine: Collection[bytes] | None) -> tuple[Outcome, int]:
         sizes: list[int] = []
         here, there = scans(part)
-        return compare_pair(part, _counted(here, sizes), _counted(there, sizes)), sum(sizes)
+        outcome = compare_pair(part, _counted(here, sizes), _counted(there, sizes))
+        found = tuple(row for row in outcome.rows if mine is None or row in mine)
+        return replace(outcome, rows=found), sum(sizes)
 
     def again(row: bytes) -> str | None:
         here = b"".join(bytes(block) for block in run.source.scan_raw(pair.source, row, row + b"\0"))
@@ -228,7 +237,7 @@ def _read(run: Run, table: str, rows: Sequence[bytes], ranges: Sequence[Range]) 
         return None if sides is None else differing_cells(sides)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="both sides") as readers:
-        outcomes = list(readers.map(compared, asked))
+        outcomes = list(readers.map(compared, asked, [*(set(some) for some, _ in parts), *([None] * len(ranges))]))
         found = sorted({row for outcome, _ in outcomes for row in outcome.rows})
         in_ranges = sum(max(one.source.rows, one.target.rows) for one, _ in outcomes[len(outcomes) - len(ranges) :])
         fragile = sum((outcome.fragile for outcome, _ in outcomes), NONE)
@@ -286,10 +295,19 @@ def _rows(table: str, by_file: Mapping[str, pa.Array], more: Sequence[bytes]) ->
     return sorted(every.to_pylist())
 
 
-def _in_parts(rows: Sequence[bytes], regions: Sequence[Region]) -> Iterator[tuple[bytes, ...]]:
-    """The rows in parts of one region each."""
-    starts = sorted(region.start for region in regions)[1:]
-    borders = [0, *(bisect_left(rows, start) for start in starts), len(rows)]
-    for first, end in pairwise(borders):
+def _in_parts(run: Run, rows: Sequence[bytes], regions: Sequence[Region]) -> Iterator[tuple[tuple[bytes, ...], bool]]:
+    """The rows in parts of one region each, and whether all that lies between those of a part is to be scanned."""
+    ordered = sorted(regions, key=lambda region: region.start)
+    borders = [0, *(bisect_left(rows, region.start) for region in ordered[1:]), len(rows)]
+    for region, (first, end) in zip(ordered, pairwise(borders), strict=True):
+        is_scanned = _is_dense(run, region, end - first)
         for begin in range(first, end, ROWS_AT_ONCE):
-            yield tuple(rows[begin : min(begin + ROWS_AT_ONCE, end)])
+            yield tuple(rows[begin : min(begin + ROWS_AT_ONCE, end)]), is_scanned
+
+
+def _is_dense(run: Run, region: Region, rows: int) -> bool:
+    """Whether a region of the source has little beside so many rows of it."""
+    if rows < FEW_ROWS:
+        return False
+    size = run.source.region_bytes(region)
+    return size is not None and size <= rows * SCANNED_BYTES

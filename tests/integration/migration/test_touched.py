@@ -19,7 +19,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable
-from walferry.migration import compare_ahead, touched, written_rows
+from walferry.migration import compare_ahead, digest, touched, written_rows
 from walferry.migration.compare import compare
 from walferry.migration.open_target import open_target
 from walferry.migration.verified import verified
@@ -322,3 +322,34 @@ def look_until_counted(run: Run) -> None:
     while time.monotonic() < until_s:
         touched.look(run)
         time.sleep(1)
+
+
+@pytest.mark.parametrize("bytes_per_row", [-1, written_rows.SCANNED_BYTES], ids=["from row to row", "by a scan"])
+def test_a_reading_tells_which_of_the_rows_that_are_asked_for_differ_and_names_no_other(
+    bytes_per_row: int,
+    at_source: HBaseClient,
+    at_target: HBaseClient,
+    make_table: Callable[..., str],
+    start_run: StartRun,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = make_table()
+    run = start_run(table)
+    fill(at_source, table, rows=2_000)
+    replay(run, spark, until=lambda: True)
+    at_target.mutate(table, [delete_column(row, b"f", b"q", 9) for row in (b"r100", b"r101", b"r1999")])
+    at_target.put(table, [Cell(b"r100", b"f", b"q", b"by hand", 10), Cell(b"r2000", b"f", b"q", b"by hand", 10)])
+    by_name: set[bool] = set()
+
+    def scans(pair: digest.RangePair) -> Any:
+        by_name.add(bool(pair.rows))
+        return digest.scans(pair)
+
+    monkeypatch.setattr(written_rows, "SCANNED_BYTES", bytes_per_row)
+    monkeypatch.setattr(written_rows, "scans", scans)
+    asked = sorted(b"r%02d" % number for number in range(1, 2_002) if number != 101)
+    found = differing(run, table, asked)
+    assert sorted(found) == [b"r100", b"r1999", b"r2000"]
+    assert all(found.values()), "each with a digest"
+    assert by_name == {bytes_per_row < 0}
