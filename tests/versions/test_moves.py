@@ -13,6 +13,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.replay.cut import line_of
 from walferry.replay.handover import NEXT_NUMBERS, Handover
 from walferry.spark.clients import shared_files
 from walferry.wal.files import list_live
@@ -28,7 +29,7 @@ def test_the_logs_show_the_order_of_a_region_s_edits_through_its_moves(source: C
         here.create_table(table, {"f": {"VERSIONS": "1"}}, [b"z"])
         region, _ = here.regions(table)
         assert region.server is not None
-        began, created = region.server.name, region.open_sequence + 1
+        began, created = line_of(region), region.open_sequence + 1
         for step in range(6):
             if step not in (2, 3):  # of some servers there is no edit
                 here.put(table, [Cell(b"row", b"f", b"q", b"%d" % step)])

@@ -27,6 +27,7 @@ from walferry.apply.outcomes import Refusal
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
+from walferry.background import made_once
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, CellType, Int32s, binary_column, cut_cells, find_cells, gather, index_cells
 from walferry.formats.markers import Marker
@@ -175,24 +176,46 @@ def apply_by_row(spark: SparkSession, task: RowTask) -> RowsApplied:
     return RowsApplied(sum(outcome.cells for outcome in outcomes), tuple(first.values()))
 
 
-def place_rows(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+def place_rows(spark: SparkSession | None, task: RowTask) -> Callable[[int, str], RowsApplied]:
     """Cut the chosen cells of all files into pieces, which are ranges of rows.
 
     Returns what applies one piece, named as in the log, in a Spark job of one task; several may run at once. The first
-    of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted.
+    of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted. Without a
+    session that is done here, in memory: for what is small, and nothing `settled`.
     """
+    if spark is None:
+        return _place_here(task)
     placed = _cells(spark, task).repartitionById(len(task.borders) + 1, "piece")
     sent = _sent(task, _rank(placed) if task.settled else placed, placed=True).rdd
 
     def apply(piece: int, what: str) -> RowsApplied:
         with job(spark, what):
             (row,) = spark.sparkContext.runJob(sent, list, [piece])
-        outcome: RowsApplied | WalferryError = pickle.loads(row["outcome"])
-        if isinstance(outcome, WalferryError):
-            raise outcome
-        return outcome
+        return _outcome(row["outcome"])
 
     return apply
+
+
+def _place_here(task: RowTask) -> Callable[[int, str], RowsApplied]:
+    assert not task.settled, "settled edits are ranked by Spark"
+    numbers = pa.record_batch([pa.array(range(len(task.files)), pa.int64())], ["id"])
+    order = [(name, "ascending", "at_start") for name in ("table", "row", "sequence_number", "index")]
+    placed = made_once(lambda: pa.Table.from_batches(_read_rows(task, iter([numbers])), _ROW_SCHEMA))
+
+    def apply(piece: int, what: str) -> RowsApplied:
+        mine = placed().filter(pc.equal(placed()["piece"], piece))
+        mine = mine.take(pc.sort_indices(mine, order))
+        (sent,) = _send_rows(task, iter(mine.to_batches()))
+        return _outcome(sent["outcome"][0].as_py())
+
+    return apply
+
+
+def _outcome(pickled: bytes) -> RowsApplied:
+    outcome: RowsApplied | WalferryError = pickle.loads(pickled)
+    if isinstance(outcome, WalferryError):
+        raise outcome
+    return outcome
 
 
 def _cells(spark: SparkSession, task: RowTask) -> DataFrame:

@@ -40,7 +40,7 @@ from walferry.hbase.procedures import (
     wait,
     with_nonce,
 )
-from walferry.hbase.retry import retried
+from walferry.hbase.retry import ATTEMPTS, retried
 from walferry.hbase.zookeeper import Server
 
 log = logging.getLogger(__name__)
@@ -243,12 +243,14 @@ def _major_compaction(family: bytes, region: Region) -> pb.CompactRegionRequest:
     return pb.CompactRegionRequest(region=region.specifier, major=True, family=family)
 
 
-def write_counts(client: Calls, server: Server, tables: Collection[str]) -> dict[str, int] | None:
+def write_counts(
+    client: Calls, server: Server, tables: Collection[str], *, attempts: int = ATTEMPTS
+) -> dict[str, int] | None:
     """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
 
     None where a server cannot be asked (RSRpcServices.getRegionLoad).
     """
-    loads = _region_loads(client, server)
+    loads = _region_loads(client, server, attempts)
     if loads is None:
         return None
     return {
@@ -263,7 +265,7 @@ def _encoded(load: pb.RegionLoad) -> str:
     return load.region_specifier.value.rstrip(b".").rpartition(b".")[2].decode()
 
 
-def _region_loads(client: Calls, server: Server) -> list[pb.RegionLoad] | None:
+def _region_loads(client: Calls, server: Server, attempts: int = ATTEMPTS) -> list[pb.RegionLoad] | None:
     if not client.release.counts_writes:
         return None
     try:
@@ -275,7 +277,8 @@ def _region_loads(client: Calls, server: Server) -> list[pb.RegionLoad] | None:
                 pb.GetRegionLoadRequest(),
                 pb.GetRegionLoadResponse,
                 timeout_s=client.timeout_s,
-            )
+            ),
+            attempts=attempts,
         )
     except RemoteError as error:
         if unknown_there(error):  # in a rolling upgrade servers are older than the master
@@ -284,7 +287,7 @@ def _region_loads(client: Calls, server: Server) -> list[pb.RegionLoad] | None:
     return list(answer.region_loads)
 
 
-def roll_wal(client: Calls, server: Server) -> None:
+def roll_wal(client: Calls, server: Server, *, attempts: int = ATTEMPTS) -> None:
     """Ask a region server to begin new WAL files. The server does so later: watch its WALs for the effect."""
     retried(
         lambda: client.pool.call(
@@ -294,7 +297,8 @@ def roll_wal(client: Calls, server: Server) -> None:
             pb.RollWALWriterRequest(),
             pb.RollWALWriterResponse,
             timeout_s=client.timeout_s,
-        )
+        ),
+        attempts=attempts,
     )
 
 

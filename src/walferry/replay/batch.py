@@ -19,7 +19,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
@@ -55,10 +55,14 @@ from walferry.run.facts import keep_lines
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import compared
 from walferry.spark.clients import workers
-from walferry.wal.files import WalFile, by_number
+from walferry.wal.files import WalFile
 
 log = logging.getLogger(__name__)
 
+HERE_BYTES = 8 << 20
+"""of rows to be sorted; fewer are sorted by this process, since the first such job of a JVM takes ten seconds"""
+HERE_FILES_BYTES = 256 << 20
+"""to be read for that"""
 BULK_ATTEMPTS = 4
 """at loading a batch that may fail before it goes by group"""
 
@@ -123,24 +127,17 @@ class _Work:
     """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
     sent: Mapping[str, Sent]
 
-    @cached_property
+    @property
     def followed(self) -> frozenset[str]:
-        """The regions of `Batch.followed`, if what was sent of them can be left out of all files: then what is left of
-        one of them is in one file, in order."""
-        named = {name: sent for name, sent in self.sent.items() if sent.regions}
-        whole = bool(named) and named.keys() <= {file.name for file in self.batch.files}
-        whole = whole and all(file is self.first[file.group] for file in self.batch.files if file.name in named)
-        return self.batch.followed.intersection(*(sent.regions for sent in named.values())) if whole else frozenset()
+        """The regions of `Batch.followed`, if what was sent of them is left out of all files: not by a process that
+        continues the batch."""
+        named = [sent.regions for sent in self.sent.values() if sent.regions]
+        return self.batch.followed.intersection(*named) if named else frozenset()
 
     @property
     def standing(self) -> frozenset[str]:
         """The regions whose edits go by group."""
         return self.batch.standing | self.followed
-
-    @cached_property
-    def first(self) -> dict[str, WalFile]:
-        """The first file of each group."""
-        return {file.group: file for file in sorted(self.batch.files, key=by_number, reverse=True)}
 
     def held(self) -> dict[str, set[str]]:
         """For each table the regions that were held when the batch began, or are now: what a killed process recorded of
@@ -163,8 +160,9 @@ class _Work:
         self.route.guard(list(self.route.tables.values()))
 
 
-def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> None:
-    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it.
+def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence: Change) -> bool:
+    """Record a batch in pieces, with the regions that are held now; `continue_batch` applies it. Returns whether it
+    goes in bulk.
 
     `fence` is of before the batch's files were chosen.
     """
@@ -174,6 +172,7 @@ def begin_batch(run: Run, batch: Batch, started_ms: int, piece_bytes: int, fence
     batch = batch.model_copy(update={"held": held, "bulk": bulk})
     pieces = [] if bulk else cut_groups(batch.files, piece_bytes)
     run.ledger.batches.begin(batch.model_dump_json(), pieces, started_ms, fence)
+    return bool(bulk)
 
 
 def continue_batch(run: Run, spark: SparkSession, route: Route, sent: Mapping[str, Sent] | None = None) -> Round | None:
@@ -286,12 +285,7 @@ def _apply_groups(work: _Work) -> list[_GroupDone]:
         before = (outcomes[p.number].held for p in pieces if p.number in outcomes)
         held = frozenset().union(*work.held().values(), *before)
         mine = tuple(files[name] for name in json.loads(piece.plan))
-        # With an older file of the group beside it, what was sent came too early (`replay.ahead`): it is sent again.
-        sent = {
-            file.name: work.sent[file.name]
-            for file in mine
-            if file.name in work.sent and file is work.first[file.group]
-        }
+        sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
         collects = work.run.known_rows.tables & set(route.tables)
         task = GroupTask(
             route,
@@ -386,7 +380,8 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
     refusals = [r for p in pieces if p.state == "done" for r in _RowsDone.model_validate_json(p.outcome).refusals]
     if not left:
         return refusals
-    apply = place_rows(work.spark, task)
+    small = sum(piece.bytes for piece in pieces) <= HERE_BYTES and sum(f.length for f in task.files) <= HERE_FILES_BYTES
+    apply = place_rows(None if small else work.spark, task)
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
         number = ranges[piece.number].number

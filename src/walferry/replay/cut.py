@@ -25,6 +25,7 @@ from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
+from walferry.hbase.zookeeper import Server
 from walferry.ledger import Position, SeenFile
 from walferry.load import unhindered_s
 from walferry.replay.idle import idle_servers
@@ -138,10 +139,10 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     # What preceded a move may be on any server, also on one where nothing is now.
     idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
     old = newest(run.source_log.live())
+    deadline = unhindered_s() + ROLL_SECONDS
     for server in servers:
         if server.name not in idle:
-            run.source.roll_wal(server)
-    deadline = unhindered_s() + ROLL_SECONDS
+            _roll(run, server, deadline)
     closed: dict[str, WalFile] = {}
     while True:
         files = run.source_log.live()
@@ -183,6 +184,25 @@ def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> C
     # The listing shows no length of a file that was open.
     files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
     return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
+
+
+def _roll(run: Run, server: Server, deadline: float) -> None:
+    """Ask a server to roll its WALs, unless it has died: its session in ZooKeeper may end later."""
+    told = False
+    while True:
+        try:
+            return run.source.roll_wal(server, attempts=1)
+        except TransientError as error:
+            if server.name not in {alive.name for alive in run.source.servers()}:
+                return None
+            if unhindered_s() > deadline:
+                raise
+            if not told:
+                log.warning(
+                    "%s does not answer, and is asked again until it does or counts as dead: %s", server.name, error
+                )
+                told = True
+        time.sleep(1.0)
 
 
 def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:

@@ -17,7 +17,7 @@ from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import is_paused, wait_while_paused
 from walferry.replay.lease import OutcomeUnknownError
 from walferry.replay.protect import way_of
-from walferry.replay.rounds import run_round
+from walferry.replay.rounds import NotCutError, run_round
 from walferry.replay.standstill import Standstill
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import sent_early
@@ -31,6 +31,9 @@ PAUSE_SECONDS = (2.0, 60.0)
 EARLY_SECONDS = 3.0
 """between two rounds at least, of which the second is needed because open logs cannot be followed further, or because
 writes are about to stop"""
+CUT_SECONDS = 300.0
+"""for which the log may not be cut, because a server does not answer or regions move all the time; what can be followed
+is followed meanwhile"""
 SHOWN_MARKS = 5
 LOOK_SECONDS = 0.25
 """between two looks, while no round runs, whether to stop"""
@@ -77,19 +80,25 @@ def _replay(
     ended: BaseException | None = None
     with standstill.replaying(run) as route:
         open_logs = OpenLogs(run, route) if run.spec.follow else None
-        busy = False
+        busy, cut_at = False, time.monotonic()
         try:
             while True:
                 wait_while_paused(run)
                 busy = True
                 standstill.rest()
-                done = run_round(run, spark, route, open_logs)
+                try:
+                    done = run_round(run, spark, route, open_logs)
+                    cut_at, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
+                except NotCutError as error:
+                    if until() or time.monotonic() - cut_at > CUT_SECONDS:
+                        raise
+                    log.warning("the log cannot be cut now, which is tried again: %s", error)
+                    pause = EARLY_SECONDS
                 busy = False
                 if time.monotonic() - renewed >= RENEW_SECONDS:
                     _let_go(run)
                     renewed = time.monotonic()
-                stop = until()
-                since, pause = time.monotonic(), _pause_seconds(run.spec.max_lag, done.bytes)
+                stop, since = until(), time.monotonic()
                 while not stop and time.monotonic() - since < pause and not is_paused(run):
                     busy = True
                     standstill.rest()

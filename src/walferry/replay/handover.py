@@ -11,12 +11,15 @@ What follows an opening waits for that closing, which was written before: the ne
 it. If it doesn't (its server has died, its log was rolled), the order is not known, and the region is left to the next
 round. So is each region that was not there at the cut, a daughter or a merged one, and one that opens without a store
 file that it had, since its table was restored from a snapshot (`replay.lineage`).
+
+A region of which a batch applies something waits for that batch (`take_up`), and then goes on with what its logs have
+shown since the cut.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +27,7 @@ import numpy as np
 from walferry.apply.by_group import Part
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
-from walferry.replay.cut import line_at
+from walferry.replay.cut import line_at, server_of
 
 NEXT_NUMBERS = 3
 """an opening's marker is at most so far above the closing before it: by two wherever it was tried, from 1.7.2 to 2.6.3
@@ -46,54 +49,101 @@ class _Stay:
 
 
 class Handover:
-    """Puts entries of open logs in order, region by region. One per cut.
+    """Puts entries of open logs in order, region by region.
 
-    `left` are the regions of which something was not passed on, and nothing will be; `moved` those that have opened or
-    closed since the cut.
+    `left` are the regions of which something was not passed on, and nothing will be until they are taken up again.
     """
 
     def __init__(
         self,
-        servers: Mapping[str, str],
+        lines: Mapping[str, str],
         held: Collection[str] = (),
         continues: Callable[[str], bool] = lambda region: True,
     ) -> None:
-        """`servers`: on which one each region stood still during the cut. Of those that are `held` nothing is passed
-        on, nor left. `continues`: whether a region that has closed and opened again still holds what it held before; if
-        not, it is left."""
+        """`lines`: of each region that stood still during the cut (`replay.cut`). Of those that are `held` nothing is
+        passed on, nor left. `continues`: whether a region that has closed and opened again still holds what it held
+        before; if not, it is left."""
         self._continues = continues
-        self._at = dict(servers)
+        self._at = {region: server_of(line) for region, line in lines.items()}
         """regions that are open there, everything before having been passed on"""
-        self._opened: dict[str, int] = {}
-        """of those of them that have moved, the number of the opening"""
         self._closed: dict[str, int] = {}
         """regions everything of which was passed on, up to this closing"""
         self._stays: dict[str, list[_Stay]] = {}
-        self._known = frozenset(servers)
-        self._held = frozenset(held)
+        self._lines: dict[str, list[str]] = {region: [line] for region, line in lines.items()}
+        """those that each known region has had, one after the other"""
+        self._for_batch: set[str] = set()
+        """regions that wait for a batch, with their first stay"""
+        self._held = set(held)
         self._left_files: set[str] = set()
         self.left: set[str] = set()
-        self.moved: set[str] = set()
 
     @property
-    def still(self) -> frozenset[str]:
-        """The regions that have not moved, and everything of which was passed on."""
-        return self._known - self.moved - self.left - self._held
+    def whole(self) -> frozenset[str]:
+        """The regions everything of which was passed on, as far as the logs were read."""
+        return frozenset(self._lines.keys() - self.left - self._held - self._stays.keys())
 
-    @property
-    def followed(self) -> dict[str, str]:
-        """The lines of regions that have moved, and everything of which was passed on up to now (`replay.cut`): the
-        log numbers an opening one above what hbase:meta gets to know."""
-        return {
-            region: line_at(self._at[region], number - 1)
-            for region, number in self._opened.items()
-            if region in self._at and region not in self._stays
-        }
+    def lines(self, region: str) -> Sequence[str]:
+        """The lines that a region has had, the present one last, if it is not closed now: the log numbers an opening
+        one above what hbase:meta gets to know."""
+        return self._lines.get(region, ())
 
     @property
     def waits(self) -> bool:
         """Whether something waits."""
         return any(True for _ in self._waiting())
+
+    @property
+    def awaits_closing(self) -> bool:
+        """Whether a region has opened that was not seen to close before."""
+        return bool(self._stays.keys() - self._for_batch)
+
+    def take_up(self, whole: Mapping[str, str], others: Mapping[str, str], held: Collection[str]) -> None:
+        """Go on after a cut whose batch has everything that was not passed on. Each region with its line at the cut.
+
+        `whole`: regions that go on as they are. `others`: those that wait for the batch, and of which everything since
+        the cut is to be taken (`take`). Of all other regions nothing is known any more. `held`: as at first.
+        """
+        for region in self._lines.keys() - whole.keys():
+            self._forget(region)
+        for region, line in whole.items():
+            lines = self._lines[region]
+            self._lines[region] = lines[lines.index(line) :]
+        for region, line in others.items():
+            self._lines[region] = [line]
+            self._stays[region] = [_Stay(server_of(line), 0)]
+        self._for_batch = set(others)
+        self._held = set(held)
+        self._left_files.clear()
+        self.left.clear()
+
+    def batch_done(self) -> list[Part]:
+        """The batch is applied. Returns what can be passed on now."""
+        found: list[Part] = []
+        waited, self._for_batch = self._for_batch, set()
+        for region in sorted(waited & self._stays.keys()):
+            stay, *later = self._stays.pop(region)
+            found += stay.parts
+            if stay.closed is None:
+                self._at[region] = stay.server
+            else:
+                self._closed[region] = stay.closed
+            for one in later:
+                one.has_waited = False
+            if later:
+                self._stays[region] = later
+                found += self._go_on(region)
+        return found
+
+    def hold(self, regions: Collection[str]) -> None:
+        """Pass on nothing more of regions that are held from now on."""
+        for region in set(regions) - self._held:
+            self._forget(region)
+            self._held.add(region)
+
+    def _forget(self, region: str) -> None:
+        for known in (self._at, self._closed, self._stays, self._lines):
+            known.pop(region, None)
+        self._for_batch.discard(region)
 
     def is_behind(self, file: str) -> bool:
         """Whether something of a log was left, or waits."""
@@ -106,14 +156,20 @@ class Handover:
         self.left.add(region)
         self._at.pop(region, None)
         self._closed.pop(region, None)
+        self._for_batch.discard(region)
         self._left_files |= {part.file for stay in self._stays.pop(region, []) for part in stay.parts}
 
-    def take(self, server: str, file: str, batch: EntryBatch, edits: np.ndarray) -> list[Part]:
+    def take(
+        self, server: str, file: str, batch: EntryBatch, edits: np.ndarray, again: np.ndarray | None = None
+    ) -> list[Part]:
         """Take the next entries of a server's log. Returns what can be passed on now, to be sent in this order.
 
-        `edits`: bool[n], the entries that are edits of tables which are followed.
+        `edits`: bool[n], the entries that are edits of tables which are followed. `again`: bool[n], those that were
+        taken before.
         """
         opening, closing = batch.marker == Marker.REGION_OPEN, batch.marker == Marker.REGION_CLOSE
+        if again is not None:
+            edits, opening, closing = edits & ~again, opening & ~again, closing & ~again
         names = [name.decode() for name in batch.regions]
         goes = np.array([self._goes(name, server) for name in names] or [False])
         passed = edits & goes[batch.region] if len(batch) else edits
@@ -122,7 +178,7 @@ class Handover:
             region = names[code]
             mine = batch.region == code
             passed &= ~mine
-            if region in self._held or not (region in self._known or (edits & mine).any()):
+            if region in self._held or not (region in self._lines or (edits & mine).any()):
                 continue
             entries = np.flatnonzero(mine & (edits | opening | closing))
             markers = np.flatnonzero((opening | closing)[entries])
@@ -140,6 +196,8 @@ class Handover:
     def end_pass(self) -> None:
         """All open logs were read to their ends. What has waited since the pass before is left."""
         for region, stays in list(self._stays.items()):
+            if region in self._for_batch:
+                continue
             if any(stay.parts and stay.has_waited for stay in stays):
                 self.leave(region)
             for stay in stays:
@@ -164,9 +222,8 @@ class Handover:
 
     def _event(self, server: str, region: str, number: int, *, is_opening: bool) -> list[Part]:
         """A region opens or closes; what can be passed on because of that."""
-        if region not in self._known or region in self.left:
+        if region not in self._lines or region in self.left:
             return []
-        self.moved.add(region)
         if is_opening:
             self._stays.setdefault(region, []).append(_Stay(server, number))
         elif (stay := self._stay(region, server)) is not None:
@@ -190,8 +247,9 @@ class Handover:
             stays.remove(stay)
             found += stay.parts
             del self._closed[region]
+            self._lines[region].append(line_at(stay.server, stay.opened - 1))
             if stay.closed is None:
-                self._at[region], self._opened[region] = stay.server, stay.opened
+                self._at[region] = stay.server
             else:
                 self._closed[region] = stay.closed
         if not stays:

@@ -8,12 +8,16 @@ with a fence, which rolls all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from pydantic import BaseModel
 
+from walferry.errors import TransientError
 from walferry.hbase.zookeeper import Server
 from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
 
 _SEEN = "write counts"
 REST_MS = 600_000
@@ -34,14 +38,18 @@ def idle_servers(
 ) -> tuple[set[str], Callable[[], None]]:
     """Names of the servers that need not be rolled at a cut that begins now, and what to call once the others were.
 
-    With `may_rest` False there are none. Servers that do not tell their counts are always rolled.
+    With `may_rest` False there are none. Servers that do not tell their counts, or do not answer, are always rolled.
     """
     tables = {pair.source for pair in run.tables}
     before = {name: _Seen.model_validate(kept) for name, kept in (run.ledger.notes.get(_SEEN) or {}).items()}
     seen: dict[str, _Seen] = {}
     idle = set()
     for server in servers:
-        counts = run.source.write_counts(server, tables)
+        try:
+            counts = run.source.write_counts(server, tables, attempts=1)
+        except TransientError as error:
+            log.info("%s does not tell what was written to it: %s", server.name, error)
+            continue
         if counts is None:
             continue
         last = before.get(server.name)

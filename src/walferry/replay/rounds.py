@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,9 +17,10 @@ from pyspark.sql import SparkSession
 from walferry.apply.prefix import Sent
 from walferry.apply.route import Route, mark_tables
 from walferry.clock import now_ms
+from walferry.errors import TransientError
 from walferry.hbase.descriptors import Region
 from walferry.ledger import Round
-from walferry.replay.ahead import OpenLogs, current, sent_earlier
+from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import applying, fence_of, shared_by_workers
 from walferry.replay.batch import Batch, begin_batch, continue_batch
 from walferry.replay.completeness import check_complete
@@ -32,6 +34,7 @@ from walferry.replay.cut import (
     see,
     standing,
 )
+from walferry.replay.early import sent_before, sent_earlier
 from walferry.replay.quarantine import apply_released
 from walferry.replay.taken_back import compare_sent
 from walferry.run.facts import Lines, fence_facts, kept_lines
@@ -41,29 +44,38 @@ from walferry.wal.files import WalFile, parse_wal_name
 log = logging.getLogger(__name__)
 
 
+class NotCutError(TransientError):
+    """The source's log could not be cut: a server does not answer, or regions move all the time. Nothing was begun."""
+
+
 def run_round(run: Run, spark: SparkSession, route: Route, open_logs: OpenLogs | None = None) -> Round:
     """Finish a batch that was interrupted, then cut the log and apply what is sealed.
 
-    `open_logs`, which have followed the log since the last round, go on from the cut. Raises GapError when the log has
-    a hole.
+    `open_logs` are followed meanwhile. Raises GapError when the log has a hole, NotCutError when the source keeps it
+    from being cut.
     """
     route = shared_by_workers(run, route, spark)
-    sent = open_logs.sent(route) if open_logs else sent_earlier(run)
-    continue_batch(run, spark, route, sent)
+    continue_batch(run, spark, route, sent_earlier(run))
     started_ms, fence = now_ms(), fence_of(run, route)
-    apply_released(run, spark, route, fence)
-    applied = kept_lines(run, "applied")
-    cut = _settled_cut(run, applied)
-    below = see(run, cut)
-    check_complete(run, cut.files)
-    followed = open_logs.followed if open_logs else {}
-    batch = _batch(run, below, applied, cut.after, cut.started_ms, cut.before, cut.regions, followed)
-    mark_overtaken(run, route, batch.files)
-    begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
-    done = _finish(run, spark, route, sent)
-    compare_sent(run, route, still_open={file.name for file in current(cut)})
-    if open_logs:
-        open_logs.begin(cut)
+    apply_released(run, spark, route, fence)  # reads rows of the source again: nothing newer is sent meanwhile
+    with open_logs.beside() if open_logs else nullcontext():
+        applied = kept_lines(run, "applied")
+        try:
+            cut = _settled_cut(run, applied)
+            files = _pending(run, see(run, cut))
+        except TransientError as error:
+            raise NotCutError(error.message, **error.facts) from error
+        check_complete(run, cut.files)
+        early = open_logs.settle(cut, files, applied, route) if open_logs else sent_before(run, cut)
+        batch = _batch(files, applied, cut.after, cut.started_ms, cut.before, cut.regions, early.followed)
+        mark_overtaken(run, route, batch.files)
+        in_bulk = begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
+        if open_logs and in_bulk:
+            open_logs.stop()
+        done = _finish(run, spark, route, early.sent)
+        compare_sent(run, route, early.logs)
+        if open_logs:
+            open_logs.applied(cut)
     return done
 
 
@@ -85,7 +97,7 @@ def drain(run: Run, spark: SparkSession) -> dict[str, Any]:
             regions = {pair.source: regions_of(run.source, pair.source) for pair in run.tables}
             now = {table: lines_of(run.source, table, found) for table, found in regions.items()}
             before, at_ms = kept_lines(run, "end fence"), fence_facts(run, "end").at_ms
-            batch = _batch(run, below, applied, now, at_ms, before, regions, {})
+            batch = _batch(_pending(run, below), applied, now, at_ms, before, regions, frozenset())
             mark_overtaken(run, route, batch.files)
             begin_batch(run, batch, started_ms, route.limits.piece_bytes, fence)
             done = [*filter(None, [earlier]), _finish(run, spark, route, sent)]
@@ -102,22 +114,21 @@ def _finish(run: Run, spark: SparkSession, route: Route, sent: Mapping[str, Sent
 
 
 def _batch(
-    run: Run,
-    sealed: Sequence[WalFile],
+    files: Sequence[WalFile],
     applied: Lines,
     now: Lines,
     cut_ms: int,
     before: Lines,
     regions: Mapping[str, Sequence[Region]],
-    followed: Mapping[str, str],
+    followed: frozenset[str],
 ) -> Batch:
-    """What to apply of the sealed files. `applied`: lines of the last applied cut, `before`: of this one. `followed`:
-    those of regions that have moved since, and all of whose edits before were sent."""
+    """What to apply of sealed files. `applied`: lines of the last applied cut, `before`: of this one. `followed`:
+    regions that have moved since, and all of whose edits before were sent."""
     return Batch(
-        files=tuple(_pending(run, sealed)),
+        files=tuple(files),
         calm=frozenset(table for table, lines in now.items() if lines == applied.get(table)),
         standing=frozenset().union(*standing(applied, now).values()),
-        followed=frozenset(region for lines in now.values() for region, _ in lines.items() & followed.items()),
+        followed=followed,
         cut_ms=cut_ms,
         before={table: dict(lines) for table, lines in before.items()},
         regions={table: tuple(found) for table, found in regions.items()},

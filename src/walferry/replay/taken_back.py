@@ -25,13 +25,13 @@ from walferry.wal.open import open_wal
 log = logging.getLogger(__name__)
 
 
-def compare_sent(run: Run, route: Route, still_open: Collection[str] = ()) -> None:
-    """Compare each log of which something was sent with what it had shown, but for those that are `still_open`; mark
-    the tables of one that was sealed with other bytes, or that cannot be read.
+def compare_sent(run: Run, route: Route, names: Collection[str] | None = None) -> None:
+    """Compare each log of which something was sent with what it had shown; mark the tables of one that was sealed with
+    other bytes, or that cannot be read. `names`: only those.
 
     Call it once the logs are sealed. Raises the transient errors of reading them, and LeaseLostError.
     """
-    left = {name: sent for name, sent in sent_early(run.ledger).items() if name not in still_open}
+    left = {name: sent for name, sent in sent_early(run.ledger).items() if names is None or name in names}
     files = run.ledger.log.known(left) if left else {}
     for name, sent in left.items():
         known = files.get(name)

@@ -123,8 +123,8 @@ def lag_of(ledger: RunLedger, oldest_waiting_ms: int | None = None) -> Lag:
 class LagSplit:
     """What a lag consists of, in seconds; the three add up to it.
 
-    What is written waits for a pass to look at the log and to list it (`discovery`), is read, and is applied. A round
-    that runs, during which no pass begins, counts as discovery.
+    What is written waits for a pass to look at the log and to list it (`discovery`), is read, and is applied. Waiting
+    for a round counts as discovery.
     """
 
     server: str

@@ -165,22 +165,29 @@ class Wal:
         """The entries from the file's beginning or, when called again, those that have become visible since.
 
         Nothing is read twice, also of a file with dictionaries. Use it instead of iterating, and to the end each time:
-        if that was not reached, also because of an error, open the file again. Raises FileNotFoundError once HBase has
-        moved the file, and what iterating raises.
+        if that was not reached, also because of an error, open the file again. It is followed into the archive. Raises
+        FileNotFoundError once HBase has begun to split it, since its server has died, and what iterating raises.
         """
         if self._midway:
             raise RuntimeError(f"{self._name} was not read to its end the last time: nobody knows where to go on")
         self._midway = True
-        path = self._path = self._path or self.locate().path
-        try:
-            if self._kept is None:
-                self._kept = self._reader(path, self._file_system.read(path), self._batch_bytes)
-            else:
-                self._kept.resume(self._file_system.read(path, self._kept.needs))
-        except UnfinishedInputError as error:
-            self.unfinished, self._midway = error, False
-            return
-        yield from self._kept
+        while True:
+            path = self._path = self._path or self.locate().path
+            try:
+                if self._kept is None:
+                    self._kept = self._reader(path, self._file_system.read(path), self._batch_bytes)
+                else:
+                    self._kept.resume(self._file_system.read(path, self._kept.needs))
+                yield from self._kept
+                break
+            except UnfinishedInputError as error:
+                self.unfinished, self._midway = error, False
+                return
+            except FileNotFoundError:
+                now = self.locate()
+                if now.path == path or now.place is not Place.ARCHIVED:
+                    raise
+                self._path = now.path
         self._midway = False
         self.length = self._kept.length
         self.unfinished = _no_trailer(self._name, self._kept) if self._kept.ending is Ending.UNFINISHED else None

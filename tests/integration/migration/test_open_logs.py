@@ -19,7 +19,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
-from walferry.replay import ahead, batch, bulk_pieces, cut, dirty
+from walferry.replay import ahead, batch, bulk_pieces, cut, dirty, follower
 from walferry.replay.ahead import OpenLogs
 from walferry.replay.applying import applying
 from walferry.replay.follower import replay
@@ -210,7 +210,7 @@ def test_edits_of_a_region_that_was_split_wait_for_the_next_round(
         assert content(target, table) == content(source, table)
 
 
-def test_a_follower_that_is_killed_amid_moves_and_splits_still_ends_equal(
+def test_a_follower_that_is_killed_amid_rounds_moves_and_splits_still_ends_equal(
     source: Cluster, at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -234,6 +234,8 @@ def test_a_follower_that_is_killed_amid_moves_and_splits_still_ends_equal(
         return refused
 
     monkeypatch.setattr(ahead, "send_entries", sometimes)
+    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.2, 0.5))
+    monkeypatch.setattr(follower, "EARLY_SECONDS", 0.2)
     done = threading.Event()
 
     def write() -> None:
@@ -243,6 +245,8 @@ def test_a_follower_that_is_killed_amid_moves_and_splits_still_ends_equal(
                 if step % 20 == 10:
                     region = random.Random(step).choice(client.regions(table))
                     client.move_region(region, next(s for s in client.servers() if s != region.server))
+                if step % 15 == 5:
+                    client.roll_wal(random.Random(step).choice(client.servers()))
                 if step == 30:
                     client.split_region(client.regions(table)[0], b"h")
                 if step > 60 and ends[0] >= KILLS:

@@ -62,7 +62,7 @@ def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never
     sorted_cells = 0
     record_group = batch._record_group
 
-    def count(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+    def count(spark: SparkSession | None, task: RowTask) -> Callable[[int, str], RowsApplied]:
         apply = place_rows(spark, task)
 
         def counted(number: int, what: str) -> RowsApplied:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unit.formats.wal_builder import TRAILER, entry, header
-from walferry.apply.by_row import RowTask, Settled, WriteTimes, chosen_entries, pieces_of, row_cells
+from walferry.apply import by_row
+from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, chosen_entries, pieces_of, row_cells
 from walferry.apply.route import Route
-from walferry.formats.cells import encode_cell
+from walferry.apply.writer_protocol import CellRun, Limits
+from walferry.errors import DamagedInputError
+from walferry.formats.cells import encode_cell, index_cells
 from walferry.formats.wal import WalReader
+from walferry.wal.files import Place, WalFile
 
 CELL = encode_cell(b"r", b"f", b"q", 1, 4)
 PIPE = cast(Route, SimpleNamespace(tables={"t1": "t1"}))
@@ -78,3 +84,38 @@ def test_cells_are_handed_on_in_their_order_and_a_few_megabytes_at_a_time() -> N
     assert table["index"].to_pylist() == [0, 1, *range(len(cells) - 2)]
     assert table["sequence_number"].to_pylist() == [1, 1, *[3] * (len(cells) - 2)]
     assert table["row"].to_pylist()[-2:] == [b"r24999", b"s"]
+
+
+def test_without_a_session_the_rows_of_a_piece_are_sent_in_their_order_and_damage_ends_every_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def put(row: bytes, value: bytes) -> tuple[bytes, bytes]:
+        return row, encode_cell(row, b"f", b"q", 1, 4, value)
+
+    def edit(row: bytes, number: int, *values: bytes) -> bytes:
+        return entry([encode_cell(row, b"f", b"q", 1, 4, value) for value in values], number)
+
+    there = header() + edit(b"b", 9, b"9") + edit(b"a", 7, b"7", b"then") + TRAILER
+    here = header() + edit(b"a", 8, b"8") + edit(b"c", 2, b"2") + edit(b"b", 3, b"3") + TRAILER
+    logs, sent = {"there": there, "here": here}, list[tuple[bytes, bytes]]()
+
+    def send(runs: Sequence[CellRun], data: memoryview) -> None:
+        cells = index_cells(np.frombuffer(data, np.uint8))
+        starts = [*cells.position.tolist(), len(data)]
+        sent.extend((cells.row(n), bytes(data[:])[starts[n] : starts[n + 1]]) for n in range(len(cells)))
+
+    monkeypatch.setattr(by_row, "writer_to", lambda route: SimpleNamespace(send=send))
+    opened = lambda file: WalReader([logs[file.name]], file.name)  # noqa: E731
+    route = SimpleNamespace(tables={"t1": "t1"}, open=opened, limits=Limits())
+    files = tuple(WalFile(name, name, name, 1, f"/{name}", Place.ARCHIVED, 1) for name in logs)
+    task = RowTask(cast(Route, route), files, borders=(("t1", b"b"),))
+    apply = by_row.place_rows(None, task)
+    assert apply(1, "the second") == RowsApplied(3, ())
+    assert sent == [put(b"b", b"3"), put(b"b", b"9"), put(b"c", b"2")]
+    assert apply(0, "the first") == RowsApplied(3, ())
+    assert sent[3:] == [put(b"a", b"7"), put(b"a", b"then"), put(b"a", b"8")]
+    logs["here"] = here[:-30] + bytes(30)
+    for piece in (0, 1):
+        with pytest.raises(DamagedInputError):
+            by_row.place_rows(None, task)(piece, "again")
+    assert len(sent) == 6

@@ -172,7 +172,7 @@ class Rolling:
     def regions(self, table: str) -> list[Region]:
         return []
 
-    def write_counts(self, server: Server, tables: object) -> dict[str, int]:
+    def write_counts(self, server: Server, tables: object, attempts: int = 1) -> dict[str, int]:
         return {}
 
     def path(self, number: int) -> str:
@@ -187,7 +187,7 @@ class Rolling:
     def close(self, number: int) -> None:
         Local().write(self.path(number), [b"log and more LAWP"], overwrite=True)
 
-    def roll_wal(self, server: Server) -> None:
+    def roll_wal(self, server: Server, attempts: int = 1) -> None:
         if self.dying:
             self.alive = []
         else:
@@ -218,6 +218,30 @@ def test_what_was_written_before_a_cut_is_below_it_or_to_be_split_though_a_roll_
         made = cut_log(run)
     assert [file.number for file in (made.splitting() if dying else made.below())] == [7]
     assert made.current == behind
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["its session ends", "it stays"])
+def test_a_server_that_does_not_answer_is_asked_to_roll_for_as_long_as_it_counts_as_alive(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead(Rolling):
+        asked = 0
+
+        def roll_wal(self, server: Server, attempts: int = 1) -> None:
+            self.asked += 1
+            if ends and self.asked == 3:
+                self.alive = []
+            raise TransientError("rs refuses the connection")
+
+    monkeypatch.setattr(cutting, "ROLL_SECONDS", 0.5)
+    source = Dead(tmp_path)
+    with rolled(source, Local()) as run:
+        if ends:
+            made = cut_log(run)
+            assert ([file.number for file in made.splitting()], source.asked) == ([7], 3)
+        else:
+            with pytest.raises(TransientError, match="refuses the connection"):
+                cut_log(run)
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["where it was", "archived at once"])

@@ -20,6 +20,7 @@ from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay import applying, dirty, follower, standstill
 from walferry.replay.lease import OutcomeUnknownError
+from walferry.replay.rounds import NotCutError
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
 from walferry.run.sent_early import SentEarly, compared, note_sent, sent_early
@@ -201,6 +202,42 @@ def test_after_a_request_with_an_unknown_outcome_the_leases_are_taken_again(
     run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=30), ledger=SimpleNamespace(phases=phases))
     follower.replay(cast(Run, run), SPARK, until=lambda: left == [False])
     assert left == [False, True]
+
+
+def test_while_the_log_cannot_be_cut_what_can_be_followed_is_followed_under_the_same_leases(
+    left: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole: a server of the source that died ended the replay, and its successor waited for the leases."""
+    rounds, passes = list[int](), list[int]()
+
+    def run_round(*_: object) -> Round:
+        rounds.append(1)
+        if len(rounds) in (2, 3):
+            raise NotCutError("rs,1,2 refuses the connection")
+        return Round(1, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    def go_on() -> bool:
+        passes.append(1)
+        return True
+
+    monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(follower, "EARLY_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(follower, "wait_while_paused", lambda _: None)
+    monkeypatch.setattr(follower, "is_paused", lambda _: False)
+    monkeypatch.setattr(follower, "OpenLogs", lambda *_: SimpleNamespace(go_on=go_on))
+    monkeypatch.setattr(follower, "run_round", run_round)
+    monkeypatch.setattr(follower, "way_of", lambda _: SimpleNamespace(let_go=lambda _: None))
+    phases = SimpleNamespace(facts=lambda _: None)
+    run = SimpleNamespace(spec=SimpleNamespace(follow=True, max_lag=0), ledger=SimpleNamespace(phases=phases))
+    follower.replay(cast(Run, run), SPARK, until=lambda: len(rounds) == 4)
+    assert left == [True]
+    assert passes
+    assert caplog.text.count("the log cannot be cut now, which is tried again: rs,1,2 refuses") == 2
+    monkeypatch.setattr(follower, "CUT_SECONDS", -1.0)
+    rounds[:] = [1]
+    with pytest.raises(NotCutError):
+        follower.replay(cast(Run, run), SPARK, until=lambda: False)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["between two passes", "in a round"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.errors import TransientError
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.replay.follower import BUSY_BYTES, _pause_seconds
@@ -25,8 +26,10 @@ class Source:
 
     counts: dict[str, dict[str, int] | None] = field(default_factory=lambda: {"a": {"r": 1}, "b": {}})
 
-    def write_counts(self, server: Server, tables: Collection[str]) -> dict[str, int] | None:
+    def write_counts(self, server: Server, tables: Collection[str], attempts: int = 1) -> dict[str, int] | None:
         assert set(tables) == {TABLE}
+        if server.host not in self.counts:
+            raise TransientError(f"{server.host} refuses the connection")
         counts = self.counts[server.host]
         return None if counts is None else dict(counts)
 
@@ -83,6 +86,11 @@ def test_nobody_rests_for_longer_than_ten_minutes(run: Run) -> None:
 
 def test_a_server_that_cannot_be_asked_is_always_rolled(run: Run, source: Source) -> None:
     source.counts["b"] = None
+    assert [idle(run) for _ in range(4)][-1] == {A.name}
+
+
+def test_a_server_that_does_not_answer_is_rolled_and_keeps_no_other_from_resting(run: Run, source: Source) -> None:
+    del source.counts["b"]
     assert [idle(run) for _ in range(4)][-1] == {A.name}
 
 

@@ -76,14 +76,14 @@ class Source:
         self.cost.znodes += 2
         return {SERVER.name: {f"{GROUP}.{number}" for number in range(10, self.number + 1)}}
 
-    def write_counts(self, server: Server, tables: object) -> dict[str, int]:
+    def write_counts(self, server: Server, tables: object, attempts: int = 1) -> dict[str, int]:
         """Something new at every cut."""
         return {"any": time.time_ns()}
 
     def regions(self, table: str) -> list[Region]:
         return []
 
-    def roll_wal(self, server: Server) -> None:
+    def roll_wal(self, server: Server, attempts: int = 1) -> None:
         """The server begins a new log; the one before the last is archived."""
         live = self.root / "WALs" / SERVER.name
         (live / f"{GROUP}.{self.number}").write_bytes(b"....LAWP")

@@ -122,7 +122,7 @@ class Executors:
         refusals = (self.refused[file],) if file in self.refused else ()
         return FileReport(file, 10, file not in self.incomplete, (), refusals, self.withheld)
 
-    def place_rows(self, spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+    def place_rows(self, spark: SparkSession | None, task: RowTask) -> Callable[[int, str], RowsApplied]:
         self.with_spark |= {"rows"}
         self.rows.append(task)
 
@@ -463,7 +463,7 @@ def test_a_process_that_was_succeeded_records_nothing_more(run: Run, executors: 
     made = executors(*BOTH_WAYS)
     place_rows = made.place_rows
 
-    def succeeded(spark: SparkSession, task: RowTask) -> Callable[[int, str], RowsApplied]:
+    def succeeded(spark: SparkSession | None, task: RowTask) -> Callable[[int, str], RowsApplied]:
         take_lease(run)
         return place_rows(spark, task)
 

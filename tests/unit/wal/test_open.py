@@ -272,9 +272,34 @@ def test_a_file_that_grows_is_read_on_from_where_it_ended_whatever_its_kind(tmp_
             found.append([int(n) for batch in wal.more() for n in batch.sequence_number])
             assert (wal.unfinished is None) == (upto == len(parts))
         assert found == [[], [], [1], [2], [3], []], kind
-        path.unlink()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_file_that_grows_is_followed_into_the_archive_and_not_into_the_folder_of_a_dead_server(
+    begun: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "WALs" / SERVER / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(header() + entry([CELL]))
+    (file,) = list_wals(Local(), str(tmp_path))
+    first, second = (open_wal(Local(), str(tmp_path), file, Until.NOW) for _ in range(2))
+    for wal in (first, second) if begun else ():
+        assert [int(n) for batch in wal.more() for n in batch.sequence_number] == [1]
+    path.write_bytes(header() + entry([CELL]) + entry([CELL], 2) + TRAILER)
+    archive = tmp_path / "oldWALs"
+    archive.mkdir()
+    archived = path.rename(archive / NAME)
+    assert [int(n) for batch in first.more() for n in batch.sequence_number] == ([2] if begun else [1, 2])
+    assert first.unfinished is None
+    split = path.parent.with_name(f"{SERVER}-splitting")
+    split.mkdir()
+    archived.rename(split / NAME)
+    if begun:
         with pytest.raises(FileNotFoundError):
-            list(wal.more())
+            list(second.more())
+    (split / NAME).unlink()
+    with pytest.raises(GapError):
+        list(open_wal(Local(), str(tmp_path), file, Until.NOW).more())
 
 
 def test_a_file_that_was_not_read_to_its_end_is_not_gone_on_with(tmp_path: Path) -> None:
