@@ -7,7 +7,8 @@ to list, to see, to check that nothing is missing, to choose what is pending, to
 
 The ledger first gets the history of a day of rounds, then of a week, by the same calls. Time that a server takes to
 answer is not counted. Prints, for each history: own time of a round (median and longest), requests of a round, peak
-memory of this process, size of the ledger.
+memory of this process, size of the ledger. And then, what a pass over the open logs costs and asks for, and how many
+passes there are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
+from unittest.mock import patch
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import requests
@@ -37,11 +39,21 @@ import typer
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KeeperState
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from unit.apply.guards import Guard
+from unit.formats.wal_builder import entry as wal_entry
+from unit.formats.wal_builder import header
 from walferry.apply.outcomes import FileReport, TableTally
+from walferry.apply.route import Route
+from walferry.formats.cells import encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server, ZooKeeper
 from walferry.ledger import Ledger, Position, Round, SeenFile
+from walferry.replay import ahead
+from walferry.replay.ahead import OpenLogs
 from walferry.replay.completeness import check_complete
 from walferry.replay.cut import cut_log, see
 from walferry.replay.quarantine import record
@@ -54,6 +66,8 @@ DAY_MS = 24 * 3600 * 1000
 KEPT_LIVE = 2
 """closed logs that a server still has in its own folder: regions have edits in them that are not flushed yet"""
 LENGTH = 16 << 20
+OPEN_LOG = header() + b"".join(wal_entry([encode_cell(b"r", b"f", b"q", 1, 4)], number) for number in range(1, 51))
+"""of another table than those that are moved"""
 FILE = (
     '{"accessTime":%d,"blockSize":268435456,"childrenNum":0,"fileId":16435,"group":"supergroup",'
     '"length":%d,"modificationTime":%d,"owner":"hbase","pathSuffix":"%s","permission":"644",'
@@ -111,6 +125,12 @@ class Logs:
         while len(mine) > KEPT_LIVE + 1:
             self.archived.setdefault(group_of(server), []).append(mine.pop(0))
 
+    def is_open(self, path: str) -> bool:
+        """Whether a server writes to that log."""
+        folder, _, name = path.rpartition("/")
+        numbers = self.live.get(folder.rpartition("/")[2], [])
+        return bool(numbers) and name.endswith(f".{numbers[-1]}")
+
     def let_go(self, before: int) -> None:
         """The cleaner deletes archived logs that began before a moment."""
         for group, numbers in self.archived.items():
@@ -156,8 +176,10 @@ def serve(logs: Logs, orders: Connection) -> None:
             url = urlsplit(self.path)
             operation = parse_qs(url.query)["op"][0]
             path = unquote(url.path.removeprefix("/webhdfs/v1"))
-            if operation == "OPEN":  # a DataNode's answer: the end of a closed log
+            if operation == "OPEN":  # a DataNode's answer: an open log, or the end of a closed one
                 code, body = 200, b"....LAWP" if "length=4" not in url.query else b"LAWP"
+                if logs.is_open(path):
+                    body = OPEN_LOG[int(parse_qs(url.query).get("offset", ["0"])[0]) :]
             else:
                 code, text = logs.answer(path, operation)
                 body = text.encode()
@@ -258,7 +280,7 @@ class Source:
     def peer_queues(self, peer: str) -> dict[str, set[str]]:
         return self.zookeeper.replication_queues(peer)
 
-    def write_counts(self, server: Server, tables: object) -> dict[str, int]:
+    def write_counts(self, server: Server, tables: object, attempts: int = 1) -> dict[str, int]:
         """Something new at every cut."""
         return {"any": self.now}
 
@@ -268,7 +290,10 @@ class Source:
     def table_enabled(self, table: str) -> bool:
         return True
 
-    def roll_wal(self, server: Server) -> None:
+    def settings(self, server: Server) -> None:
+        """No server tells its settings."""
+
+    def roll_wal(self, server: Server, attempts: int = 1) -> None:
         with self._waits.wait():
             self.begin_log(server)
 
@@ -417,7 +442,7 @@ def measure(
     """Live through the days, and measure rounds at the end of each."""
     port = orders.recv()
     cluster = {
-        "zookeeper": "127.0.0.1:1", "webhdfs": f"http://127.0.0.1:{port}", "rootdir": f"hdfs://127.0.0.1:1{ROOT}",
+        "zookeeper": "127.0.0.1:1", "webhdfs": f"http://127.0.0.1:{port}", "rootdir": f"hdfs://large{ROOT}",
         "user": "hbase",
     }  # fmt: skip
     names = [f"ns{n % 5}:table_{n:02}" for n in range(size.tables)]
@@ -458,6 +483,30 @@ def measure(
                 f"ledger {stored:.1f} MB",
                 flush=True,
             )
+        follow(run, waits, measured)
+
+
+def follow(run: Run, waits: Waits, passes: int) -> None:
+    """Make passes over the open logs, beginning at a cut, and print what they cost."""
+    here = ClusterAddress("127.0.0.1:1")
+    tables = {pair.source: pair.target for pair in run.tables}
+    open_logs = OpenLogs(run, Route(here, ROOT, (1, 2), here, tables, Guard()))  # of the tables there is no edit
+    open_logs.applied(cut := cut_log(run))
+    pause = ahead.seconds_between(len(cut.current))
+    own, cpu = [], 0.0
+    with patch.object(ahead, "seconds_between", lambda groups: 0.0):
+        assert open_logs.go_on(), "a round is needed"  # the first one looks up each log
+        waits.webhdfs = 0
+        for _ in range(passes):
+            waits.seconds, begun, used = 0.0, time.perf_counter(), time.process_time()
+            assert open_logs.go_on(), "a round is needed"
+            own.append(time.perf_counter() - begun - waits.seconds)
+            cpu += time.process_time() - used
+    asked = waits.webhdfs / passes
+    print(
+        f"a pass over the open logs, every {pause:.1f} s: {asked:.0f} requests to WebHDFS, {asked / pause:.0f} a "
+        f"second; {cpu / passes:.3f} s of a processor"
+    )
 
 
 def begin(run: Run, source: Source) -> None:
