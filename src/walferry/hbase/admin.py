@@ -190,11 +190,19 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
 def region_bytes(client: Calls, region: Region) -> int | None:
     """Bytes in the store files and the memory of a region, as its server knows them now, in whole MiB; None where it
     cannot be asked (RSRpcServices.getRegionLoad)."""
-    loads = _region_loads(client, region.server) if region.server else None
-    for load in loads or ():
-        if _encoded(load) == region.encoded:
-            return (load.store_file_size_MB + load.mem_store_size_MB) << 20
-    return None
+    return regions_bytes(client, [region]).get(region.encoded)
+
+
+def regions_bytes(client: Calls, regions: Collection[Region]) -> dict[str, int]:
+    """The same of several regions, by encoded name, with one request to each server; without those that cannot be
+    asked for."""
+    wanted = {region.encoded for region in regions}
+    sizes = {}
+    for server in {region.server for region in regions if region.server}:
+        for load in _region_loads(client, server) or ():
+            if (name := _encoded(load)) in wanted:
+                sizes[name] = (load.store_file_size_MB + load.mem_store_size_MB) << 20
+    return sizes
 
 
 def compact_region(

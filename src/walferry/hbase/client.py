@@ -57,6 +57,7 @@ class HBaseClient:
     compact_table = admin.compact_table
     compact_region = admin.compact_region
     region_bytes = admin.region_bytes
+    regions_bytes = admin.regions_bytes
     snapshot = admin.snapshot
     snapshots = admin.snapshots
     delete_snapshot = admin.delete_snapshot

@@ -299,15 +299,9 @@ def _in_parts(run: Run, rows: Sequence[bytes], regions: Sequence[Region]) -> Ite
     """The rows in parts of one region each, and whether all that lies between those of a part is to be scanned."""
     ordered = sorted(regions, key=lambda region: region.start)
     borders = [0, *(bisect_left(rows, region.start) for region in ordered[1:]), len(rows)]
-    for region, (first, end) in zip(ordered, pairwise(borders), strict=True):
-        is_scanned = _is_dense(run, region, end - first)
+    mine = [(region, first, end) for region, (first, end) in zip(ordered, pairwise(borders), strict=True)]
+    sizes = run.source.regions_bytes([region for region, first, end in mine if end - first >= FEW_ROWS])
+    for region, first, end in mine:
+        is_scanned = region.encoded in sizes and sizes[region.encoded] <= (end - first) * SCANNED_BYTES
         for begin in range(first, end, ROWS_AT_ONCE):
             yield tuple(rows[begin : min(begin + ROWS_AT_ONCE, end)]), is_scanned
-
-
-def _is_dense(run: Run, region: Region, rows: int) -> bool:
-    """Whether a region of the source has little beside so many rows of it."""
-    if rows < FEW_ROWS:
-        return False
-    size = run.source.region_bytes(region)
-    return size is not None and size <= rows * SCANNED_BYTES

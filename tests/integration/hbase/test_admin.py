@@ -202,6 +202,27 @@ def test_flush_and_major_compaction_drop_what_no_reader_sees(
     wait_until(lambda: [cell[3] for cell in cells(client.scan_raw(name))] == [3])
 
 
+def test_the_sizes_of_regions_take_one_request_to_each_server(
+    client: HBaseClient, make_table: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_table(split_keys=[b"c", b"m", b"t"])
+    client.put(name, [Cell(b"d%d" % number, b"f", b"q", bytes(1 << 20), 1) for number in range(3)])
+    *regions, left_out = client.regions(name)
+    asked: list[object] = []
+    call = client.pool.call
+
+    def counted(address: Any, service: str, method: str, *args: Any, **more: Any) -> Any:
+        asked.append(address)
+        return call(address, service, method, *args, **more)
+
+    monkeypatch.setattr(client.pool, "call", counted)
+    sizes = client.regions_bytes(regions)
+    assert len(asked) == len(set(asked)) <= len(client.servers())
+    assert sizes == {region.encoded: client.region_bytes(region) for region in regions}
+    assert [region.start for region in regions if sizes[region.encoded]] == [b"c"]
+    assert left_out.encoded not in sizes
+
+
 def test_a_rolled_wal_shows_up_as_a_new_file(client: HBaseClient, source: Cluster) -> None:
     files = WebHdfs(str(source.address.webhdfs), source.address.user)
     server = client.servers()[0]
