@@ -205,7 +205,7 @@ class OpenLogs:
         with self._passing:
             self._hold()
             if self._tails:
-                self._read = [tail for tail in self._read if not _is_below(tail.file, cut)]
+                self._read = [tail for tail in self._read if not _is_below(tail, cut)]
                 self._is_applied = True
             else:
                 self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
@@ -223,16 +223,17 @@ class OpenLogs:
         return all(tail.closed or tail.file.number >= cut.current.get(group, 0) for group, tail in self._tails.items())
 
     def _settled(self, cut: Cut, files: Sequence[WalFile], applied: Lines, *, goes_on: bool) -> Early:
-        below = [tail for tail in (*self._read, *self._tails.values()) if _is_below(tail.file, cut)]
+        every = self._every
+        below = [tail for tail in every if _is_below(tail, cut)]
         doubted = {tail.file.server for tail in below if not tail.sealed}
         whole = self._whole_at(cut, self._broken(cut, files, below, goes_on=goes_on), doubted)
         before = sent_before(self._run, cut)
-        sent, followed = dict(before.sent), {tail.file.name for tail in (*self._read, *self._tails.values())}
+        sent = dict(before.sent)
         for tail in below:
             if tail.end:
                 known = tail.shown()
                 sent[tail.file.name] = Sent(tail.end, known.shown, frozenset(known.tables), frozenset(whole))
-        logs = set(before.logs) - (followed - {tail.file.name for tail in below})
+        logs = set(before.logs) - {tail.file.name for tail in every if not _is_below(tail, cut)}
         stood = frozenset().union(*standing(applied, cut.after).values())
         if goes_on:
             self._take_up(cut, whole)
@@ -248,8 +249,8 @@ class OpenLogs:
         last = {tail.file.group: tail.file.number for tail in sorted(below, key=lambda tail: by_number(tail.file))}
         unread = [file for file in files if file.name not in names]
         found = {file.server for file in unread if goes_on or file.number <= last.get(file.group, file.number)}
-        found |= {tail.file.server for tail in self._tails.values() if tail.closed and not tail.sealed}
-        dead = {file.group for file in cut.files} - cut.current.keys()
+        found |= {tail.file.server for tail in self._tails.values() if tail.is_broken}
+        dead = cut.groups - cut.current.keys()
         return frozenset(found | {tail.file.server for tail in below if tail.file.group in dead})
 
     def _whole_at(self, cut: Cut, broken: Collection[str], doubted: Collection[str]) -> dict[str, str]:
@@ -279,22 +280,26 @@ class OpenLogs:
         self._handover.take_up(whole, others, self._held)
         followed = frozenset().union(*(self._regions[table] for table in self._followed))
         self._is_behind = not (followed - self._held).issubset(whole)
-        first, tails = {file.group: file for file in current(cut)}, (*self._read, *self._tails.values())
+        first, tails = {file.group: file for file in current(cut)}, self._every
         if others:  # of them, what was passed over since the cut is read again
             shown = {tail.file.name: tail.shown() for tail in tails if tail.sends}
             self._whole, self._taken = frozenset(whole), {tail.file.name: tail.end for tail in tails}
-            self._read = [tail for tail in tails if _is_below(tail.file, cut)]
+            self._read = [tail for tail in tails if _is_below(tail, cut)]
             self._tails = {group: self._tail(file, shown.get(file.name)) for group, file in first.items()}
         else:
-            gone = {file.group for file in cut.files} - first.keys()
-            gone |= {group for group, tail in self._tails.items() if tail.closed and not tail.sealed} - first.keys()
+            gone = cut.groups | {group for group, tail in self._tails.items() if tail.is_broken}
+            gone -= first.keys()
             self._tails = {group: tail for group, tail in self._tails.items() if group not in gone}
             for group, file in first.items():
                 tail = self._tails.get(group)
-                if tail is None or (tail.closed and not tail.sealed and tail.file.number < file.number):
+                if tail is None or (tail.is_broken and tail.file.number < file.number):
                     self._tails[group] = self._tail(file)
-        self._groups = frozenset(file.group for file in cut.files)
+        self._groups = cut.groups
         self._is_applied, self._bytes = False, 0
+
+    @property
+    def _every(self) -> list[OpenTail]:
+        return [*self._read, *self._tails.values()]
 
     def _tail(self, file: WalFile, shown: SentEarly | None = None) -> OpenTail:
         return OpenTail(self._run, file, shown or sent_early(self._run.ledger).get(file.name))
@@ -355,11 +360,10 @@ class OpenLogs:
                 waiting += self._next(listed)
         self._handover.end_pass()
         overdue = {tail.file.name for tail in self._tails.values() if not tail.closed and _after(tail, listed)}
-        broken = any(tail.closed and not tail.sealed for tail in self._tails.values())
+        broken = any(tail.is_broken for tail in self._tails.values())
         for tail in self._tails.values():
             name = tail.file.name
-            is_seen = (tail.sealed or not tail.closed) and name not in overdue and not self._is_behind
-            if is_seen and not self._handover.is_behind(name):
+            if not (self._is_behind or tail.is_broken or name in overdue or self._handover.is_behind(name)):
                 tail.covered(began_ms)
         # Of a server that has come and died, or of one whose log was not closed in order.
         unknown = any(file.group not in self._groups and file.group not in self._tails for file in listed)
@@ -385,7 +389,7 @@ class OpenLogs:
         listed now. So nothing is read of groups that have begun another one."""
         for tail in self._tails.values():
             if _after(tail, listed) is not None:
-                tail.closed, tail.sealed = True, False
+                tail.break_off()
 
     def _next(self, listed: Sequence[WalFile]) -> list[OpenTail]:
         """Begin with the next log of each group whose log was read up to its trailer."""
@@ -461,8 +465,7 @@ class OpenLogs:
 
     def _continues(self, region: str) -> bool:
         """Whether a region holds what it held before it opened, by what the log has shown up to now (R11)."""
-        tails = (*self._read, *self._tails.values())
-        events = [event for tail in tails for event in tail.events if event.region == region]
+        events = [event for tail in self._every for event in tail.events if event.region == region]
         known = self._run.ledger.regions.known({event.table for event in events}, [region])
         return not follow_at(self._run.source, known, events).breaks
 
@@ -473,8 +476,7 @@ class OpenLogs:
 
     def _note(self) -> None:
         """Keep what has been sent or is about to be, and how far each group is."""
-        tails = (*self._read, *self._tails.values())
-        sent = {tail.file.name: tail.shown() for tail in tails if tail.sends}
+        sent = {tail.file.name: tail.shown() for tail in self._every if tail.sends}
         note_sent(self._run.ledger, {name: one for name, one in sent.items() if self._noted.get(name) != one})
         self._noted = sent
         self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
@@ -486,10 +488,8 @@ def current(cut: Cut) -> list[WalFile]:
     return [file for file in cut.files if file.number == cut.current.get(file.group)]
 
 
-def _is_below(file: WalFile, cut: Cut) -> bool:
-    """Whether a file was begun before a cut, and nothing was written to it since."""
-    known = file.group in cut.current or any(one.group == file.group for one in cut.files)
-    return known and file.number < cut.current.get(file.group, file.number + 1)
+def _is_below(tail: OpenTail, cut: Cut) -> bool:
+    return cut.is_before(tail.file.group, tail.file.number)
 
 
 def _after(tail: OpenTail, listed: Sequence[WalFile]) -> WalFile | None:

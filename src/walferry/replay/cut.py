@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -62,11 +63,17 @@ class Cut:
 
     def below(self) -> list[WalFile]:
         """The sealed files before the cut; dead servers' files that are still being split are left out."""
-        return [
-            file
-            for file in self.files
-            if not self._is_splitting(file) and file.number < self.current.get(file.group, file.number + 1)
-        ]
+        return [f for f in self.files if not self._is_splitting(f) and self.is_before(f.group, f.number)]
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The WAL groups that had a file."""
+        return frozenset(file.group for file in self.files)
+
+    def is_before(self, group: str, number: int) -> bool:
+        """Whether the file of that number was begun before the cut, and nothing was written to it since; not if the
+        group has come since."""
+        return group in self.groups and number < self.current.get(group, number + 1)
 
     def is_quiet(self, table: str, beside: Collection[str] = ()) -> bool:
         """Whether no region of the table, but perhaps those in `beside`, moved during the cut."""

@@ -27,12 +27,15 @@ class Early:
 def sent_before(run: Run, cut: Cut) -> Early:
     """What another process may have sent of the files before a cut."""
     sent = sent_earlier(run)
-    named = {name: parse_wal_name(name) for name in sent}
-    later = {name for name, one in named.items() if one and one.number >= cut.current.get(one.group, one.number + 1)}
-    groups, seen = {file.group for file in cut.files}, run.ledger.log.known(sent)
-    # Those of a server that came after the cut are in no list yet.
-    later |= {name for name, one in named.items() if one and one.group not in groups and name not in seen}
-    return Early(sent, logs=sent.keys() - later)
+    seen = run.ledger.log.known(sent)
+
+    def is_sealed(name: str) -> bool:
+        place = parse_wal_name(name)
+        if place is None or cut.is_before(place.group, place.number):
+            return True
+        return place.group not in cut.groups and name in seen  # those of a server that came since are in no list yet
+
+    return Early(sent, logs={name for name in sent if is_sealed(name)})
 
 
 def sent_earlier(run: Run) -> dict[str, Sent]:

@@ -8,9 +8,9 @@ it logs a closing or an edit before the next one rises above it (HRegion.initial
 An opening whose server left neither has the number of the next one, and nothing to put in order.
 
 What follows an opening waits for that closing, which was written before: the next pass over the other open logs shows
-it. If it doesn't (its server has died, its log was rolled), the order is not known, and the region is left to the next
-round. So is each region that was not there at the cut, a daughter or a merged one, and one that opens without a store
-file that it had, since its table was restored from a snapshot (`replay.lineage`).
+it. If it doesn't (its server has died), the order is not known, and the region is left to the next round. So is each
+region that was not there at the cut, a daughter or a merged one, and one that opens without a store file that it had,
+since its table was restored from a snapshot (`replay.lineage`).
 
 A region of which a batch applies something waits for that batch (`take_up`), and then goes on with what its logs have
 shown since the cut.

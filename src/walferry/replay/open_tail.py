@@ -47,6 +47,15 @@ class OpenTail:
         self.followed = Followed(server=file.server)
         self._shown_after_ms: int | None = None
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing more is read of it though it may hold more, or another log may come before the next one."""
+        return self.closed and not self.sealed
+
+    def break_off(self) -> None:
+        """Read nothing more of it, nor of what comes after it, until the next cut."""
+        self.closed, self.sealed = True, False
+
     def begin_pass(self) -> None:
         """Measure the next pass."""
         self._shown_after_ms = None
