@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_row import WriteTimes
 from walferry.apply.numbers import Numbers
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.prefix import Beginning, Sent, not_known, taken_back
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route, mark_tables
+from walferry.apply.window_rows import ALL_TIMES, WriteTimes
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.apply.written import Collector
@@ -45,8 +45,8 @@ class GroupTask:
     standing: frozenset[str]
     """encoded names"""
     held: frozenset[str] = frozenset()
-    window: WriteTimes | None = None
-    """only what was written in it is applied; None: everything"""
+    window: WriteTimes = ALL_TIMES
+    """only what was written in it is applied"""
     skipped: frozenset[tuple[str, int]] = frozenset()
     """(file, offset) of entries to leave out: quarantined or late ones"""
     sent: Mapping[str, Sent] = field(default_factory=dict)
@@ -59,8 +59,7 @@ class GroupTask:
 
     def concerns(self, refusal: Refusal) -> bool:
         """Whether the refused entry is one to apply."""
-        inside = self.window is None or self.window.has(refusal.write_time)
-        return inside and (refusal.file, refusal.start) not in self.skipped
+        return self.window.has(refusal.write_time) and (refusal.file, refusal.start) not in self.skipped
 
 
 def apply_groups(spark: SparkSession | None, tasks: Sequence[GroupTask], what: str = "apply edits") -> list[FileReport]:
@@ -158,8 +157,7 @@ def _apply_entries(
                     refusals.append(refusal)
                     lanes.hold(number, refusal)
             edits = selected & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-            if task.window is not None:
-                edits &= task.window.holds(batch.write_time)
+            edits &= task.window.holds(batch.write_time)
             for name, offset in task.skipped:
                 if name == file.name:
                     edits &= batch.offset != offset

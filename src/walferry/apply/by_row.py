@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from walferry.apply.index import FileIndex, index_file
 from walferry.apply.outcomes import Refusal
 from walferry.apply.route import Route
+from walferry.apply.window_rows import WindowRows
 from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
 from walferry.apply.writers import writer_to
 from walferry.background import made_once
@@ -61,31 +62,6 @@ def index_files(
 
 
 @dataclass(frozen=True)
-class WriteTimes:
-    """Write times from `start_ms` (included) to `end_ms` (excluded)."""
-
-    start_ms: int
-    end_ms: int
-
-    def holds(self, write_times: np.ndarray) -> np.ndarray:
-        """Which of the times are in it."""
-        inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
-        return inside
-
-    def has(self, write_time: int) -> bool:
-        """Whether a time is in it."""
-        return self.start_ms <= write_time < self.end_ms
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Edits that the target already has: those of a span, except in `held` regions."""
-
-    span: WriteTimes
-    held: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
 class RowTask:
     """Cells to apply in row order: from which files and regions, and from which offsets on."""
 
@@ -100,18 +76,16 @@ class RowTask:
     """file to the offset of damage that was accepted: nothing is read from there on"""
     held: frozenset[str] = frozenset()
     """regions to leave out"""
-    window: WriteTimes | None = None
-    """only what was written in it is applied; None: everything"""
-    settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
-    """with a window: by file and source table, the edits outside it that the target already has"""
-    by_group: frozenset[str] = frozenset()
-    """regions whose edits in the window are applied by group"""
-    absent_at_target: frozenset[tuple[str, int]] = frozenset()
-    """(file, offset) of entries among those that the target does not have after all"""
+    window: WindowRows = field(default_factory=WindowRows)
     borders: tuple[tuple[str, bytes], ...] = ()
     """table and first row of each piece but the first, in order"""
     pieces: frozenset[int] | None = None
     """the pieces to be applied, by number from 0; None: all"""
+
+    @property
+    def ranked(self) -> bool:
+        """Whether what the target already has is read too, so that edits that it outranks are left out."""
+        return bool(self.window.settled)
 
 
 _ROW_SCHEMA = pa.schema(
@@ -181,12 +155,12 @@ def place_rows(spark: SparkSession | None, task: RowTask) -> Callable[[int, str]
 
     Returns what applies one piece, named as in the log, in a Spark job of one task; several may run at once. The first
     of them reads the files, and one shuffle puts each piece into a partition of its own, where it is sorted. Without a
-    session that is done here, in memory: for what is small, and nothing `settled`.
+    session that is done here, in memory: for what is small, and not `ranked`.
     """
     if spark is None:
         return _place_here(task)
     placed = _cells(spark, task).repartitionById(len(task.borders) + 1, "piece")
-    sent = _sent(task, _rank(placed) if task.settled else placed, placed=True).rdd
+    sent = _sent(task, _rank(placed) if task.ranked else placed, placed=True).rdd
 
     def apply(piece: int, what: str) -> RowsApplied:
         with job(spark, what):
@@ -197,7 +171,7 @@ def place_rows(spark: SparkSession | None, task: RowTask) -> Callable[[int, str]
 
 
 def _place_here(task: RowTask) -> Callable[[int, str], RowsApplied]:
-    assert not task.settled, "settled edits are ranked by Spark"
+    assert not task.ranked, "settled edits are ranked by Spark"
     numbers = pa.record_batch([pa.array(range(len(task.files)), pa.int64())], ["id"])
     order = [(name, "ascending", "at_start") for name in ("table", "row", "sequence_number", "index")]
     placed = made_once(lambda: pa.Table.from_batches(_read_rows(task, iter([numbers])), _ROW_SCHEMA))
@@ -221,7 +195,7 @@ def _outcome(pickled: bytes) -> RowsApplied:
 def _cells(spark: SparkSession, task: RowTask) -> DataFrame:
     numbers = spark.range(0, len(task.files), 1, max(1, len(task.files)))
     return numbers.mapInArrow(
-        handing_over(spark, lambda batches: _read_rows(task, batches)), _RANKED_DDL if task.settled else _ROW_DDL
+        handing_over(spark, lambda batches: _read_rows(task, batches)), _RANKED_DDL if task.ranked else _ROW_DDL
     )
 
 
@@ -301,7 +275,7 @@ def _read_rows(task: RowTask, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
                     yield _placed(task, cells)
     except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
         for piece in range(len(task.borders) + 1):  # none of them has all of its edits
-            yield _failure(error, piece, _RANKED_SCHEMA if task.settled else _ROW_SCHEMA)
+            yield _failure(error, piece, _RANKED_SCHEMA if task.ranked else _ROW_SCHEMA)
 
 
 def _placed(task: RowTask, cells: pa.RecordBatch) -> pa.RecordBatch:
@@ -316,7 +290,7 @@ def _read_file(task: RowTask, file: WalFile) -> Iterator[pa.RecordBatch]:
     end = task.cut_off.get(file.name)
     try:
         for entries in task.route.open(file):
-            settled = None if task.window is None or not task.settled else ~task.window.holds(entries.write_time)
+            settled = ~task.window.applied(entries) if task.ranked else None
             yield from row_cells(entries, file.name, chosen_entries(task, file.name, entries), settled)
             del entries  # its bytes are not kept while the next ones are read
     except DamagedInputError as error:
@@ -335,13 +309,7 @@ def _failure(error: WalferryError, piece: int, schema: pa.Schema) -> pa.RecordBa
 def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
     """Positions in a batch of the entries that the task reads: to apply them, or because the target has them."""
     chosen = batch.of_tables(task.route.tables) & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
-    chosen &= ~batch.of_regions(task.held)
-    if task.window is not None:
-        settled = _settled(task, file, batch)
-        for name, offset in task.absent_at_target:
-            if name == file:
-                settled &= batch.offset != offset
-        chosen &= np.where(task.window.holds(batch.write_time), ~batch.of_regions(task.by_group), settled)
+    chosen &= ~batch.of_regions(task.held) & task.window.chosen(file, batch)
     if task.from_offset is not None:
         never = np.iinfo(np.int64).max
         others = task.from_offset.get((file, ANY_REGION), never)
@@ -356,19 +324,9 @@ def chosen_entries(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
 
 def _in_window(task: RowTask, file: str, batch: EntryBatch) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the chosen entries that are in the task's window, and of those that the target already has."""
-    assert task.window is not None
     chosen = chosen_entries(task, file, batch)
-    inside = task.window.holds(batch.write_time[chosen])
+    inside = task.window.applied(batch)[chosen]
     return chosen[inside], chosen[~inside]
-
-
-def _settled(task: RowTask, file: str, batch: EntryBatch) -> np.ndarray:
-    """Which entries the target already has, by what other runs recorded."""
-    settled = np.zeros(len(batch), bool)
-    for code, table in enumerate(batch.tables):
-        for part in task.settled.get((file, table.decode()), ()):
-            settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~batch.of_regions(part.held)
-    return settled
 
 
 def row_cells(

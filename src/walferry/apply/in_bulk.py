@@ -285,8 +285,7 @@ class _Run:
                 reason = f"target table {self._task.rows.route.tables[name]} has no family {sorted(strange)[0]!r}"
                 refusals.append(refuse(self._file, batch, int(mine[number]), reason))
             numbers = batch.sequence_number[mine][entry] << NUMBER_BITS
-            if window is not None:
-                numbers |= ~window.holds(batch.write_time[mine][entry])
+            numbers |= ~window.applied(batch)[mine][entry]
             cells = gather(batch.buffer, start, start + length)
             at = np.cumsum(length) - length
             self._parts.setdefault((name, batch.cluster_lists[clusters]), []).append((cells, at, numbers))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from walferry.apply.by_row import Settled, WriteTimes
+from walferry.apply.window_rows import Settled, WriteTimes
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import RunLedger, RunRecord
 from walferry.refusals import ANY_REGION

@@ -20,11 +20,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
-from walferry.apply.by_row import RowTask, WriteTimes
+from walferry.apply.by_row import RowTask
 from walferry.apply.index import FileIndex
 from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
+from walferry.apply.window_rows import WindowRows, WriteTimes
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
@@ -234,10 +235,8 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
             route,
             tuple(files),
             skipped=frozenset((item.file, item.start) for item in left_out if item.kind is not RefusalKind.DAMAGE),
-            absent_at_target=plan.absent_at_target,
             cut_off={item.file: item.start for item in left_out if item.kind is RefusalKind.DAMAGE},
-            window=WriteTimes(window.start_ms, window.end_ms),
-            settled=plan.others.settled,
+            window=WindowRows(WriteTimes(window.start_ms, window.end_ms), plan.others.settled, plan.absent_at_target),
         )
         apply = apply_in_bulk if in_bulk(run, plan.size) else apply_in_pieces
         done = apply(

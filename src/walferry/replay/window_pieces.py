@@ -163,10 +163,10 @@ def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more
     """What a plan follows from besides the files, in short."""
     settled = [
         (file, table, [(part.span.start_ms, part.span.end_ms, sorted(part.held)) for part in parts])
-        for (file, table), parts in sorted(task.settled.items())
+        for (file, table), parts in sorted(task.window.settled.items())
     ]
     names = [file.name for file in task.files]
-    told = json.dumps([names, settled, sorted(task.absent_at_target), sorted(released), *more])
+    told = json.dumps([names, settled, sorted(task.window.absent_at_target), sorted(released), *more])
     return hashlib.sha256(told.encode()).hexdigest()
 
 
@@ -256,8 +256,7 @@ def concerns(refusal: Refusal, task: RowTask) -> bool:
     """Whether a refusal is about the window and was not released."""
     if refusal.kind is RefusalKind.DAMAGE:
         return refusal.file not in task.cut_off
-    assert task.window is not None
-    return task.window.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
+    return task.window.times.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
 
 
 def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piece]:
@@ -286,8 +285,9 @@ def _apply_rows(
     ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
     borders = tuple(part.start for part in ranges if part.start is not None)
     session = spark()
-    task = replace(task, route=shared_by_workers(run, task.route, session))
-    apply = place_rows(session, replace(task, by_group=found.standing, borders=borders, pieces=left))
+    window = replace(task.window, by_group=found.standing)
+    task = replace(task, route=shared_by_workers(run, task.route, session), window=window, borders=borders, pieces=left)
+    apply = place_rows(session, task)
 
     def begin(piece: Piece) -> Callable[[], RowsApplied]:
         return partial(apply, piece.number, f"apply edits by row, piece {piece.number + 1} of {len(pieces)}")
@@ -310,7 +310,7 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         # A region that stood still is in one group only, whose pieces come one after the other.
         held = frozenset().union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
         mine = tuple(files[name] for name in json.loads(piece.plan))
-        one = GroupTask(task.route, mine, found.standing, held, window=task.window, skipped=task.skipped)
+        one = GroupTask(task.route, mine, found.standing, held, window=task.window.times, skipped=task.skipped)
         what = f"apply edits, piece {piece.number - pieces[0].number + 1} of {len(pieces)}"
         return partial(apply_groups, spark, [one], what)
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply import by_row
-from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, chosen_entries, pieces_of, row_cells
+from walferry.apply.by_row import RowsApplied, RowTask, chosen_entries, pieces_of, row_cells
 from walferry.apply.route import Route
+from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
 from walferry.apply.writer_protocol import CellRun, Limits
 from walferry.errors import DamagedInputError
 from walferry.formats.cells import encode_cell, index_cells
@@ -33,8 +34,11 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
 
     def chosen(*absent: int) -> list[int]:
         task = RowTask(
-            PIPE, (), window=WriteTimes(10, 20), settled={("file", "t1"): (Settled(WriteTimes(20, 30)),)},
-            absent_at_target=frozenset(("file", offset) for offset in absent),
+            PIPE, (),
+            window=WindowRows(
+                WriteTimes(10, 20), {("file", "t1"): (Settled(WriteTimes(20, 30)),)},
+                absent_at_target=frozenset(("file", offset) for offset in absent),
+            ),
         )  # fmt: skip
         return [int(batch.write_time[i]) for i in chosen_entries(task, "file", batch)]
 
@@ -43,12 +47,20 @@ def test_what_the_target_did_not_get_of_other_times_does_not_count_and_the_windo
     assert chosen(offsets[1]) == [15, 25, 26]
 
 
+@pytest.mark.parametrize("write_time", [0, (1 << 63) - 1, 1 << 63])
+def test_a_round_has_the_entries_of_all_times(write_time: int) -> None:
+    content = header() + entry([CELL], 5, write_time=write_time) + TRAILER
+    (batch,) = WalReader([content], "file")
+    assert chosen_entries(RowTask(PIPE, ()), "file", batch).tolist() == [0]
+
+
 def test_only_what_was_recorded_of_a_file_and_not_held_back_counts_as_at_the_target() -> None:
     content = header() + b"".join(entry([CELL], at, write_time=at) for at in (15, 25)) + TRAILER
     (batch,) = WalReader([content], "file")
 
     def chosen(file: str, held: frozenset[str] = frozenset()) -> list[int]:
-        task = RowTask(PIPE, (), window=WriteTimes(10, 20), settled={(file, "t1"): (Settled(WriteTimes(0, 99), held),)})
+        settled = {(file, "t1"): (Settled(WriteTimes(0, 99), held),)}
+        task = RowTask(PIPE, (), window=WindowRows(WriteTimes(10, 20), settled))
         return [int(batch.write_time[i]) for i in chosen_entries(task, "file", batch)]
 
     assert chosen("file") == [15, 25]

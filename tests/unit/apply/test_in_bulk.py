@@ -17,9 +17,10 @@ from unit.formats.test_order import OF_FAMILY, covers
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply import bulk_merge, in_bulk
 from walferry.apply.bulk_loader import Staged
-from walferry.apply.by_row import RowTask, Settled, WriteTimes
+from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkTask, InFile, place_here
 from walferry.apply.route import Route
+from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
 from walferry.errors import DamagedInputError, WalferryError
 from walferry.formats.cells import Bytes, CellType, Int64s, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile_writer import StoreFormat
@@ -112,7 +113,7 @@ def task_of(edits: list[Edit], borders: list[bytes], families: tuple[bytes, ...]
         ),
     )
     settled = {(file.name, "t1"): (Settled(WriteTimes(20, 30)),) for file in files}
-    rows = RowTask(route, files, window=WINDOW, settled=settled, borders=tuple(("t1", row) for row in borders))
+    rows = RowTask(route, files, window=WindowRows(WINDOW, settled), borders=tuple(("t1", row) for row in borders))
     return BulkTask(rows, {"t1": {family: StoreFormat() for family in families}}, frozenset(), "/hbase")
 
 

@@ -15,10 +15,11 @@ from unit.apply.guards import Guard
 from unit.formats.wal_builder import REGION, TRAILER, entry, header
 from unit.migration.filled_ledger import SPEC
 from walferry.apply.by_group import GroupTask
-from walferry.apply.by_row import RowsApplied, RowTask, Settled, WriteTimes, _in_window, chosen_entries
+from walferry.apply.by_row import RowsApplied, RowTask, _in_window, chosen_entries
 from walferry.apply.index import NONE, FileIndex, InWindow, index_file
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally, Withheld
 from walferry.apply.route import Route
+from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
 from walferry.apply.writer_protocol import Limits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import encode_cell
@@ -44,7 +45,9 @@ FILES = tuple(WalFile(f"{g}.{n}", g, g, n, f"/{g}.{n}", Place.ARCHIVED, 10) for 
 SPAN = WriteTimes(10, 20)
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 TASK = RowTask(
-    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), Limits(piece_bytes=10, here_bytes=1)), FILES, window=SPAN
+    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), Limits(piece_bytes=10, here_bytes=1)),
+    FILES,
+    window=WindowRows(SPAN),
 )
 
 
@@ -214,7 +217,7 @@ def test_every_other_region_goes_by_row(
     assert (done.cells, done.outranked) == (5 * done.pieces, done.pieces)
     assert made.groups == []
     (task,) = made.rows
-    assert (task.held, task.by_group) == (frozenset(), frozenset())
+    assert (task.held, task.window.by_group) == (frozenset(), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_each_region_goes_its_own_way_rows_first(run: Run, executors: MAKE) -> N
     made = executors({"r": InWindow(2, 9, -1), "s": InWindow(2, 9, -1)})
     assert apply(run, region("r", 7), region("s", 10)).cells == 12
     assert {task.standing for task in made.groups} == {frozenset({"r"})}
-    assert [task.by_group for task in made.rows] == [frozenset({"r"})]
+    assert [task.window.by_group for task in made.rows] == [frozenset({"r"})]
     assert made.order == ["rows 0", "rows 1", "a.1"], "a parent's edits are older than its daughter's opening"
 
 
@@ -264,7 +267,8 @@ def test_a_region_that_goes_by_group_still_outranks_what_goes_by_row() -> None:
     cell = encode_cell(b"r", b"f", b"q", 1, 4)
     content = header() + b"".join(entry([cell], n, write_time=at) for n, at in ((5, 9), (6, 15))) + TRAILER
     (batch,) = WalReader([content], "a.1")
-    task = replace(TASK, settled={("a.1", T): (Settled(WriteTimes(0, 25)),)}, by_group=frozenset({REGION.decode()}))
+    settled = {("a.1", T): (Settled(WriteTimes(0, 25)),)}
+    task = replace(TASK, window=WindowRows(SPAN, settled, by_group=frozenset({REGION.decode()})))
     assert batch.write_time[chosen_entries(task, "a.1", batch)].tolist() == [9]
 
 
@@ -341,7 +345,7 @@ def test_a_files_edits_are_told_apart_by_time_and_by_what_the_target_has() -> No
     cell = encode_cell(b"r", b"f", b"q", 1, 4)
     entries = [entry([cell, cell], n, write_time=at) for n, at in ((5, 9), (6, 10), (7, 19), (8, 20), (9, 25))]
     wal = WalReader([header() + b"".join(entries) + TRAILER], "a.1")
-    task = replace(TASK, settled={("a.1", T): (Settled(WriteTimes(0, 25)),)})
+    task = replace(TASK, window=WindowRows(SPAN, {("a.1", T): (Settled(WriteTimes(0, 25)),)}))
     index = index_file(cast(Wal, Whole(wal)), FILES[2], [T], lambda batch: _in_window(task, "a.1", batch))
     ((_, found),) = index.in_window.items()
     assert found == InWindow(cells=4, lowest=6, settled=8)
@@ -443,8 +447,8 @@ def test_the_window_starts_over_if_somebody_unknown_had_the_lease_since(run: Run
 @pytest.mark.parametrize(
     "change",
     [
-        {"task": replace(TASK, settled={("a.1", T): (Settled(SPAN),)})},
-        {"task": replace(TASK, absent_at_target=frozenset({("a.1", 3)}))},
+        {"task": replace(TASK, window=WindowRows(SPAN, {("a.1", T): (Settled(SPAN),)}))},
+        {"task": replace(TASK, window=WindowRows(SPAN, absent_at_target=frozenset({("a.1", 3)})))},
         {"task": replace(TASK, files=FILES[:2])},
         {"released": frozenset({(1, "retry")})},
     ],

@@ -1,0 +1,68 @@
+"""Which edits a window applies, by their write times, and which ones of other times the target already has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from walferry.formats.wal import EntryBatch
+
+
+@dataclass(frozen=True)
+class WriteTimes:
+    """Write times from `start_ms` (included) to `end_ms` (excluded)."""
+
+    start_ms: int
+    end_ms: int
+
+    def holds(self, write_times: np.ndarray) -> np.ndarray:
+        """Which of the times are in it."""
+        inside: np.ndarray = (write_times >= self.start_ms) & (write_times < self.end_ms)
+        return inside
+
+    def has(self, write_time: int) -> bool:
+        """Whether a time is in it."""
+        return self.start_ms <= write_time < self.end_ms
+
+
+ALL_TIMES = WriteTimes(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Edits that the target already has: those of a span, except in `held` regions."""
+
+    span: WriteTimes
+    held: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class WindowRows:
+    """Which edits are applied by row: those of a window, or in a round all. And what the target has of other times."""
+
+    times: WriteTimes = ALL_TIMES
+    """only what was written in it is applied"""
+    settled: Mapping[tuple[str, str], tuple[Settled, ...]] = field(default_factory=dict)
+    """by file and source table: the edits of other times that the target already has"""
+    absent_at_target: frozenset[tuple[str, int]] = frozenset()
+    """(file, offset) of entries among those that the target does not have after all"""
+    by_group: frozenset[str] = frozenset()
+    """regions whose edits in the window are applied by group"""
+
+    def applied(self, batch: EntryBatch) -> np.ndarray:
+        """Which entries are the window's."""
+        return self.times.holds(batch.write_time)
+
+    def chosen(self, file: str, batch: EntryBatch) -> np.ndarray:
+        """Which entries are read: to apply them by row, or because the target has them."""
+        settled = np.zeros(len(batch), bool)
+        for code, table in enumerate(batch.tables):
+            for part in self.settled.get((file, table.decode()), ()):
+                settled |= (batch.table == code) & part.span.holds(batch.write_time) & ~batch.of_regions(part.held)
+        for name, offset in self.absent_at_target:
+            if name == file:
+                settled &= batch.offset != offset
+        chosen: np.ndarray = np.where(self.applied(batch), ~batch.of_regions(self.by_group), settled)
+        return chosen
