@@ -69,6 +69,10 @@ BULK_ATTEMPTS = 4
 _JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
+class NotInBulkError(WalferryError):
+    """Some of a batch's edits may have to wait, so none of them is loaded: it goes by group. Nothing has failed."""
+
+
 class Batch(BaseModel):
     """Sealed files to apply together, and what was known of the regions of the run's tables when it began."""
 
@@ -216,30 +220,40 @@ def _apply_in_bulk(work: _Work) -> _GroupDone | None:
         reports = _load(work)
     except (GapError, WalKeyError, LeaseLostError, RunEndedError):
         raise
+    except NotInBulkError as error:
+        _replan_by_rpc(work, error)
+        return None
     except Exception as error:
         work.guard()
         left = batch.bulk - 1 if is_transient(error) else 0
         if left:
             batches.replan(batch.model_copy(update={"bulk": left}).model_dump_json(), None, work.fence)
             raise
-        log.warning("the batch goes by rpc from its beginning, not in bulk: %s", error)
-        remove_staged(work.run, work.run.tables)  # so that nothing is loaded over what is sent now
-        begun = any(piece.attempts for piece in batches.pieces())
-        pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
-        batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
-        if begun:
-            raise OutcomeUnknownError(f"an executor may still load edits in bulk: {error}") from error
+        _replan_by_rpc(work, error)
         return None
     size = sum(report.length for report in reports)
     return _GroupDone(bytes=size, entries=0, cells=0, held=frozenset(), reports=tuple(reports))
 
 
+def _replan_by_rpc(work: _Work, why: Exception) -> None:
+    """Have the batch go by group from its beginning. Raises OutcomeUnknownError if a piece was begun."""
+    batches, batch = work.run.ledger.batches, work.batch
+    what = "its edits may have to wait" if isinstance(why, NotInBulkError) else "loading failed"
+    log.warning("the batch goes by rpc from its beginning, not in bulk: %s: %s", what, why)
+    remove_staged(work.run, work.run.tables)  # so that nothing is loaded over what is sent now
+    begun = any(piece.attempts for piece in batches.pieces())
+    pieces = cut_groups(batch.files, work.route.limits.piece_bytes)
+    batches.replan(batch.model_copy(update={"bulk": 0}).model_dump_json(), pieces, work.fence)
+    if begun:
+        raise OutcomeUnknownError(f"an executor may still load edits in bulk: {why}") from why
+
+
 def _load(work: _Work) -> list[FileReport]:
-    """Read all files, then load what is left. Raises WalferryError before anything is loaded if the edits are not plain
-    ones, and whatever keeps them from being loaded."""
+    """Read all files, then load what is left. Raises NotInBulkError before anything is loaded if some of the edits may
+    have to wait, and whatever keeps them from being loaded."""
     run, batch = work.run, work.batch
     if held := held_regions(run):
-        raise WalferryError(f"quarantine holds regions of {', '.join(held)}")
+        raise NotInBulkError(f"quarantine holds regions of {', '.join(held)}", tables=sorted(held))
     task = RowTask(work.route, batch.files, skipped=run.ledger.late.rejected())
     kept = run.ledger.batches.pieces()
     ranges = [RowRange.model_validate_json(piece.plan) for piece in kept]
@@ -257,12 +271,12 @@ def _load(work: _Work) -> list[FileReport]:
 
 
 def _require_plain(work: _Work, reports: Sequence[FileReport]) -> None:
-    """Raise WalferryError if some of the edits may have to wait."""
+    """Raise NotInBulkError if some of the edits may have to wait."""
     refusals = [refusal for report in reports for refusal in report.refusals]
     _, after = _follow(work, reports, work.route.tables)
     refusals += lineage.find_breaks(after, work.batch.regions, partial(regions_of, work.run.source))
     if refusals:
-        raise WalferryError(refusals[0].reason, file=refusals[0].file)
+        raise NotInBulkError(refusals[0].reason, file=refusals[0].file, offset=refusals[0].start)
 
 
 # ------------------------------------------------------------------ by group

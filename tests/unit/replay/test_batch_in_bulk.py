@@ -242,7 +242,7 @@ def test_nothing_is_loaded_of_a_batch_with_something_that_cannot_be_applied(
     proceed(run)
     assert (executors.loaded, executors.sent) == ([], [file.name for file in FILES])
     assert [item.reason for item in run.ledger.quarantine.items("held")] == ["no way"]
-    assert "goes by rpc from its beginning, not in bulk: no way" in caplog.text
+    assert "goes by rpc from its beginning, not in bulk: its edits may have to wait: no way" in caplog.text
 
 
 def test_nothing_is_loaded_of_a_table_that_began_a_new_history(run: Run, executors: Executors) -> None:
@@ -280,11 +280,14 @@ def test_a_batch_that_keeps_failing_in_bulk_is_sent(at: int, error: Exception, r
     assert states(run) == {"applied"}
 
 
-def test_a_batch_that_the_target_does_not_load_is_sent_at_once(run: Run, executors: Executors) -> None:
+def test_a_batch_that_the_target_does_not_load_is_sent_at_once(
+    run: Run, executors: Executors, caplog: pytest.LogCaptureFixture
+) -> None:
     executors.fails = {1: WalferryError("nobody may write below /hbase/staging")}
     begin(run)
     assert sent_under_new_leases(run).cells == 6
     assert executors.sent == [file.name for file in FILES]
+    assert "not in bulk: loading failed: nobody may write below /hbase/staging" in caplog.text
 
 
 def test_a_batch_of_which_cells_got_lost_on_their_way_is_sent(run: Run, executors: Executors) -> None:
