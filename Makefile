@@ -22,7 +22,7 @@ UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
 CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
-.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-lag up down lint lock
+.PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-lag up down lint lock
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ test-e2e: setup ## In a real Airflow between two real clusters, with a Spark clu
 FUZZ_ARGS ?=
 fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (FUZZ_ARGS="--kind … --first … --cases 1")
 	cd tests && ../$(BIN)/python -m fuzz.wal $(FUZZ_ARGS)
+
+test-faults: setup ## What lasts: servers, ZooKeeper, ledger away for a minute or two under load; not part of `make test`; 20 minutes
+	$(BIN)/pytest tests/faults $(PYTEST_ARGS)
 
 SEED ?= 1
 RUNS ?= 1

@@ -20,7 +20,7 @@ from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Environment, Settings
 
 TESTS = Path(__file__).parent
-LAYERS = ("unit", "e2e", "integration", "versions")
+LAYERS = ("unit", "e2e", "integration", "versions", "faults")
 PORT_RANGES = 4
 
 settings.register_profile("walferry", deadline=None)  # no test judges how long a loaded machine takes

@@ -11,6 +11,7 @@ from functools import partial
 
 import psutil
 
+from chaos import losing
 from chaos.book import Book
 from chaos.command import Command
 from chaos.moments import Moments
@@ -18,6 +19,7 @@ from chaos.schedule import Fault, Side
 from chaos.world import World, names_of
 
 OF_COMMAND = ("walferry", "driver", "jvm", "worker")
+LOST_BYTES = 8 << 10
 PATIENCE_S = 20.0
 """how long a fault waits for a victim, such as a Python worker of Spark"""
 
@@ -95,8 +97,14 @@ class Faults:
     def _on_cluster(self, fault: Fault) -> bool:
         side: Side = "source" if fault.victim.startswith("source") else "target"
         names = names_of(fault.victim, self._world.cluster(side))
+        replica = losing.open_block(self._world.cluster(side), names[0]) if fault.act == "lose" else None
+        if replica is not None:
+            losing.grown(replica, 2 * LOST_BYTES)
+            names = [*names, "datanode"]
         self._say(f"  fault: {fault.describe()}")
-        (self._world.kill if fault.act == "kill" else self._world.suspend)(side, names)
+        (self._world.suspend if fault.act == "suspend" else self._world.kill)(side, names)
+        if replica is not None:
+            self._say(f"  {losing.cut(replica, LOST_BYTES)} bytes of {replica.name} are lost")
         self._over.wait(fault.seconds)
         self._world.go_on(side, names)
         return True

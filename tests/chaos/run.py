@@ -101,7 +101,14 @@ class Result:
 class ChaosRun:
     """One run in a folder of its own, on clusters that are running."""
 
-    def __init__(self, schedule: Schedule, world: World, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        world: World,
+        folder: Path,
+        say: Callable[[str], None],
+        seconds: float = RUN_SECONDS,
+    ) -> None:
         self._schedule, self._world, self._folder, self._say = schedule, world, folder, say
         folder.mkdir(parents=True)
         (folder / "schedule.json").write_text(json.dumps(schedule.facts(), indent=1))
@@ -115,7 +122,8 @@ class ChaosRun:
         self._asking: Command | None = None
         self._asked = 0
         self._starts = 0
-        self._until = time.monotonic() + RUN_SECONDS
+        self._seconds = seconds
+        self._until = time.monotonic() + seconds
         self.result = Result(schedule.seed, schedule.mode, folder=str(folder))
 
     def do(self) -> Result:
@@ -191,7 +199,7 @@ class ChaosRun:
             command = self._command
             assert command is not None
             if time.monotonic() > self._until:
-                raise StuckError(f"the run has not ended in {RUN_SECONDS:.0f} s; {self._where()}")
+                raise StuckError(f"the run has not ended in {self._seconds:.0f} s; {self._where()}")
             if not (writer.is_alive() or (self._folder / STOP_FILE).exists()):
                 raise StuckError(f"the writer has failed:\n{writer.tail()}")
             if not command.is_running:
@@ -251,7 +259,8 @@ class ChaosRun:
         for side in SIDES:
             self._world.await_healthy(side, time.monotonic() + HEAL_SECONDS)
         wrong = self._processes_left() + self._tracebacks()
-        verdict = judge(self._world.source, self._world.target, self.tables, self._folder, self._ledger)
+        lost = any(fault.act == "lose" for fault in self._schedule.faults)
+        verdict = judge(self._world.source, self._world.target, self.tables, self._folder, self._ledger, lost)
         verdict.wrong = wrong + verdict.wrong
         if not any(journal.read(self._folder)):
             verdict.wrong.append("the writer wrote nothing")

@@ -14,7 +14,9 @@ from typing import Any, Literal, get_args
 Mode = Literal["mild", "full", "again"]
 """`mild`: no timestamps of the past, so the rows that readers see never depend on flushes and compactions; `again`: as
 `full`, and a table is copied again on the way"""
-Act = Literal["kill", "suspend", "lock"]
+Act = Literal["kill", "suspend", "lock", "lose"]
+"""`lose`: a region server and the data node are killed, and the end of the server's log is gone; only by hand, and in
+clusters each of whose servers has a process of its own"""
 Side = Literal["source", "target"]
 SIDES: tuple[Side, ...] = get_args(Side)
 Store = Literal["sqlite", "postgresql"]
@@ -94,7 +96,12 @@ class Fault:
     """in [0, 1): which of several, such as Spark's Python workers"""
 
     def describe(self) -> str:
-        what = {"kill": "kill -9", "suspend": f"SIGSTOP for {self.seconds} s", "lock": f"locked for {self.seconds} s"}
+        what = {
+            "kill": "kill -9",
+            "suspend": f"SIGSTOP for {self.seconds} s",
+            "lock": f"locked for {self.seconds} s",
+            "lose": "kill -9, and the end of its log is lost",
+        }
         return f"{self.moment} + {self.after_s} s: {self.victim}: {what[self.act]}"
 
 

@@ -48,8 +48,14 @@ class Verdict:
     """rows of old timestamps that were equal at the opening, and that a compaction has changed since"""
 
 
-def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Book) -> Verdict:
-    """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters."""
+def judge(
+    source: Cluster, target: Cluster, tables: Mapping[str, str], folder: Path, ledger: Book, lost: bool = False
+) -> Verdict:
+    """Judge a run that has ended: both sides, the journal in `folder`, the ledger, and what is left on the clusters.
+
+    `lost`: the source itself has lost edits that it had acknowledged. Then the journal says nothing about them, and
+    rows must have been repaired; both sides must be equal all the same.
+    """
     verdict = Verdict()
     with ledger.reader() as book:
         verdict.wrong += ledger_faults(book)
@@ -63,8 +69,10 @@ def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: P
     verdict.wrong += some(
         [f"row {row!r} of {table} had to be repaired: {kind or 'no class'}"
          for table, row, kind, stopped in repaired
-         if stopped and not row.endswith(OLD) and kind != "history-dependent"]
+         if stopped and not row.endswith(OLD) and kind != "history-dependent" and not lost]
     )  # fmt: skip
+    if lost and not repaired:
+        verdict.wrong.append("nothing was repaired, so nothing was taken back: the fault was none")
     for here, there in tables.items():
         left, right = content(source, here), content(target, there)
         verdict.cells += sum(map(len, left.values()))
@@ -73,7 +81,7 @@ def judge(source: Cluster, target: Cluster, tables: Mapping[str, str], folder: P
             [f"{here}: row {row!r} differs: {_row(left, row)} at the source, {_row(right, row)} at the target"
              for row in sorted(differing) if (here, row) not in aged]
         )  # fmt: skip
-        verdict.wrong += some(against_journal(right, here, folder, verdict))
+        verdict.wrong += [] if lost else some(against_journal(right, here, folder, verdict))
     verdict.wrong += [
         f"{what} is left at the {side}"
         for side, cluster in (("source", source), ("target", target))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -17,7 +18,7 @@ from booting import QUICK, QUICK_SITE
 from chaos.book import Postgresql
 from chaos.schedule import SIDES, Side, Store
 from walferry.embedded import processes
-from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
+from walferry.embedded.cluster import Cluster, Ports, boot
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
@@ -34,7 +35,7 @@ SITE = {
 REPAIR_S = 45.0
 """so long a cluster may lack a server or a master although all processes live: then they are killed and started"""
 BOOT_S = 20.0
-MAIN = "hbase"
+STORAGE = ("hdfs", "datanode")
 
 
 def names_of(victim: str, cluster: Cluster) -> list[str]:
@@ -42,7 +43,7 @@ def names_of(victim: str, cluster: Cluster) -> list[str]:
     what = victim.partition(" ")[2]
     if what == "server":
         return ["regionserver-1"]
-    return [what] if what != "all" else sorted(cluster.servers, key=_order)
+    return [what] if what != "all" else [name for name in cluster.names if name in cluster.servers]
 
 
 @dataclass
@@ -96,7 +97,7 @@ class World:
         if any(one == side for one, _ in self.down):
             return False
         cluster = self.cluster(side)
-        if any(name not in cluster.servers or not cluster.servers[name].is_alive() for name in expected(cluster)):
+        if any(name not in cluster.servers or not cluster.servers[name].is_alive() for name in cluster.names):
             return False
         return not (self.lacking(side) or self.silent(side))
 
@@ -135,12 +136,6 @@ class World:
         return ""
 
 
-def expected(cluster: Cluster) -> list[str]:
-    """The servers that a cluster should have, in the order in which they start."""
-    others = [f"regionserver-{index}" for index in range(1, len(cluster.ports.region_servers))]
-    return ["hdfs", MAIN, *others, *(["thrift"] if cluster.with_thrift else [])]
-
-
 class Keeper:
     """A thread that starts what is dead and not meant to be, and kills what lives without serving."""
 
@@ -169,15 +164,13 @@ class Keeper:
 
     def _start_dead(self, side: Side) -> None:
         cluster = self._world.cluster(side)
-        for name in expected(cluster):
+        for name in cluster.names:
             server = cluster.servers.get(name)
             alive = server is not None and server.is_alive()
-            if name == "hdfs" and (not alive or "Started MiniDFSCluster" not in server.output()):  # type: ignore[union-attr]
-                if not alive:
-                    self._start(side, name)
-                return  # the others need it
             if not alive:
                 self._start(side, name)
+            if name == "hdfs" and not (alive and re.search(cluster.started_line(name), server.output())):  # type: ignore[union-attr]
+                return  # the others need it
 
     def _start(self, side: Side, name: str) -> None:
         key = side, name
@@ -185,7 +178,7 @@ class Keeper:
             return
         self._began[key] = time.monotonic()
         self._world.restarts.append(f"{side} {name}")
-        start_server(self._world.cluster(side), name)
+        self._world.cluster(side).start_server(name)
 
     def _repair(self, side: Side) -> None:
         now = time.monotonic()
@@ -196,31 +189,20 @@ class Keeper:
         if now - began > REPAIR_S:
             with self._world.lock:
                 cluster = self._world.cluster(side)
-                for name in [name for name in expected(cluster) if name in cluster.servers and name != "hdfs"]:
+                for name in [name for name in cluster.names if name in cluster.servers and name not in STORAGE]:
                     cluster.kill(name)
             self._sound[side] = now
 
 
-def start_server(cluster: Cluster, name: str) -> None:
-    """Start one server of a cluster; does not wait for it."""
-    if name == "hdfs":
-        cluster.start_hdfs()
-    elif name == MAIN:
-        cluster.start_master()
-    elif name == "thrift":
-        cluster.start_thrift()
-    else:
-        cluster.start_region_server(int(name.rpartition("-")[2]))
-
-
 @contextmanager
-def booted(folder: Path, store: Store = "sqlite") -> Iterator[World]:
-    """Two clusters of two region servers each, one of which has a process of its own, and PostgreSQL if the ledger is
-    to be there; stopped at the end."""
+def booted(folder: Path, store: Store = "sqlite", kind: type[Cluster] = Cluster) -> Iterator[World]:
+    """Two clusters of two region servers each, at least one of which has a process of its own, and PostgreSQL if the
+    ledger is to be there; stopped at the end."""
     os.environ.update(QUICK)
-    clusters = [Cluster(folder / side, Ports.free(2), hbase_site=SITE) for side in SIDES]
+    clusters = [kind(folder / side, Ports.free(2), hbase_site=SITE) for side in SIDES]
     with ExitStack() as at_end:
-        at_end.callback(shut_down, *clusters)
+        for cluster in clusters:
+            at_end.callback(cluster.stop)
         boot(*clusters)
         postgresql = None
         if store == "postgresql":
@@ -241,10 +223,6 @@ def kept(source: Cluster, target: Cluster, postgresql: Postgresql | None = None)
         for side, name in list(world.down):
             world.go_on(side, [name])
         keeper.close()
-
-
-def _order(name: str) -> int:
-    return ["hdfs", MAIN].index(name) if name in ("hdfs", MAIN) else 2
 
 
 def end_marked(marker: str) -> list[str]:

@@ -179,6 +179,19 @@ class Cluster:
         return {name: server.pid for name, server in self.servers.items()}
 
     @property
+    def names(self) -> list[str]:
+        """The names of all servers, in the order in which they start, as `start_server` takes them."""
+        others = [f"regionserver-{index}" for index in range(1, len(self.ports.region_servers))]
+        return ["hdfs", "hbase", *others, *(["thrift"] if self.with_thrift else [])]
+
+    def start_server(self, name: str) -> None:
+        """Start the server `name`; does not wait for it."""
+        if name.startswith("regionserver-"):
+            self.start_region_server(int(name.rpartition("-")[2]))
+        else:
+            {"hdfs": self.start_hdfs, "hbase": self.start_master, "thrift": self.start_thrift}[name]()
+
+    @property
     def classpath(self) -> str:
         """Class path of HBase's own programs on this cluster: configuration folder and jars."""
         return f"{self._conf}:{jars.classpath(self.version)}"
@@ -233,12 +246,15 @@ class Cluster:
 
     def await_started(self, name: str, deadline: float) -> None:
         """Wait until the log of the server `name` says that it started. HBase can use `hdfs` then, WebHDFS not yet."""
-        said = {
+        self.servers[name].await_line(self.started_line(name), deadline)
+
+    def started_line(self, name: str) -> str:
+        """What the log of the server `name` says once it has started, as a regular expression."""
+        return {
             "hdfs": r"Started MiniDFSCluster",
             "hbase": r"Master has completed initialization",
             "thrift": r"(?i)starting .*server.* on .*:\d+|Starting HBase ThreadPool Thrift server",
         }.get(name, r"Serving as ")
-        self.servers[name].await_line(said, deadline)
 
     def _await_webhdfs(self, deadline: float) -> None:
         """The first request makes the name node load its REST classes: seconds, or half a minute on a busy machine."""
