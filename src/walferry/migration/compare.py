@@ -307,7 +307,7 @@ def _read_until_settled(
     settled = sorted(others - differing)[:SHOWN_ROWS]
     if settled:
         first, last = (sum(outcome.differing for outcome in some) for some in (outcomes, found))
-        log.info("%d rows differed at first and %d each time: the others were under way", first, last)
+        log.info("%s differed at first and %d each time: the others were under way", amount(first, "row"), last)
     return found, settled
 
 

@@ -286,7 +286,9 @@ def _finish(work: _Work, done: Copying, fence: Change) -> Copying:
     end_claim(run, table, f"{table} was copied again at {shown_utc(now_ms())}")
     end_copying(run.ledger, table, done, fence)
     run.ledger.audit(run.actor, "copied again", {"table": table, "cells": done.cells, "bytes": done.size})
-    log.info("%s is copied again: %d cells, %.1f MB; it is to be compared now", table, done.cells, done.size / 1e6)
+    log.info(
+        "%s is copied again: %s, %.1f MB; it is to be compared now", table, amount(done.cells, "cell"), done.size / 1e6
+    )
     return done
 
 

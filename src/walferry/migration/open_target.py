@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry.amounts import rows_differ
+from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms, steady_s
 from walferry.errors import GateShutError, WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
@@ -90,8 +90,8 @@ def open_target(
             one.fragile.keep(run.ledger, table)
         at_ms = now_ms()
         log.info(
-            "THE TARGET IS OPEN: clients may use it. %d rows that were written since the last comparison are equal%s "
-            "(%.1f s); the whole comparison goes on", sum(rows.values()),
+            "THE TARGET IS OPEN: clients may use it. %s written since the last comparison and equal%s "
+            "(%.1f s); the whole comparison goes on", amount(sum(rows.values()), "row was", "rows were"),
             f", but for {sum(explained.values())} that differ for a known reason" if explained else "",
             steady_s() - began,
         )  # fmt: skip

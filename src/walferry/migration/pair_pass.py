@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
 from walferry.errors import UsageError
@@ -260,8 +261,8 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     whole = Counter(item.sight.table for item in todo if item.why)
     todo = [replace(item, sampled=sampled(run, whole[item.sight.table])) for item in todo]
     log.info(
-        "%s: pass %d reads %d of %d regions whole, and %d rows of the others", run.run_id, current.number,
-        whole.total(), len(todo), sum(len(item.rows) for item in todo),
+        "%s: pass %d reads %d of %s whole, and %s of the others", run.run_id, current.number,
+        whole.total(), amount(len(todo), "region"), amount(sum(len(item.rows) for item in todo), "row"),
     )  # fmt: skip
     todo.sort(key=lambda item: bool(item.why))  # what takes least is recorded first
     at_once = max(AT_ONCE, 2 * workers(session))

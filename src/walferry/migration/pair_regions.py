@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from walferry.amounts import rows_differ
 from walferry.clock import now_ms
 from walferry.ledger import PassDifference, PassRecord, PassRegion
 from walferry.migration.digest import RangePair
@@ -121,5 +122,5 @@ def settle(run: Run, session: SparkSession | None, current: PassRecord) -> None:
     tables = {pair.source for pair in run.tables}
     found = [item for item in run.ledger.passes.differences() if item.table in tables]
     if found:
-        log.info("%s: %d rows differ so far; they are read again for %d s", run.run_id, len(found), run.spec.max_lag)
+        log.info("%s: %s so far; read again for %d s", run.run_id, rows_differ(len(found)), run.spec.max_lag)
         run.ledger.passes.settle(current, *settled(run, found))

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from walferry.amounts import amount
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError, is_transient
 from walferry.formats.resolve import Digest
@@ -166,7 +167,12 @@ class Parts:
         found = self._known(pairs)
         left = [pair for pair in pairs if pair.region not in found]
         if found:
-            log.info("%s: %d of %d regions were compared before", self._table, len(found), len(pairs))
+            log.info(
+                "%s: %d of %s compared before",
+                self._table,
+                len(found),
+                amount(len(pairs), "region was", "regions were"),
+            )
         at_once = max(AT_ONCE, 2 * workers)
         for first in range(0, len(left), at_once):
             if found:
@@ -210,7 +216,8 @@ class Parts:
         note_so_far(self._run.ledger, self._table, done, regions, self._start.at_ms)
         if done < regions:
             log.info(
-                "%s: %d of %d regions are compared, about %.0f s are left", self._table, done, regions,
+                "%s: %d of %s compared, about %.0f s are left", self._table, done,
+                amount(regions, "region is", "regions are"),
                 self.seconds / done * (regions - done),
             )  # fmt: skip
 

@@ -21,6 +21,7 @@ from uuid import uuid4
 import numpy as np
 from sqlalchemy import Connection
 
+from walferry.amounts import amount
 from walferry.apply.permit import Permit
 from walferry.apply.recopy import send_cells
 from walferry.apply.route import Route
@@ -160,7 +161,7 @@ def repair(
     faults = [row for row in made if row.fault]
     if made:
         log.info(
-            "%s: %d rows repaired in %.1f s%s", table, len(made) - len(faults), steady_s() - began,
+            "%s: %s repaired in %.1f s%s", table, amount(len(made) - len(faults), "row"), steady_s() - began,
             f", {len(faults)} could not be, the first: {faults[0].row!r}: {faults[0].fault}" if faults else "",
         )  # fmt: skip
     return made
@@ -342,8 +343,9 @@ def _purge(work: _Table, region_bytes: int) -> None:
             _send_rows(work, [row for row in sorted(mine) if row in work.hidden])
             continue
         log.info(
-            "region %s of target table %s was compacted for %d rows in %.1f s; %d markers were sent again",
-            region.encoded, work.target, len(mine), steady_s() - began, again,
+            "region %s of target table %s was compacted for %s in %.1f s; %s sent again",
+            region.encoded, work.target, amount(len(mine), "row"), steady_s() - began,
+            amount(again, "marker was", "markers were"),
         )  # fmt: skip
         taken = work.taken
         work.taken = replace(

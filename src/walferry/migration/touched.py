@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from walferry.amounts import amount
 from walferry.clock import now_ms
 from walferry.errors import GapError, TransientError, WalferryError, is_transient
 from walferry.ledger import RunLedger
@@ -208,7 +209,7 @@ def after_others(seen: Seen, found: Others, sources: Mapping[str, str]) -> Seen:
     """With what others wrote at the target. `sources`: target table to source table."""
     for table, rows in found.rows.items():
         if rows:
-            log.warning("others wrote %d rows of %s at the target: they are compared again", len(rows), table)
+            log.warning("others wrote %s of %s at the target, to be compared again", amount(len(rows), "row"), table)
             seen = seen.touching(sources[table], Spans.of_rows(rows))
     void = {sources[table]: why for table, why in found.unnamed.items()}
     return replace(seen, offset=found.end).voiding(void)
@@ -274,8 +275,9 @@ def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | N
             seen = replace(seen, recent_ms={**seen.recent_ms, pair.source: began})
         log.log(
             logging.WARNING if len(spans.ranges) else logging.INFO,  # rows may only be under way
-            "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %d rows and %d ranges in %d regions are "
-            "compared again", pair.source, whose, side, len(spans.rows), len(spans.ranges), len(regions),
+            "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %s and %s in %s are "
+            "compared again", pair.source, whose, side, amount(len(spans.rows), "row"),
+            amount(len(spans.ranges), "range"), amount(len(regions), "region"),
         )  # fmt: skip
         seen = replace(seen.touching(pair.source, spans), skipped=seen.skipped or side == "source")
     return seen

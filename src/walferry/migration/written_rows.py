@@ -124,10 +124,10 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     note_newest(run.ledger, table, found.newest, began_ms, whole=False)
     if rows or also.ranges:
         log.info(
-            "%s: %d rows that were touched since it was compared are read again, %d of them not in the source's log: "
-            "%.3f MB of both sides in %.1f s, %.3f MB of log; %d differ", table, found.rows,
-            found.rows - len(rows) + len(also.rows), found.size / 1e6, steady_s() - began, log_bytes / 1e6,
-            len(found.differing),
+            "%s: %s touched since it was compared, read again; %d of them not in the source's log: "
+            "%.3f MB of both sides in %.1f s, %.3f MB of log; %d differ", table,
+            amount(found.rows, "row was", "rows were"), found.rows - len(rows) + len(also.rows), found.size / 1e6,
+            steady_s() - began, log_bytes / 1e6, len(found.differing),
         )  # fmt: skip
     return Written(
         frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile),

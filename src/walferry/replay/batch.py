@@ -24,6 +24,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.apply.in_bulk import place_in_bulk
@@ -525,8 +526,8 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
     )
     run.ledger.rounds.record(done)
     log.info(
-        "round %d: %d files, %.1f MB, %d edits applied, lag %.1f s",
-        done.number, done.files, done.bytes / 1e6, done.cells, done.lag_ms / 1000,
+        "round %d: %s, %.1f MB, %s applied, lag %.1f s",
+        done.number, amount(done.files, "file"), done.bytes / 1e6, amount(done.cells, "edit"), done.lag_ms / 1000,
     )  # fmt: skip
     return done
 

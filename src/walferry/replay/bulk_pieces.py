@@ -15,6 +15,7 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
+from walferry.amounts import amount
 from walferry.apply.bulk_loader import staging_folder
 from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, sample_rows
@@ -193,6 +194,7 @@ def load_pieces(
 
     apply_pieces(run, spark, task.route, fence, pieces, begin, done)
     remove_staged(run, run.tables)
-    log.info("%d HFiles with %d cells, %d bytes, were loaded", sum(piece.files for piece in outcomes),
-             sum(piece.cells for piece in outcomes), sum(piece.bytes for piece in outcomes))  # fmt: skip
+    files, cells = sum(piece.files for piece in outcomes), sum(piece.cells for piece in outcomes)
+    size = sum(piece.bytes for piece in outcomes)
+    log.info("loaded in bulk: %s with %s, %d bytes", amount(files, "HFile"), amount(cells, "cell"), size)
     return outcomes

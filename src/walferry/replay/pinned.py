@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from walferry.amounts import amount
 from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.hbase.peers import PINNING_ENDPOINT
@@ -78,8 +79,8 @@ def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> str | None:
     if waiting := left - run.ledger.log.applied(left):
         if queue > 2 * FULL_QUEUE:
             log.warning(
-                "the queues of peers %s and %s grow, since %d WALs are not applied yet, %s among them",
-                older.name, name, len(waiting), min(waiting),
+                "the queues of peers %s and %s grow, since %s not applied yet, %s among them",
+                older.name, name, amount(len(waiting), "WAL is", "WALs are"), min(waiting),
             )  # fmt: skip
         return None
     if older.name in run.source.peers():

@@ -99,7 +99,6 @@ def _copy_again(run: Run, params: Mapping[str, Any], request: str) -> dict[str, 
         log.info("%s", "\n".join(plan_lines(plan)))
         return facts | plan
     done = copy_again(run, table, params["reason"], request)
-    log.info("%s is copied again: %d cells, %.1f MB; it is to be compared now", table, done.cells, done.size / 1e6)
     return facts | {"table": table, "cells": done.cells, "bytes": done.size}
 
 
