@@ -83,5 +83,10 @@ class Apart(Cluster):
             },
             **self.hdfs_site,
         }
-        self.hbase_site = {"hbase.cluster.distributed": "true", **self.hbase_site}
+        self.hbase_site = {
+            "hbase.cluster.distributed": "true",
+            "hbase.zookeeper.property.clientPortAddress": HOST,
+            "hbase.zookeeper.property.admin.enableServer": "false",  # it listens on port 8080
+            **self.hbase_site,
+        }
         super()._write_configuration()
