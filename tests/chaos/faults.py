@@ -97,13 +97,14 @@ class Faults:
     def _on_cluster(self, fault: Fault) -> bool:
         side: Side = "source" if fault.victim.startswith("source") else "target"
         names = names_of(fault.victim, self._world.cluster(side))
-        replica = losing.open_block(self._world.cluster(side), names[0]) if fault.act == "lose" else None
-        if replica is not None:
-            losing.grown(replica, 2 * LOST_BYTES)
+        if fault.act == "lose":
             names = [*names, "datanode"]
+            folder = losing.folder_of(self._world.cluster(side), names[0])
+            losing.await_bytes(self._world.cluster(side), folder, 2 * LOST_BYTES)
         self._say(f"  fault: {fault.describe()}")
         (self._world.suspend if fault.act == "suspend" else self._world.kill)(side, names)
-        if replica is not None:
+        if fault.act == "lose":
+            replica = losing.newest(self._world.cluster(side), folder)
             self._say(f"  {losing.cut(replica, LOST_BYTES)} bytes of {replica.name} are lost")
         self._over.wait(fault.seconds)
         self._world.go_on(side, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,26 +18,43 @@ CHUNK, SUM, HEADER = 512, 4, 7
 PATIENCE_S = 20.0
 
 
-def open_block(cluster: Cluster, name: str) -> Path:
-    """The replica of the block that a region server, by the name of its process, is writing its log to."""
+def folder_of(cluster: Cluster, name: str) -> str:
+    """Where a region server, by the name of its process, keeps its logs, as WebHDFS names it."""
     port = cluster.ports.region_servers[int(name.rpartition("-")[2])]
     with HBaseClient(cluster.address) as client:
         server = next(server.name for server in client.servers() if server.port == port)
-    folder = f"{cluster.address.webhdfs}/webhdfs/v1/hbase/WALs/{server}"
+    return f"{cluster.address.webhdfs}/webhdfs/v1/hbase/WALs/{server}"
+
+
+def newest(cluster: Cluster, folder: str) -> Path:
+    """The replica of the last block of a server's newest log."""
     user = {"user.name": "hbase"}
     listed = requests.get(folder, params={"op": "LISTSTATUS", **user}, timeout=30).json()["FileStatuses"]["FileStatus"]
-    logs = sorted(
-        (one["modificationTime"], one["pathSuffix"]) for one in listed if not one["pathSuffix"].endswith("meta")
-    )
-    path = f"{folder}/{quote(logs[-1][1])}"
+    names = [one["pathSuffix"] for one in listed if not one["pathSuffix"].endswith("meta")]
+    path = f"{folder}/{quote(max(names, key=lambda name: int(name.rpartition('.')[2])))}"
     found = requests.get(path, params={"op": "GET_BLOCK_LOCATIONS", **user}, timeout=30).json()["LocatedBlocks"]
-    number = found["lastLocatedBlock"]["block"]["blockId"]
-    (replica,) = (cluster.directory / "hdfs" / "data").rglob(f"blk_{number}")
+    (replica,) = (cluster.directory / "hdfs" / "data").rglob(f"blk_{found['lastLocatedBlock']['block']['blockId']}")
     return replica
 
 
+def await_bytes(cluster: Cluster, folder: str, least_bytes: int) -> None:
+    """Wait until the newest log has so many bytes; it is rolled every few seconds."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        with suppress(ValueError, KeyError, OSError):  # it has no block yet, or was archived
+            if newest(cluster, folder).stat().st_size >= least_bytes:
+                return
+        time.sleep(0.05)
+    raise WalferryError(f"no log below {folder} grows to {least_bytes} bytes")
+
+
 def cut(replica: Path, lost_bytes: int) -> int:
-    """Cut a replica of a stopped data node at a checksum, so that at least so many bytes are missing; how many are."""
+    """Cut a replica of a stopped data node at a checksum, so that at least so many bytes are missing; how many are.
+
+    WalferryError if its block was ended: the name node knows its length then, and gives it to nobody without the rest.
+    """
+    if replica.parent.name != "rbw":
+        raise WalferryError(f"{replica} is not the replica of a block that is being written")
     (sums,) = replica.parent.glob(f"{replica.name}_*.meta")
     length = replica.stat().st_size
     kept = max(0, length - lost_bytes) // CHUNK
@@ -45,13 +63,3 @@ def cut(replica: Path, lost_bytes: int) -> int:
     with sums.open("r+b") as data:
         data.truncate(HEADER + kept * SUM)
     return length - kept * CHUNK
-
-
-def grown(replica: Path, least_bytes: int) -> Path:
-    """The same replica, once it has so many bytes."""
-    until = time.monotonic() + PATIENCE_S
-    while replica.stat().st_size < least_bytes:
-        if time.monotonic() > until:
-            raise WalferryError(f"{replica} does not grow to {least_bytes} bytes")
-        time.sleep(0.1)
-    return replica
