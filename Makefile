@@ -19,7 +19,7 @@ PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
-CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory" -n $(WORKERS) --dist loadscope \
+CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory$(1)" -n $(WORKERS) --dist loadscope \
   --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: help setup check jars demo test test-unit test-clusters test-integration test-versions test-memory test-faults test-e2e fuzz chaos bench bench-wal bench-round bench-reread bench-lag up down lint lock
@@ -32,11 +32,11 @@ setup: check $(BIN)/.walferry jars ## Virtual environment from the lock, jars in
 demo: setup ## Move two live tables between two real clusters, and prove it
 	$(BIN)/python -m walferry.embedded demo
 
-test: setup ## All tests: unit, integration on real clusters, end to end in a real Airflow
+test: setup ## Unit, integration on real clusters, end to end in a real Airflow; without the long ones of `make test-clusters`
 	$(UNIT_TESTS)
-	$(CLUSTER_TESTS)
+	$(call CLUSTER_TESTS, and not long)
 
-test-clusters: setup ## All tests but those of `make test-unit`
+test-clusters: setup ## All integration and end-to-end tests
 	$(CLUSTER_TESTS)
 
 test-unit: setup ## What needs no server: about a minute on two cores

@@ -121,6 +121,7 @@ def repaired_by_a_person(environment: Environment, airflow: httpx.Client, ledger
     assert (row.row, row.fault) == (b"stray", "")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_shut_gate_is_withdrawn_from_the_writer_goes_on_and_the_second_cutover_is_repaired_and_equal(
     environment: Environment,

@@ -193,7 +193,12 @@ with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
 
 @pytest.mark.parametrize(
     ("place", "by_replay"),
-    [("disabled", True), ("emptied", False), ("some is copied", True), ("all is copied", False)],
+    [
+        ("emptied", False),
+        ("some is copied", True),
+        pytest.param("disabled", True, marks=pytest.mark.long),
+        pytest.param("all is copied", False, marks=pytest.mark.long),
+    ],
 )
 def test_a_copy_that_is_killed_goes_on(
     spoilt: tuple[Run, str, str], place: str, by_replay: bool, spark: SparkSession, sides: Sides, at_source: HBaseClient

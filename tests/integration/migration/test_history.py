@@ -80,8 +80,10 @@ def writer(at_source: HBaseClient) -> Iterator[Callable[[str], Callable[[], None
         thread.join()
 
 
-@pytest.mark.parametrize("existing", [True, False])
-@pytest.mark.parametrize("by_spark", [True, False])
+@pytest.mark.parametrize(
+    ("existing", "by_spark"),
+    [(True, False), (False, True), *(pytest.param(one, one, marks=pytest.mark.long) for one in (True, False))],
+)
 def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_sides_equal(
     source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
     writer: Callable[[str], Callable[[], None]], spark: SparkSession, tmp_path: Path, existing: bool, by_spark: bool,
@@ -115,7 +117,9 @@ def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_
         assert run.target_files.status(staging_folder(run.target_root, other)) is None
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "truncated", "dropped"])
+@pytest.mark.parametrize(
+    "meanwhile", ["truncated", *(pytest.param(what, marks=pytest.mark.long) for what in ("nothing", "dropped"))]
+)
 def test_a_load_that_was_killed_goes_on_with_the_regions_that_are_left_also_after_a_split_at_the_target(
     source: Cluster, target: Cluster, at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str,

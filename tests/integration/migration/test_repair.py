@@ -221,8 +221,10 @@ with Ledger.open(url) as ledger, Run(ledger, run_id) as run:
 
 @pytest.mark.parametrize(
     ("place", "number"),
-    [("after cells are sent", 1), ("before it has compacted", 1), ("after it has compacted", 1),
-     ("before cells are sent", 2), ("after cells are sent", 2)],
+    [pytest.param("after cells are sent", 1, marks=pytest.mark.long),
+     pytest.param("before it has compacted", 1, marks=pytest.mark.long),
+     ("after it has compacted", 1), ("before cells are sent", 2),
+     pytest.param("after cells are sent", 2, marks=pytest.mark.long)],
 )  # fmt: skip
 def test_a_repair_that_is_killed_is_finished_by_the_next_one(
     differing: tuple[Run, str], sides: Sides, at_target: HBaseClient, place: str, number: int
@@ -339,9 +341,12 @@ def held(client: HBaseClient, table: str) -> list[object]:
 
 @pytest.mark.parametrize(
     "place",
-    ["after reading 1", "before sending 1", "after sending 1", "before purging 1", "before asking 1", "after asking 1",
-     "before compaction 1", "after compaction 1", "before sending 2", "after sending 2",
-     "before sending 1 beside", "after asking 1 beside", "after sending 2 beside"],
+    ["before sending 1", "after asking 1 beside", "after compaction 1",
+     *(pytest.param(place, marks=pytest.mark.long) for place in (
+         "after reading 1", "after sending 1", "before purging 1", "before asking 1", "after asking 1",
+         "before compaction 1", "before sending 2", "after sending 2", "before sending 1 beside",
+         "after sending 2 beside",
+     ))],
 )  # fmt: skip
 def test_a_repairer_that_was_suspended_beyond_its_lease_does_nothing_more_to_the_target(
     differing: tuple[Run, str], sides: Sides, at_source: HBaseClient, at_target: HBaseClient, spark: SparkSession,

@@ -235,7 +235,7 @@ def unlogged(row: bytes, value: bytes, timestamp: int | None = None) -> pb.Mutat
     return made
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", ["source", pytest.param("target", marks=pytest.mark.long)])
 def test_of_a_region_in_which_something_skips_the_log_only_the_new_rows_are_read_again_under_recent(
     side: str,
     at_source: HBaseClient,
@@ -286,6 +286,7 @@ def test_of_a_region_in_which_something_skips_the_log_only_the_new_rows_are_read
     at_source.delete_table(table)
 
 
+@pytest.mark.long
 def test_a_row_is_found_though_its_region_moves_before_its_server_has_counted_the_write(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, spark: SparkSession
 ) -> None:
