@@ -44,6 +44,10 @@ FAULTS = {
 def test_a_migration_under_load_loses_nothing_while(what: str, world: World, tmp_path: Path) -> None:
     seed = list(FAULTS).index(what)
     plan = replace(schedule(seed, "mild", "postgresql"), faults=(FAULTS[what],))
+    if FAULTS[what].act == "lose":
+        # A compaction or split of which the log has lost the marker is a new history, which a person decides about.
+        told = tuple(one for one in plan.operations if one.what in ("move", "flush"))
+        plan = replace(plan, operations=told)
     run = ChaosRun(plan, world, tmp_path / "run", print, RUN_SECONDS)
     result = run.do()
     assert (result.wrong, result.faults) == ([], 1)
