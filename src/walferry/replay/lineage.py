@@ -363,7 +363,8 @@ def _refusal(event: RegionEvent) -> Refusal:
         at = "was created anew" if _begins_history(event) else "opened without what it held before"
     message = (
         f"region {event.region} {at}: {event.table} was truncated, dropped and created again, restored from a "
-        "snapshot, or a column family was dropped and added again, at the source"
+        "snapshot, or a column family was dropped and added again, at the source; or the source has lost the end of a "
+        "log, as after a power cut"
     )
     return Refusal(
         event.file, event.offset, event.offset, event.table, ANY_REGION, event.sequence_number, message, b"",
