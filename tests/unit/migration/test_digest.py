@@ -267,7 +267,7 @@ def test_a_sample_draws_cells_of_every_block_alike() -> None:
         source.put(b"%03d" % number, START)
     target.rows = dict(source.rows)
     target.put(b"0995", START)  # the last block has more rows there
-    counts = Counter(row for _ in range(200) for _, row in compare(source, target, sampled=10).sample)
+    counts = Counter(row for _ in range(100) for _, row in compare(source, target, sampled=20).sample)
     assert counts.total() == 2_000
     assert len(counts) == 101, "the target's rows, which are more"
     assert max(counts.values()) < 50, "20 are expected of each"
