@@ -30,8 +30,7 @@ def taken_back(name: str, shown: Sequence[tuple[int, int]]) -> str:
     """The reason of a mark: a file was sealed with other bytes than it had shown."""
     return (
         f"edits that the source has lost: {name} had shown {max(end for end, _ in shown)} bytes and was sealed with "
-        "other ones, since its server died before it had acknowledged them. Compare the tables, and write the rows "
-        "that differ again"
+        "other ones: its server or its data nodes died before these were safe"
     )
 
 
@@ -39,8 +38,7 @@ def not_known(name: str, shown: Sequence[tuple[int, int]], why: str) -> str:
     """The reason of a mark: whether a file was sealed with the bytes that it had shown cannot be seen."""
     return (
         f"edits that the source has lost: {max(end for end, _ in shown)} bytes of {name} were sent while it was open, "
-        f"and whether it was sealed with them is not known, since {why}. Compare the tables, and write the rows that "
-        "differ again"
+        f"and whether it was sealed with them is not known, since {why}"
     )
 
 

@@ -74,6 +74,8 @@ def _answers(run: Run) -> list[Answer]:
 def _of_clusters(run: Run) -> list[Answer]:
     schema = _schema_faults(run)
     verify = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
+    if run.spec.compare_ahead:
+        verify = "it is compared as a whole until both sides are equal: wait for it"
     rows = [rows.describe() for rows in dirty.marks_of(run)]
     return [
         Answer("schema", "families differ" if schema else "the families of both sides agree", tuple(schema)),

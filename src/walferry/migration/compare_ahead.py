@@ -24,10 +24,12 @@ from walferry.migration.parts import UNDER_WAY_SECONDS, ComparisonStoppedError, 
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim
 from walferry.migration.written_rows import compare_written, differing
+from walferry.replay import dirty
 from walferry.replay.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
 from walferry.run.copying_again import copying
 from walferry.run.lag import caught_up
+from walferry.run.last_comparison import counts_as_equal
 from walferry.run.looks import last_look, note_look
 from walferry.run.run import Run, RunEndedError
 
@@ -261,10 +263,23 @@ class _Ahead:
         """See what others than the log touched, of all tables. False if that failed."""
         try:
             touched.look(self._run)
+            self._void_marked()
         except (WalferryError, OSError) as error:
             self._tell(f"what others than the log touched is not known now: {error}")
             return False
         return True
+
+    def _void_marked(self) -> None:
+        """Have a table of dirty rows compared as a whole: at first, and once what differed was repaired. The comparison
+        that finds it equal removes the marks."""
+        run, found = self._run, dirty.marks_of(self._run)
+        for pair in run.tables if found else ():
+            made = standing_comparison(run.ledger, pair.source)
+            marks = [rows for rows in found if rows.table == pair.target]
+            if made is None or not marks:
+                continue
+            if dirty.uncovered(run, marks, [made]) or counts_as_equal(run.ledger, pair.source):
+                end_claim(run, pair.source, marks[0].describe())
 
     def _tell(self, text: str) -> None:
         if text != self._told:

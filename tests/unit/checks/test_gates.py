@@ -423,7 +423,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     spoil(zookeeper, "one")
     seen = dirty.marks_of(run)
     spoil(zookeeper, "two")
-    named = r"rows 'k' to 'm' of target table shop:orders .*`walferry verify move`"
+    named = r"rows 'k' to 'm' of target table shop:orders .*compared as a whole until both sides are equal"
     with pytest.raises(GateShutError, match=named) as shut:
         gates.before_cutover(run)
     assert len(shut.value.reasons) == 2
@@ -431,7 +431,7 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
         state = state_of(run.ledger)
     assert (state.name, state.phase) == ("gate shut", "replay")
     assert "rows 'k' to 'm'" in state.cause
-    assert "`walferry verify move` opens the gate if it finds both sides equal" in state.cause
+    assert "it is compared as a whole until both sides are equal: wait for it" in state.cause
     assert state.cause.endswith("(and 1 more reason); replay goes on")
     assert "`walferry ready move`" in state.next_step
     verify(run, seen, equal=False)

@@ -16,6 +16,7 @@ import pytest
 from unit.migration.test_known_differences import Clusters
 from unit.migration.test_readiness import TABLE, compare, following, noes
 from walferry import clock
+from walferry.clock import now_ms
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.ledger.rows import DifferenceKind
@@ -23,10 +24,12 @@ from walferry.migration import claims, compare_ahead, touched
 from walferry.migration.accept import accept_named
 from walferry.migration.claims import Begun, standing_comparison
 from walferry.migration.compare_ahead import _Pace, look
+from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.fragile_rows import NONE
 from walferry.migration.parts import ComparisonStoppedError
 from walferry.migration.readiness import before_approval
 from walferry.migration.written_rows import Written
+from walferry.replay import dirty
 from walferry.replay.standstill import Standstill
 from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
 from walferry.run.looks import note_look
@@ -61,6 +64,8 @@ class Comparisons:
         monkeypatch.setattr(compare_ahead, "look", self.written)
         monkeypatch.setattr(compare_ahead, "Parts", lambda *_, claims: None)
         monkeypatch.setattr(touched, "look", lambda _: None)
+        self.marks: list[dirty.DirtyRows] = []
+        monkeypatch.setattr(dirty, "marks_of", lambda _: list(self.marks))
         self.counts = True
 
     def whole(self, run: Run, spark: object, table: str, parts: object) -> None:
@@ -71,6 +76,9 @@ class Comparisons:
             compare(run.ledger, table=table)
         if self.counts:
             claim(run, table)
+        dirty.compared(run, run.ledger.comparisons.tables()[-1], self.marks, equal=False)
+        if not self.finds:
+            self.marks.clear()
 
     def written(self, run: Run, spark: object, table: str, *_: object, looks: bool) -> float:
         self.made.append(f"written {table}")
@@ -244,6 +252,31 @@ def test_a_table_is_compared_as_a_whole_again_when_its_claim_has_ended(book: Led
         wait_until(lambda: not left_to_compare(ledger))
     assert comparisons.made == [f"whole {TABLE}", f"written {TABLE}"]
     assert standing_comparison(ledger, TABLE) is not None
+
+
+def test_a_table_of_dirty_rows_is_compared_as_a_whole_at_first_and_once_what_differed_was_repaired(
+    book: Ledger, comparisons: Comparisons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_ahead, "BETWEEN_SECONDS", 0.01)
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    with comparing(ledger):
+        wait_until(lambda: comparisons.made)
+        assert f"whole {TABLE}" not in comparisons.made
+        comparisons.finds = [UNEXPLAINED]
+        comparisons.marks.append(dirty.DirtyRows.of(run_of(ledger).pair(TABLE).target, b"k", b"m", ledger.run_id, 1, 0))
+        wait_until(lambda: f"whole {TABLE}" in comparisons.made)
+        wait_until(lambda: not left_to_compare(ledger))
+        looks = comparisons.made.count(f"written {TABLE}")
+        wait_until(lambda: comparisons.made.count(f"written {TABLE}") > looks + 2)
+        assert comparisons.made.count(f"whole {TABLE}") == 1, "the row still differs"
+        comparisons.finds = []
+        note_look(ledger, TABLE, now_ms(), 1, 1, {})
+        wait_until(lambda: not comparisons.marks)
+        looks = comparisons.made.count(f"written {TABLE}")
+        wait_until(lambda: comparisons.made.count(f"written {TABLE}") > looks + 2)
+    assert comparisons.made.count(f"whole {TABLE}") == 2
 
 
 def test_the_clusters_rest_between_whole_comparisons(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
