@@ -54,13 +54,15 @@ def open_file_system(url: str, *, user: str | None = None, webhdfs: str | None =
     """The file system that a URL names, and the path on it.
 
     "webhdfs://[user@]host:port/path" (the name node's HTTP port), "file:///path", or a local path. With `webhdfs`, the
-    name node's HTTP address, also "hdfs://host:port/path", whose data nodes are asked for files directly, and a path
-    alone, which is then on that HDFS.
+    name node's HTTP address (or several ones, separated by ";"), also "hdfs://host:port/path", whose data nodes are
+    asked for files directly, and a path alone, which is then on that HDFS.
     Raises UsageError for any other scheme, and for hdfs without `webhdfs`.
     """
     if webhdfs is not None and "://" not in url:
-        http, _, address = webhdfs.rpartition("://")
-        url = f"{'swebhdfs' if http == 'https' else 'webhdfs'}://{address.rstrip('/')}/{url.lstrip('/')}"
+        from walferry.storage.webhdfs import WebHdfs
+
+        addresses = [(one if "://" in one else f"http://{one}").rstrip("/") for one in webhdfs.split(";")]
+        return WebHdfs(";".join(addresses), user or getpass.getuser()), f"/{url.lstrip('/')}"
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Local(), url

@@ -14,6 +14,7 @@ A WAL file is sealed when nobody writes to it any more: its contents and its end
    receive edits until it has its trailer.
 3. It has no trailer, but after `wal.open.CLOSE_SECONDS` the NameNode lists its whole length, as it does not for an
    open file: its writer broke (a DataNode failed), and the server wrote what was not acknowledged to the next file.
+   Another replica may have shown more before (`wal.open.ends_as_listed`).
    Only a reader can decide this (`wal.open`), since it knows how many bytes there are.
 
 A dead server's file that is being split (`-splitting`) is not sealed until it is archived.

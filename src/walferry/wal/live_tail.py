@@ -12,7 +12,7 @@ from walferry.errors import DamagedInputError, GapError, TransientError, UsageEr
 from walferry.storage import FileSystem
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_live
-from walferry.wal.open import Until, Wal, open_wal
+from walferry.wal.open import Until, Wal, ends_as_listed, open_wal
 from walferry.wal.tail import Limits, Listing, Offset, Reach, Reached, advance, begin_at_end, certain, is_news
 
 BATCH_BYTES = 4 << 20
@@ -226,7 +226,7 @@ class FileReach:
 
     def _stands(self, file: WalFile, length: int, *, newer: bool) -> bool:
         """Whether a file is sealed by the third rule of `wal.files`: its writer broke, and went on in the next file."""
-        if not newer or file.place is not Place.LIVE or not 0 < file.length == length:
+        if not newer or file.place is not Place.LIVE or not ends_as_listed(self._files, file, length):
             self._standing.pop(file.name, None)
             return False
         known, since = self._standing.get(file.name, (-1, 0.0))

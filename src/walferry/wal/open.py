@@ -99,6 +99,20 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
     return Wal(files, name or path, locate, Until.NOW, batch_bytes)
 
 
+def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
+    """Whether a file of which `read` bytes were read ends where the NameNode lists its end, so that it may be closed.
+
+    That is before `read` if another replica had shown more, which was never acknowledged. An open file of several
+    blocks is listed without its last one, and shows something behind.
+    """
+    if not 0 < file.length < read:
+        return 0 < file.length == read
+    try:
+        return next(iter(files.read(file.path, file.length, 1)), None) is None
+    except FileNotFoundError:
+        return False  # it moved
+
+
 def bytes_held(files: FileSystem, root: str, file: WalFile) -> int:
     """How many bytes of a file certainly hold entries: 0 when it has none now. Reads only its beginning.
 
@@ -239,11 +253,12 @@ class Wal:
         if self._stop is not None and self.length >= self._stop:
             return True
         # The last one is the third rule of `wal.files`: its writer broke.
-        if ending is Ending.WHOLE or now.place is Place.ARCHIVED or (late and 0 < now.length == self.length):
+        broken = late and ends_as_listed(self._file_system, now, self.length)
+        if ending is Ending.WHOLE or now.place is Place.ARCHIVED or broken:
             if self._stop is not None:
                 _log.warning(
                     "WAL file %s was sealed with %d bytes, although %d had been visible: the others were never "
-                    "acknowledged", self._name, self.length, self._stop,
+                    "acknowledged", self._name, min(self.length, now.length) if broken else self.length, self._stop,
                 )  # fmt: skip
             return True
         if not late:

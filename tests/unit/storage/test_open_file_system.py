@@ -42,6 +42,7 @@ def test_with_the_name_nodes_http_address_a_path_is_on_its_hdfs_and_an_hdfs_url_
         ("http://nn:9870/", "http://nn:9870"),
         ("nn:9870", "http://nn:9870"),
         ("https://nn:1", "https://nn:1"),
+        ("http://nn1:9870/;http://nn2:9870", "http://nn1:9870;http://nn2:9870"),
     ):
         files, path = open_file_system("/h%2C1", webhdfs=address, user="bob")
         assert isinstance(files, WebHdfs)

@@ -173,6 +173,64 @@ def test_a_file_whose_writer_broke_is_left_after_a_while(log: Log) -> None:
     assert found == [2]
 
 
+def test_a_broken_file_that_ends_before_what_a_replica_had_shown_is_left_after_a_while(log: Log) -> None:
+    log.append(1, header(), entry([CELL], 1), entry([CELL], 2))
+    assert log.new() == [1, 2]
+    log.path(1).write_bytes(header() + entry([CELL], 1))
+    log.files.given_up.add(f"{GROUP}.1")
+    log.append(2, header(), entry([CELL], 2), entry([CELL], 3))
+    found: list[int] = []
+    for _ in range(40):
+        found += log.new()
+    assert found == [2, 3]
+
+
+def test_an_open_file_of_several_blocks_is_not_left_for_what_the_name_node_lists(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(1, header(), entry([CELL], 1), entry([CELL], 2))
+    log.append(2, header(), entry([CELL], 4))
+    block = len(header() + entry([CELL], 1))
+    listed = log.files._listed
+    monkeypatch.setattr(
+        log.files,
+        "_listed",
+        lambda one: replace(listed(one), length=block) if one.name == f"{GROUP}.1" else listed(one),
+    )
+    found: list[int] = []
+    for _ in range(40):
+        found += log.new()
+    log.append(1, entry([CELL], 3), TRAILER)
+    log.archive(1)
+    for _ in range(4):
+        found += log.new()
+    assert found == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_planned_batch_of_bytes_that_were_never_acknowledged_ends_once_its_file_is_closed(
+    closed: bool, log: Log
+) -> None:
+    log.append(1, header(), entry([CELL], 1), entry([CELL], 2))
+    assert log.new() == [1, 2]
+    log.append(1, entry([CELL], 3))
+    end = log.tail.next(log.offset)
+    log.path(1).write_bytes(header() + entry([CELL], 1))
+    log.append(2, header(), entry([CELL], 2))
+    if closed:
+        log.files.given_up.add(f"{GROUP}.1")
+    (span,) = end.spans
+    name = parse_wal_name(span.file)
+    assert name is not None
+    file = WalFile(span.file, *name, str(log.path(1)), Place.LIVE, 0)
+    wal = open_wal(log.files, str(log.root), file, Until.SEALED, start=span.start, stop=span.stop)
+    if closed:
+        assert list(wal) == []
+    else:
+        with pytest.raises(TransientError, match="another replica may show them"):
+            list(wal)
+
+
 def test_what_is_available_now_waits_for_a_file_that_is_just_being_closed(log: Log) -> None:
     log.append(1, header(), entry([CELL], 1))
     log.append(2, header(), entry([CELL], 2))
