@@ -17,7 +17,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from walferry.errors import TransientError, WalferryError
@@ -145,6 +145,9 @@ def remove(run: Run, known: Sequence[DirtyRows]) -> None:
         run.ledger.audit(run.actor, "clear dirty rows", asdict(rows))
         with suppress(NoNodeError):  # another run has compared the table, too
             run.target.zk.retry(run.target.zk.delete, f"{_path(rows.table)}/{rows.name}")
+    for table in {rows.table for rows in known}:
+        with suppress(NoNodeError, NotEmptyError):  # other marks were made meanwhile
+            run.target.zk.retry(run.target.zk.delete, _path(table))
 
 
 def _subject(comparison: ComparedTable) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pandas as pd
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from unit.migration.filled_ledger import GROUP, SPEC, compared, filled
 from unit.replay.memory_zookeeper import MemoryZooKeeper
@@ -446,6 +447,8 @@ def test_rows_that_were_sent_too_late_shut_the_gate_before_the_cutover_until_a_c
     gates.before_cutover(run)
     with beating(run.ledger, "replay", "test"):
         assert state_of(run.ledger).name != "gate shut"
+    with pytest.raises(NoNodeError):
+        zookeeper.session().get(f"/walferry/dirty/{quote(TABLE, safe='')}")
     cleared = [line.inputs for line in run.ledger.whole.audit_trail() if line.action == "clear dirty rows"]
     assert [(line["name"], line["first"]) for line in cleared] == [("one", "'k'"), ("two", "'k'")]
 

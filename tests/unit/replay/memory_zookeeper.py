@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 
 @dataclass
@@ -120,6 +120,8 @@ class Session:
         if recursive:
             for below in [name for name in self._nodes if name.startswith(f"{path}/")]:
                 del self._nodes[below]
+        elif any(name.startswith(f"{path}/") for name in self._nodes):
+            raise NotEmptyError
         elif self._nodes.pop(path, None) is None:
             raise NoNodeError
         _changed(self._watches, path)
