@@ -128,13 +128,11 @@ class _Ahead:
 
     def work(self) -> None:
         """Compare until it is over. An error ends an attempt, and the next one begins after a while."""
-        for table in self._tables:
-            if standing_comparison(self._run.ledger, table) is not None:
-                self._run.known_rows.collect(table)
         seconds, failed = RETRY_SECONDS, 0
         while not self._over.is_set():
             began = steady_s()
             try:
+                self._collect()
                 self._work()
                 break
             except RunEndedError:
@@ -150,8 +148,17 @@ class _Ahead:
                         end_comparing(self._run.ledger)
             self._over.wait(seconds)
             seconds = min(2 * seconds, MOST_RETRY_SECONDS)
-        end_comparing(self._run.ledger)
-        note_failing(self._run.ledger, "")
+        try:
+            end_comparing(self._run.ledger)
+            note_failing(self._run.ledger, "")
+        except WalferryError as error:  # the replay has ended, perhaps by the same one
+            log.warning("that nothing is compared ahead any more is not recorded: %s", error)
+
+    def _collect(self) -> None:
+        """Have the rows collected of tables that were compared by a process before this one."""
+        for table in self._tables:
+            if standing_comparison(self._run.ledger, table) is not None:
+                self._run.known_rows.collect(table)
 
     def _work(self) -> None:
         self._compare_whole()

@@ -147,7 +147,7 @@ def table(at_source: HBaseClient) -> Iterator[str]:
 
 
 @pytest.mark.cluster
-def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_and_a_server_dies(
+def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move_and_split_and_a_server_dies(
     victim: Server, source: Cluster, at_source: HBaseClient, table: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     assert source.address.webhdfs is not None
@@ -193,6 +193,8 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_and_a_server
         row = writer.written[-1]
         await_true(lambda: row in seen(), "the stream does not go on after a restart")
         assert followed.repeated
+        at_source.move_region(at_source.regions(table)[1], victim)
+        at_source.split_region(at_source.regions(table)[2], b"t-000030")
         source.kill_region_server(1)
         source.start_region_server(1)
         count = len(writer.written)

@@ -187,6 +187,21 @@ def test_an_error_that_nobody_expected_ends_an_attempt_and_not_the_comparing(
         assert not left_to_compare(ledger)
 
 
+def test_a_ledger_that_is_away_when_the_replay_ends_is_one_line(
+    book: Ledger, comparisons: Comparisons, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole: a traceback of the thread's, on the terminal of whoever runs the command."""
+
+    def away(*_: object) -> None:
+        raise TransientError("the ledger did not answer")
+
+    with comparing(following(book)):
+        wait_until(lambda: comparisons.made)
+        for name in ("end_comparing", "note_failing", "note_comparing_ahead"):
+            monkeypatch.setattr(compare_ahead, name, away)
+    assert "nothing is compared ahead any more is not recorded: the ledger did not answer" in caplog.text
+
+
 def test_a_cutover_does_not_wait_for_ever_for_what_fails_each_time(book: Ledger, comparisons: Comparisons) -> None:
     ledger = following(book)
     comparisons.failures = [ValueError("a fault of ours") for _ in range(1000)]
