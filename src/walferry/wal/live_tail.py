@@ -137,6 +137,20 @@ class FileReach:
 
     def __call__(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
         """See `wal.tail.Reach`."""
+        try:
+            found = self._reached(file, offset, most, whole_entry=whole_entry, newer=newer)
+            self._failing.pop(file.name, None)
+            return found
+        except (FileNotFoundError, GapError):
+            return Reached(offset, False)  # it moved, or was deleted: the next listing tells
+        except TransientError as error:
+            # HDFS may be recovering the lease of a dead server; nothing is lost by looking again.
+            if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
+                raise
+            _log.warning("WAL file %s cannot be read now: %s", file.name, error)
+            return Reached(offset, False)
+
+    def _reached(self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool) -> Reached:
         length = self._sealed_length(file)
         if length is None:
             return self._look(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=False)
@@ -169,21 +183,9 @@ class FileReach:
     def _look(
         self, file: WalFile, offset: int, most: int | None, *, whole_entry: bool, newer: bool, sealed: bool
     ) -> Reached:
-        try:
-            if self._skips(file):
-                found = self._look_at_entries(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=sealed)
-            else:
-                found = self._look_at_bytes(file, offset, most, newer=newer)
-            self._failing.pop(file.name, None)
-            return found
-        except (FileNotFoundError, GapError):
-            return Reached(offset, False)  # it moved, or was deleted: the next listing tells
-        except TransientError as error:
-            # HDFS may be recovering the lease of a dead server; nothing is lost by looking again.
-            if time.monotonic() - self._failing.setdefault(file.name, time.monotonic()) > PATIENCE_SECONDS:
-                raise
-            _log.warning("WAL file %s cannot be read now: %s", file.name, error)
-            return Reached(offset, False)
+        if self._skips(file):
+            return self._look_at_entries(file, offset, most, whole_entry=whole_entry, newer=newer, sealed=sealed)
+        return self._look_at_bytes(file, offset, most, newer=newer)
 
     def _skips(self, file: WalFile) -> bool:
         """Whether reading can begin at any entry of the file, so that places must be those where entries end."""

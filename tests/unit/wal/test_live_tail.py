@@ -14,7 +14,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.errors import DamagedInputError, GapError, TransientError, UsageError
 from walferry.formats.cells import encode_cell
 from walferry.storage import FileStatus, Local
-from walferry.wal import live_tail
+from walferry.wal import files, live_tail
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.keys import KEY_HEX
@@ -171,6 +171,22 @@ def test_a_file_whose_writer_broke_is_left_after_a_while(log: Log) -> None:
     for _ in range(40):
         found += log.new()
     assert found == [2]
+
+
+def test_a_file_whose_end_cannot_be_read_for_a_moment_is_looked_at_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(1, header(), entry([CELL], 1), TRAILER)
+    failures = [TransientError("No active nodes contain this block")]
+
+    def if_sealed(*arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return files.if_sealed(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(live_tail, "if_sealed", if_sealed)
+    assert log.new() == []
+    assert log.new() == [1]
 
 
 def test_a_broken_file_that_ends_before_what_a_replica_had_shown_is_left_after_a_while(log: Log) -> None:
