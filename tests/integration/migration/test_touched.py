@@ -318,7 +318,15 @@ def test_a_row_is_found_though_its_region_moves_before_its_server_has_counted_th
 
 
 def look_until_counted(run: Run) -> None:
-    """Look for as long as servers may count late."""
+    """Look until each server has told its count, which the first request may wait for, and then for as long as they may
+    count late."""
+
+    def told() -> bool:
+        touched.look(run)
+        seen = touched.Seen.of(run.ledger)
+        return {"source", "target"} <= seen.counts.keys() and not any(seen.uncounted.values())
+
+    until(told, 60)
     until_s = time.monotonic() + COUNTED_LATE_MS / 1000
     while time.monotonic() < until_s:
         touched.look(run)
