@@ -253,7 +253,9 @@ class Wal:
         if self._stop is not None and self.length >= self._stop:
             return True
         # The last one is the third rule of `wal.files`: its writer broke.
-        broken = late and ends_as_listed(self._file_system, now, self.length)
+        broken = late and 0 < now.length == self.length
+        if late and now.length < self._start:  # nothing was given out of what was taken back
+            broken = ends_as_listed(self._file_system, now, self._start)
         if ending is Ending.WHOLE or now.place is Place.ARCHIVED or broken:
             if self._stop is not None:
                 _log.warning(

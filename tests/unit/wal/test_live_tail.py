@@ -247,6 +247,19 @@ def test_a_planned_batch_of_bytes_that_were_never_acknowledged_ends_once_its_fil
             list(wal)
 
 
+def test_a_file_that_is_cut_while_it_is_read_is_to_be_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an entry that was taken back would count as one of a sealed file."""
+    monkeypatch.setattr(opening, "CLOSE_SECONDS", 2.0)
+    log.append(1, header(), entry([CELL], 1), entry([CELL], 2))
+    file = WalFile(f"{GROUP}.1", GROUP, SERVER, 1, str(log.path(1)), Place.LIVE, 0)
+    batches = iter(open_wal(log.files, str(log.root), file, Until.SEALED))
+    assert next(batches).sequence_number.tolist() == [1, 2]
+    log.path(1).write_bytes(header() + entry([CELL], 1))
+    log.files.given_up.add(f"{GROUP}.1")
+    with pytest.raises(TransientError, match="is not closed yet"):
+        list(batches)
+
+
 def test_what_is_available_now_waits_for_a_file_that_is_just_being_closed(log: Log) -> None:
     log.append(1, header(), entry([CELL], 1))
     log.append(2, header(), entry([CELL], 2))
