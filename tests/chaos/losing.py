@@ -15,7 +15,7 @@ from walferry.hbase.client import HBaseClient
 
 CHUNK, SUM, HEADER = 512, 4, 7
 """bytes of a block that a checksum stands for, of the checksum, and in front of the first one (BlockMetadataHeader)"""
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def folder_of(cluster: Cluster, name: str) -> str:
