@@ -39,7 +39,7 @@ test: setup ## Unit, integration on real clusters, end to end in a real Airflow;
 test-clusters: setup ## All integration and end-to-end tests
 	$(CLUSTER_TESTS)
 
-test-unit: setup ## What needs no server: about a minute on two cores
+test-unit: setup ## What needs no server: two to three minutes on two cores
 	$(UNIT_TESTS)
 
 test-integration: setup ## On two real clusters
@@ -58,7 +58,7 @@ FUZZ_ARGS ?=
 fuzz: setup ## Read 10,000 damaged logs of each kind; a failure names its case (FUZZ_ARGS="--kind … --first … --cases 1")
 	cd tests && ../$(BIN)/python -m fuzz.wal $(FUZZ_ARGS)
 
-test-faults: setup ## What lasts: servers, ZooKeeper, ledger away for a minute or two under load; not part of `make test`; 20 minutes
+test-faults: setup ## What lasts: servers, ZooKeeper, ledger away for a minute or two under load; not part of `make test`; half an hour
 	$(BIN)/pytest tests/faults $(PYTEST_ARGS)
 
 SEED ?= 1

@@ -19,17 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from walferry.embedded import processes, tools
-from walferry.embedded.cluster import Cluster, Ports, boot
+from walferry.embedded.cluster import Ports, boot
+from walferry.embedded.plain_hdfs import PlainHdfs
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 
 EVERYWHERE = "0.0.0.0"  # within the container; compose.yaml says what is published
 DATANODE = {"address": 9866, "http.address": 9864, "ipc.address": 9867}
-NAMENODE_MAIN = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-DATANODE_MAIN = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 BOOT_DEADLINE_S = 300.0
-_STARTED = {"hdfs": r"NameNode RPC up at", "datanode": r"successfully registered with NN"}
 
 
 def ports(region_servers: int) -> Ports:
@@ -45,8 +42,8 @@ def ports(region_servers: int) -> Ports:
 
 
 @dataclass
-class HostCluster(Cluster):
-    """A cluster that the name `host` leads to. Its servers are those of Cluster, and `datanode`."""
+class HostCluster(PlainHdfs):
+    """A cluster that the name `host` leads to."""
 
     host: str = "localhost"
 
@@ -67,33 +64,10 @@ class HostCluster(Cluster):
     def master(self) -> str:
         return f"{self.host}:{self.ports.master}"
 
-    def start_hdfs(self) -> None:
-        self._write_configuration()
-        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
-        if not (self.directory / "hdfs" / "name" / "current").exists():
-            tools.run(self, NAMENODE_MAIN, ["-format", "-nonInteractive"])
-        self._launch("hdfs", NAMENODE_MAIN, [], heap="512m")
-        self._launch("datanode", DATANODE_MAIN, [], heap="512m")
-
     def start_thrift(self) -> None:
         main = "org.apache.hadoop.hbase.thrift.ThriftServer"
         arguments = ["start", "--bind", EVERYWHERE, "--port", str(self.ports.thrift), "--infoport", "-1"]
         self._launch("thrift", main, arguments, heap="512m")
-
-    def started_line(self, name: str) -> str:
-        return _STARTED.get(name) or super().started_line(name)
-
-    def await_started(self, name: str, deadline: float) -> None:
-        super().await_started(name, deadline)
-        if name == "hdfs":  # HBase wants to write at once
-            self.await_started("datanode", deadline)
-
-    def stop(self) -> None:
-        storage = [self.servers.pop(name) for name in ("datanode", "hdfs") if name in self.servers]
-        processes.stop(self.servers.values())
-        self.servers.clear()
-        for server in storage:
-            processes.stop([server])
 
     def endpoints(self) -> dict[str, object]:
         """All addresses, as `make up` has them in .run/endpoints.json, and the region servers'."""

@@ -99,16 +99,21 @@ class Faults:
         names = names_of(fault.victim, self._world.cluster(side))
         if fault.act == "lose":
             names = [*names, "datanode"]
-            folder = losing.folder_of(self._world.cluster(side), names[0])
-            losing.await_bytes(self._world.cluster(side), folder, 2 * LOST_BYTES)
         self._say(f"  fault: {fault.describe()}")
-        (self._world.suspend if fault.act == "suspend" else self._world.kill)(side, names)
-        if fault.act == "lose":
-            replica = losing.newest(self._world.cluster(side), folder)
-            self._say(f"  {losing.cut(replica, LOST_BYTES)} bytes of {replica.name} are lost")
+        begin = {"kill": self._world.kill, "suspend": self._world.suspend, "lose": self._lose}
+        begin[fault.act](side, names)
         self._over.wait(fault.seconds)
         self._world.go_on(side, names)
         return True
+
+    def _lose(self, side: Side, names: Sequence[str]) -> None:
+        """Kill a region server, the first one, and the data node, once there is something to lose, and cut its log."""
+        cluster = self._world.cluster(side)
+        folder = losing.folder_of(cluster, names[0])
+        losing.await_bytes(cluster, folder, 2 * LOST_BYTES)
+        self._world.kill(side, names)
+        replica = losing.newest(cluster, folder)
+        self._say(f"  {losing.cut(replica, LOST_BYTES)} bytes of {replica.name} are lost")
 
     def _on_command(self, fault: Fault) -> bool:
         deadline = time.monotonic() + PATIENCE_S

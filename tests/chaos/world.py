@@ -18,7 +18,7 @@ from booting import QUICK, QUICK_SITE
 from chaos.book import Postgresql
 from chaos.schedule import SIDES, Side, Store
 from walferry.embedded import processes
-from walferry.embedded.cluster import Cluster, Ports, boot
+from walferry.embedded.cluster import STORAGE, Cluster, Ports, boot
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import TableNotFoundError
@@ -35,7 +35,6 @@ SITE = {
 REPAIR_S = 45.0
 """so long a cluster may lack a server or a master although all processes live: then they are killed and started"""
 BOOT_S = 20.0
-STORAGE = ("hdfs", "datanode")
 
 
 def names_of(victim: str, cluster: Cluster) -> list[str]:

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import walferry
-from walferry.embedded import jars
+from walferry.embedded import jars, tools
 from walferry.run.spec import cluster_from_connection
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +225,7 @@ def test_a_cluster_in_a_container_ties_nothing_to_the_loopback_address(
 ) -> None:
     module = load("cluster")
     launched: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(module.tools, "run", lambda *_: "")
+    monkeypatch.setattr(tools, "run", lambda *_: "")
     monkeypatch.setattr(
         module.HostCluster, "_launch", lambda _, name, main, arguments, **_more: launched.append((name, arguments))
     )

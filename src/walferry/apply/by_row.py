@@ -77,6 +77,7 @@ class RowTask:
     held: frozenset[str] = frozenset()
     """regions to leave out"""
     window: WindowRows = field(default_factory=WindowRows)
+    """by default all edits, as in a round"""
     borders: tuple[tuple[str, bytes], ...] = ()
     """table and first row of each piece but the first, in order"""
     pieces: frozenset[int] | None = None

@@ -73,16 +73,18 @@ def _answers(run: Run) -> list[Answer]:
 
 def _of_clusters(run: Run) -> list[Answer]:
     schema = _schema_faults(run)
-    verify = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
-    if run.spec.compare_ahead:
-        verify = "it is compared as a whole until both sides are equal: wait for it"
+    way_on = (
+        "it is compared as a whole until both sides are equal: wait for it"
+        if run.spec.compare_ahead
+        else f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
+    )
     rows = [rows.describe() for rows in dirty.marks_of(run)]
     return [
         Answer("schema", "families differ" if schema else "the families of both sides agree", tuple(schema)),
         Answer(
             "rows",
             "rows may hold old edits" if rows else "no row may hold old edits of a suspended process",
-            tuple(f"{row}; {verify}" for row in rows),
+            tuple(f"{row}; {way_on}" for row in rows),
         ),
     ]
 

@@ -31,6 +31,8 @@ from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 
 HOST = "127.0.0.1"
+STORAGE = ("hdfs", "datanode")
+"""the servers of HDFS, which start first and stop last; `datanode` only where it has a process of its own"""
 BOOT_DEADLINE_S = 180.0
 
 # Hadoop 3 and HBase 2 access the JDK's internals by reflection, which Java 17 must be told to allow.
@@ -212,9 +214,9 @@ class Cluster:
 
     def start_hbase(self) -> None:
         """Start ZooKeeper, master and region servers; HDFS must be ready. Does not wait for them."""
-        self.start_master()
-        for index in range(1, len(self.ports.region_servers)):
-            self.start_region_server(index)
+        for name in self.names:
+            if name not in (*STORAGE, "thrift"):
+                self.start_server(name)
 
     def start_master(self) -> None:
         """Start ZooKeeper, master and first region server, which are one process; does not wait for them."""

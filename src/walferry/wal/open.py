@@ -102,8 +102,8 @@ def open_wal_at(files: FileSystem, path: str, name: str | None = None, *, batch_
 def ends_as_listed(files: FileSystem, file: WalFile, read: int) -> bool:
     """Whether a file of which `read` bytes were read ends where the NameNode lists its end, so that it may be closed.
 
-    That is before `read` if another replica had shown more, which was never acknowledged. An open file of several
-    blocks is listed without its last one, and shows something behind.
+    That end is before `read` if another replica had shown more, which was never acknowledged. The NameNode lists an
+    open file without its last block, whose bytes can be read all the same: such a file does not end there.
     """
     if not 0 < file.length < read:
         return 0 < file.length == read
@@ -260,7 +260,7 @@ class Wal:
             if self._stop is not None:
                 _log.warning(
                     "WAL file %s was sealed with %d bytes, although %d had been visible: the others were never "
-                    "acknowledged", self._name, min(self.length, now.length) if broken else self.length, self._stop,
+                    "acknowledged", self._name, now.length if broken else self.length, self._stop,
                 )  # fmt: skip
             return True
         if not late:

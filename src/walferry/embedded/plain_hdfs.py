@@ -1,0 +1,54 @@
+"""A cluster whose HDFS is a plain name node and a plain data node, a process each, instead of one MiniDFSCluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walferry.embedded import processes, tools
+from walferry.embedded.cluster import STORAGE, Cluster
+
+NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_MAINS = {"hdfs": NAMENODE, "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode"}
+_STARTED = {"hdfs": r"NameNode RPC up at", "datanode": r"successfully registered with NN"}
+
+
+@dataclass
+class PlainHdfs(Cluster):
+    """Its servers are those of Cluster, of which `hdfs` is the name node, and `datanode`.
+
+    `hdfs_site` says where both listen, and that they keep their data in the folder `hdfs` of the directory.
+    """
+
+    @property
+    def names(self) -> list[str]:
+        name_node, *others = super().names
+        return [name_node, "datanode", *others]
+
+    def start_server(self, name: str) -> None:
+        if name in _MAINS:
+            self._launch(name, _MAINS[name], [], heap="512m")
+        else:
+            super().start_server(name)
+
+    def start_hdfs(self) -> None:
+        self._write_configuration()
+        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
+        if not (self.directory / "hdfs" / "name" / "current").exists():
+            tools.run(self, NAMENODE, ["-format", "-nonInteractive"])
+        for name in STORAGE:
+            self.start_server(name)
+
+    def started_line(self, name: str) -> str:
+        return _STARTED.get(name) or super().started_line(name)
+
+    def await_started(self, name: str, deadline: float) -> None:
+        super().await_started(name, deadline)
+        if name == "hdfs":  # HBase wants to write at once
+            self.await_started("datanode", deadline)
+
+    def stop(self) -> None:
+        storage = [self.servers.pop(name) for name in reversed(STORAGE) if name in self.servers]
+        processes.stop(self.servers.values())
+        self.servers.clear()
+        for server in storage:
+            processes.stop([server])
