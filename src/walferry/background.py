@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
+from queue import SimpleQueue
 from typing import TypeVar, TypeVarTuple
 
 Arguments = TypeVarTuple("Arguments")
@@ -16,15 +17,40 @@ Result = TypeVar("Result")
 def begun(work: Callable[[], Result], name: str) -> Future[Result]:
     """Begin it in a thread of its own, which bears the name. A process that ends meanwhile does not wait for it."""
     future: Future[Result] = Future()
-
-    def fulfil() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=fulfil, name=name, daemon=True).start()
+    threading.Thread(target=_fulfil, args=(future, work), name=name, daemon=True).start()
     return future
+
+
+class OneByOne:
+    """A thread of its own, which bears the name, for calls one after the other: cheaper than `begun` for each of them.
+
+    A process that ends meanwhile does not wait for it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._call_all, name=name, daemon=True).start()
+
+    def begun(self, work: Callable[[], Result]) -> Future[Result]:
+        """Begin it when what was given before is done."""
+        future: Future[Result] = Future()
+        self._calls.put(partial(_fulfil, future, work))
+        return future
+
+    def end(self) -> None:
+        """End the thread when all that was given to it is done."""
+        self._calls.put(None)
+
+    def _call_all(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _fulfil(future: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from unit.spark_stand_in import SPARK
-from walferry.background import beside, made_once
+from walferry.background import OneByOne, beside, made_once
 from walferry.errors import UsageError
 from walferry.spark import session
 
@@ -80,3 +80,20 @@ def test_what_does_not_end_with_its_block_is_left_behind() -> None:
         pass
     assert not left.is_set()
     left.set()
+
+
+def test_calls_of_one_thread_are_made_in_their_order_and_each_tells_its_own_error() -> None:
+    calls, did = OneByOne("calls"), list[str]()
+
+    def slow() -> None:
+        time.sleep(0.05)
+        did.append("slow")
+
+    def failing() -> None:
+        raise UsageError(f"after {did}")
+
+    first, second, third = calls.begun(slow), calls.begun(failing), calls.begun(lambda: threading.current_thread().name)
+    calls.end()
+    assert (third.result(20), first.done()) == ("calls", True)
+    with pytest.raises(UsageError, match="slow"):
+        second.result(0)

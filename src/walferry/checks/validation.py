@@ -5,11 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from walferry.amounts import amount, amount_of_each
@@ -19,6 +24,11 @@ from walferry.errors import WalferryError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_UNUSED = frozenset({"scipy.stats", "altair"})
+"""what Great Expectations imports for expectations that no suite here has: more than a third of its time"""
+_SWITCH_SECONDS = 0.0005
+"""after which the import makes way for threads that move bytes; by default they wait ten times as long at each chunk"""
 
 
 @dataclass(frozen=True)
@@ -125,8 +135,13 @@ def import_ahead() -> None:
     """Import Great Expectations in another thread: some seconds that a later `validate` need not wait for."""
 
     def load() -> None:
-        with suppress(WalferryError):  # `validate` will raise it
-            _great_expectations()
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        try:
+            with suppress(WalferryError):  # `validate` will raise it
+                _great_expectations()
+        finally:
+            sys.setswitchinterval(usual)
 
     begun(load, "import Great Expectations")
 
@@ -136,7 +151,7 @@ def _great_expectations() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     try:
-        with _without_collecting():
+        with _without_collecting(), _left_for_later():
             import great_expectations as gx
             import great_expectations.checkpoint
     except ImportError as error:
@@ -150,6 +165,30 @@ def _great_expectations() -> Any:
         if "great_expectations" in name:
             logging.getLogger(name).setLevel(logging.WARNING)
     return gx
+
+
+class _Later(MetaPathFinder):
+    """Finds packages that are loaded when they are first used."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """How to load a package of _UNUSED; None for any other."""
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _UNUSED else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+@contextmanager
+def _left_for_later() -> Iterator[None]:
+    """What is imported in the block and is one of _UNUSED is loaded when it is first used."""
+    later = _Later()
+    sys.meta_path.insert(0, later)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(later)
 
 
 @contextmanager

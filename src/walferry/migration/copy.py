@@ -117,7 +117,8 @@ def _progress(table: str, done: int, total: int, size: int, started: float) -> N
 
 def _copy_manifest(run: Run, table: str, name: str) -> None:
     """Copy the snapshot's two files. The manifest has the schema that the clone will have."""
-    for file in ("data.manifest", ".snapshotinfo"):
+
+    def copy_file(file: str) -> None:
         content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
         if file == "data.manifest":
             manifest = pb.SnapshotDataManifest.FromString(content)
@@ -126,6 +127,10 @@ def _copy_manifest(run: Run, table: str, name: str) -> None:
                 manifest.table_schema.CopyFrom(schema)
                 content = manifest.SerializeToString()
         run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
+
+    files = ("data.manifest", ".snapshotinfo")
+    with ThreadPoolExecutor(len(files)) as threads:  # the end of a small file is waiting for the name node
+        list(threads.map(copy_file, files))
 
 
 def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[FileCopy]:

@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
@@ -21,12 +20,13 @@ from typing import TypeVar
 import hdfs
 import hdfs_native
 
-from walferry.background import begun
+from walferry.background import OneByOne, begun
 from walferry.errors import TransientError
 from walferry.load import Meter, Service
 from walferry.storage.webhdfs import WebHdfs
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 19
+"""at a time from data node to data node: it stays in the processor's cache"""
 REST_SECONDS = 300.0
 """without another attempt, after one that failed"""
 
@@ -72,17 +72,21 @@ class DirectHdfs(WebHdfs):
         if writer is None:
             super().write(path, chunks, overwrite=overwrite, block_size=block_size)
             return
+        writing = OneByOne("write HDFS")
         try:
             for chunk in chunks:
                 with self._told("write", path):
-                    self._within_time(partial(writer.write, chunk))
+                    writing.begun(partial(writer.write, chunk)).result(self._timeout_s)
         except BaseException:
             # Its lease would be renewed as long as this process lives.
             with suppress(*_ERRORS):
-                self._within_time(writer.close)
+                writing.begun(writer.close).result(self._timeout_s)
             raise
-        with self._told("write", path):
-            self._within_time(writer.close)
+        else:
+            with self._told("write", path):
+                writing.begun(writer.close).result(self._timeout_s)
+        finally:
+            writing.end()
 
     def _open(self, path: str, offset: int, length: int | None) -> Iterator[bytes]:
         """What the name node lists, from the data nodes; then what follows, which is not listed yet, from WebHDFS."""
@@ -91,29 +95,41 @@ class DirectHdfs(WebHdfs):
             listed = len(reader)
             end = listed if length is None else min(listed, offset + length)
             at = offset
-            try:
-                for chunk in self._ranges(reader, offset, end):
-                    at += len(chunk)
-                    yield chunk
-            except _ERRORS as error:
-                self._rest(f"read {path}", error)
+            asking = at < end
+            while asking:
+                begin = at
+                asking = False
+                try:
+                    for chunk in self._chunks(reader, at, end):
+                        at += len(chunk)
+                        yield chunk
+                except _ERRORS as error:
+                    # A data node does not wait for minutes for a reader that pauses, and another one may have the rest.
+                    asking = at > begin and not isinstance(error, TimeoutError)
+                    if not asking:
+                        self._rest(f"read {path}", error)
             length = None if length is None else offset + length - at
             offset = at
         if length != 0:
             yield from super()._open(path, offset, length)
 
-    def _ranges(self, reader: hdfs_native.FileReader, offset: int, end: int) -> Iterator[bytes]:
-        """These bytes in chunks, from the second one on with the next one under way."""
-
-        def ask(at: int) -> Future[bytes]:
-            return begun(partial(reader.read_range, at, min(CHUNK_BYTES, end - at)), "read HDFS")
-
-        ahead: Future[bytes] | None = None
-        for at in range(offset, end, CHUNK_BYTES):
-            asked = ahead or ask(at)
-            after = at + CHUNK_BYTES
-            ahead = ask(after) if offset < at and after < end else None
-            yield asked.result(self._timeout_s)
+    def _chunks(self, reader: hdfs_native.FileReader, offset: int, end: int) -> Iterator[bytes]:
+        """These bytes: the first ones by a request of their own, what follows by one request, read a chunk ahead."""
+        first = min(CHUNK_BYTES, end - offset)
+        yield self._within_time(partial(reader.read_range, offset, first))
+        offset += first
+        if offset == end:
+            return
+        pieces = _gathered(reader.read_range_stream(offset, end - offset))
+        following = partial(next, pieces, b"")
+        reading = OneByOne("read HDFS")
+        try:
+            ahead = reading.begun(following)
+            while chunk := ahead.result(self._timeout_s):
+                ahead = reading.begun(following)
+                yield chunk
+        finally:
+            reading.end()
 
     def _opened(self, operation: str, path: str, opening: Callable[[hdfs_native.Client], _T]) -> _T | None:
         """What `opening` returns; None if WebHDFS must do it. Raises TransientError if the file may be created yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from uuid import uuid4
@@ -18,7 +19,7 @@ from walferry.storage.direct import CHUNK_BYTES, DirectHdfs
 
 pytestmark = pytest.mark.cluster
 
-CONTENT = bytes(range(256)) * (3 * CHUNK_BYTES // 256) + b"end"
+CONTENT = bytes(range(256)) * (6 * CHUNK_BYTES // 256) + b"end"
 
 
 @pytest.fixture
@@ -58,6 +59,22 @@ def test_bytes_pass_webhdfs_by_in_both_directions(
     assert (status.length, status.block_size) == (len(CONTENT), 1 << 20)
 
 
+def breaking(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
+    """Make the first so many streams end with an error in their middle."""
+    stream = hdfs_native.FileReader.read_range_stream
+    left = [None] * streams
+
+    def failing(reader: hdfs_native.FileReader, offset: int, length: int) -> Iterator[bytes]:
+        if not left:
+            yield from stream(reader, offset, length)
+            return
+        left.pop()
+        yield from stream(reader, offset, length // 2)
+        raise OSError("all data nodes failed")
+
+    monkeypatch.setattr(hdfs_native.FileReader, "read_range_stream", failing)
+
+
 def test_a_data_node_that_fails_in_the_middle_costs_no_byte(
     files: DirectHdfs, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,11 +86,36 @@ def test_a_data_node_that_fails_in_the_middle_costs_no_byte(
             raise OSError("all data nodes failed")
         return read_range(reader, offset, length)
 
+    breaking(monkeypatch, 1)
     monkeypatch.setattr(hdfs_native.FileReader, "read_range", failing)
     with caplog.at_level(logging.WARNING, "walferry"):
         assert b"".join(files.read(f"{folder}/a")) == CONTENT
     (told,) = [record.getMessage() for record in caplog.records if record.name == "walferry.storage.direct"]
     assert f"cannot read {folder}/a directly (all data nodes failed); WebHDFS is used" in told
+
+
+def test_a_connection_that_ends_in_the_middle_is_no_reason_to_leave_the_data_nodes(
+    files: DirectHdfs, folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A data node ends it if the reader pauses for minutes, as replay may."""
+    files.write(f"{folder}/a", [CONTENT])
+    breaking(monkeypatch, 2)
+    monkeypatch.setattr(files._client, "_open", never)
+    with caplog.at_level(logging.WARNING, "walferry"):
+        assert b"".join(files.read(f"{folder}/a", 7, len(CONTENT) - 7)) == CONTENT[7:]
+    assert not caplog.records
+
+
+def test_a_reader_that_stops_in_the_middle_leaves_no_thread_behind(files: DirectHdfs, folder: str) -> None:
+    files.write(f"{folder}/a", [CONTENT])
+    reading = files.read(f"{folder}/a")
+    for _ in range(3):
+        next(reading)
+    del reading
+    deadline = time.monotonic() + 10
+    while any(thread.name == "read HDFS" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_failed_write_is_transient_and_the_next_one_takes_webhdfs(
