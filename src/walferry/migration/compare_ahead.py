@@ -54,7 +54,9 @@ MOST_RETRY_SECONDS = 300.0
 RENEWED_AT = 0.5
 """of the age that a comparison may have (`max_comparison_age`): then the table is compared again"""
 LOOKING_SHARE = 0.1
-"""of the time, at most, in which the log is read for why rows differ that it wrote"""
+"""of the time, at most, in which the log is read for why rows differ that it wrote, and such rows are repaired"""
+HURRIED_SHARE = 0.5
+"""while rows may hold edits that the source has lost: the gate is shut until they are repaired"""
 MOST_LOG_BYTES = 1 << 40
 """that are read for it"""
 
@@ -117,6 +119,9 @@ class _Ahead:
         self._tables = [pair.source for pair in run.tables]
         self._rests_until = -math.inf
         """no log is read for why rows differ that it wrote until then"""
+        self._read_for: dict[str, float] = {}
+        """when it was read last for rows of a table: the other ones have their turn before that table"""
+        self._share = LOOKING_SHARE
         self._pace = _Pace()
         self._waits = tuple(waits)
         """the tables for which the gate is shut until they were looked at once"""
@@ -164,7 +169,8 @@ class _Ahead:
         self._compare_whole()
         note_failing(self._run.ledger, "")
         while self._rested():
-            for table in self._tables if self._see() else ():
+            turns = sorted(self._tables, key=lambda table: self._read_for.get(table, -math.inf))
+            for table in turns if self._see() else ():
                 self.at(table)
             if self._pace.is_due(self._run, self._tables):
                 self._compare_whole()
@@ -280,6 +286,9 @@ class _Ahead:
         """Have a table of dirty rows compared as a whole: at first, and once what differed was repaired. The comparison
         that finds it equal removes the marks."""
         run, found = self._run, dirty.marks_of(self._run)
+        if found and self._share == LOOKING_SHARE:
+            self._rests_until = -math.inf
+        self._share = HURRIED_SHARE if found else LOOKING_SHARE
         for pair in run.tables if found else ():
             made = standing_comparison(run.ledger, pair.source)
             marks = [rows for rows in found if rows.table == pair.target]
@@ -302,7 +311,9 @@ class _Ahead:
         except (WalferryError, OSError) as error:
             self._tell(f"what was touched of {table} cannot be compared now: {error}")
             return False
-        self._rests_until = max(self._rests_until, steady_s() + took / LOOKING_SHARE if took else self._rests_until)
+        if took:
+            self._read_for[table] = now = steady_s()
+            self._rests_until = max(self._rests_until, now + took * (1 / self._share - 1))
         return True
 
 
@@ -350,7 +361,7 @@ def look(
     looks: bool,
 ) -> float:
     """Compare what was touched since; what was under way is read again, and what then differs is repaired if `looks`
-    finds out why. The next one begins there. Returns how many seconds it took to look."""
+    finds out why. The next one begins there. Returns how many seconds it took to find out and to repair."""
     since, at_ms = standing_comparison(run.ledger, table), now_ms()
     if since is None or run.ledger.record.paused or table in copying(run.ledger):
         return 0.0
@@ -366,7 +377,7 @@ def look(
         log.warning("%s: it is compared as a whole again", found.why)
         end_claim(run, table, found.why)
         return 0.0
-    began = steady_s()
+    began, waited = steady_s(), standstill.waited_s
     before = last_look(run.ledger, table)
     looks = looks or before is None or before.at_ms < since.ended_ms  # the comparison's own rows are looked at
     looks = looks or (found.also is not None and any(map(found.also.has, rows)))  # those are not under way
@@ -385,4 +396,4 @@ def look(
         run.ledger, table, at_ms, found.rows, found.read_bytes, left,
         suspected=settled.suspected, unexamined=settled.unexamined,
     )  # fmt: skip
-    return steady_s() - began
+    return steady_s() - began - (standstill.waited_s - waited)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from walferry.apply.route import Route
+from walferry.clock import steady_s
 from walferry.errors import TransientError
 from walferry.hbase.errors import may_be_under_way
 from walferry.replay.applying import applying
@@ -40,6 +41,8 @@ class Standstill:
         """of `kept`"""
         self._waiting = False
         self._still = False
+        self.waited_s = 0.0
+        """how long, in all, they have waited"""
         self._doubt: BaseException | None = None
         """with what somebody ended who wrote under the leases of the replay, if a request may be under way"""
 
@@ -148,6 +151,7 @@ class Standstill:
             yield own
 
     def _await_rest(self, over: Callable[[], bool]) -> Route | None:
+        began = steady_s()
         with self._changed:
             self._waiting = True
             try:
@@ -159,4 +163,5 @@ class Standstill:
                 return self._route if self._still else None
             finally:
                 self._waiting = False
+                self.waited_s += steady_s() - began
                 self._changed.notify_all()

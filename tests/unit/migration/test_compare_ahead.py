@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from walferry.migration.claims import Begun, standing_comparison
 from walferry.migration.compare_ahead import _Pace, look
 from walferry.migration.explain import UNEXPLAINED
 from walferry.migration.fragile_rows import NONE
+from walferry.migration.known_differences import Means, Settled
 from walferry.migration.parts import ComparisonStoppedError
 from walferry.migration.readiness import before_approval
 from walferry.migration.written_rows import Written
@@ -67,6 +69,9 @@ class Comparisons:
         self.marks: list[dirty.DirtyRows] = []
         monkeypatch.setattr(dirty, "marks_of", lambda _: list(self.marks))
         self.counts = True
+        self.read_for: list[str] = []
+        """the tables for which the log was read"""
+        self.took = 0.0
 
     def whole(self, run: Run, spark: object, table: str, parts: object) -> None:
         self.made.append(f"whole {table}")
@@ -85,7 +90,9 @@ class Comparisons:
         assert self.may_look.wait(10)
         if self.failures:
             raise self.failures.pop()
-        return 0.0
+        if looks:
+            self.read_for.append(table)
+        return self.took if looks else 0.0
 
 
 def claim(run: Run, table: str = TABLE) -> None:
@@ -331,22 +338,22 @@ def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
     """Look at a table of which these rows differ, by these cells and without an explanation."""
     monkeypatch.setattr(compare_ahead, "UNDER_WAY_SECONDS", 0.0)
     clusters = Clusters(monkeypatch)
 
-    def look_at(ledger: RunLedger, differ: dict[bytes, str], looks: bool = True) -> None:
+    def look_at(ledger: RunLedger, differ: dict[bytes, str], looks: bool = True) -> float:
         clusters.kinds = dict.fromkeys(differ, "unexplained")
         found = Written(frozenset(), rows=len(differ), differing=differ)
         monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: found)
         monkeypatch.setattr(compare_ahead, "differing", lambda run, table, rows: {row: differ[row] for row in rows})
-        look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=looks)  # type: ignore[arg-type,return-value]
+        return look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=looks)  # type: ignore[arg-type,return-value]
 
     return look_at
 
 
-Looked = Callable[..., None]
+Looked = Callable[..., float]
 
 
 def test_the_first_look_after_a_whole_comparison_reads_the_log_even_if_it_rests(book: Ledger, looked: Looked) -> None:
@@ -369,6 +376,53 @@ def test_a_row_that_differs_alike_while_the_log_rests_from_being_read_shuts_the_
     assert not noes(ledger), "it may be under way"
     looked(ledger, {b"0": "cells"}, looks=False)
     assert "verified" in noes(ledger)
+
+
+def test_waiting_for_the_replay_to_rest_does_not_count_as_looking(
+    book: Ledger, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: a repair waited half a minute for a dead server's log to be cut, and rows that differed rested six."""
+    ledger = following(book)
+    compare(ledger)
+    claim(run_of(ledger))
+    now = [100.0]
+    monkeypatch.setattr(compare_ahead, "steady_s", lambda: now[0])
+
+    def settle(run: Run, table: str, rows: object, means: Means) -> Settled:
+        means.standstill.waited_s += 30.0
+        now[0] += 33.0
+        return Settled({})
+
+    monkeypatch.setattr(compare_ahead, "settle", settle)
+    assert looked(ledger, {b"0": "cells"}) == 3.0
+
+
+def test_tables_take_turns_at_having_the_log_read_for_them(
+    book: Ledger, comparisons: Comparisons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: the first one of which rows are always under way had every turn, and rows of the others were not mended."""
+    monkeypatch.setattr(compare_ahead, "BETWEEN_SECONDS", 0.01)
+    monkeypatch.setattr(compare_ahead, "LOOKING_SHARE", 0.5)
+    comparisons.took = 0.05
+    with comparing(following(book, tables=[{"source": name, "target": name} for name in (TABLE, OTHER)])):
+        wait_until(lambda: len(comparisons.read_for) >= 6)
+    turns = comparisons.read_for[1:6]
+    assert all(before != after for before, after in pairwise(turns)), turns
+
+
+def test_the_log_is_read_more_often_while_rows_may_hold_edits_that_the_source_has_lost(
+    book: Ledger, comparisons: Comparisons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_ahead, "BETWEEN_SECONDS", 0.01)
+    ledger = following(book)
+    comparisons.took = 600.0
+    with comparing(ledger):
+        wait_until(lambda: comparisons.made.count(f"written {TABLE}") > 5)
+        assert comparisons.read_for == [TABLE], "then it rests for long"
+        comparisons.took = 0.01
+        comparisons.finds = [UNEXPLAINED]  # the marks stay
+        comparisons.marks.append(dirty.DirtyRows.of(run_of(ledger).pair(TABLE).target, b"k", b"m", ledger.run_id, 1, 0))
+        wait_until(lambda: len(comparisons.read_for) > 5)
 
 
 def test_rows_without_an_explanation_stay_a_reason_until_a_look_has_confirmed_them_or_not(

@@ -212,3 +212,25 @@ def test_nothing_is_done_beside_a_replay_that_has_no_leases_yet(monkeypatch: pyt
     monkeypatch.setattr(module, "applying", waiting)
     with standstill.replaying(RUN):
         assert asked.is_set()
+
+
+def test_how_long_was_waited_for_the_replay_to_rest_is_known_apart_from_what_was_done_then() -> None:
+    standstill, busy, over = Standstill(), threading.Event(), threading.Event()
+
+    def replay() -> None:
+        with standstill.replaying(RUN):
+            busy.set()
+            time.sleep(0.2)
+            while not over.is_set():
+                standstill.rest()
+
+    thread = threading.Thread(target=replay)
+    thread.start()
+    assert busy.wait(PATIENCE)
+    with standstill.held(RUN):
+        waited = standstill.waited_s
+        time.sleep(0.05)
+    over.set()
+    thread.join(PATIENCE)
+    assert waited > 0.1
+    assert standstill.waited_s == waited
