@@ -56,7 +56,7 @@ RENEWED_AT = 0.5
 LOOKING_SHARE = 0.1
 """of the time, at most, in which the log is read for why rows differ that it wrote, and such rows are repaired"""
 HURRIED_SHARE = 0.5
-"""while rows may hold edits that the source has lost: the gate is shut until they are repaired"""
+"""while rows may hold edits that the source has lost, and the gate is shut. Whole comparisons have no rest then"""
 MOST_LOG_BYTES = 1 << 40
 """that are read for it"""
 
@@ -121,7 +121,8 @@ class _Ahead:
         """no log is read for why rows differ that it wrote until then"""
         self._read_for: dict[str, float] = {}
         """when it was read last for rows of a table: the other ones have their turn before that table"""
-        self._share = LOOKING_SHARE
+        self._marked = False
+        """whether rows may hold edits that the source has lost, when that was looked at last"""
         self._pace = _Pace()
         self._waits = tuple(waits)
         """the tables for which the gate is shut until they were looked at once"""
@@ -172,7 +173,7 @@ class _Ahead:
             turns = sorted(self._tables, key=lambda table: self._read_for.get(table, -math.inf))
             for table in turns if self._see() else ():
                 self.at(table)
-            if self._pace.is_due(self._run, self._tables):
+            if self._pace.is_due(self._run, self._tables, rests=not self._marked):
                 self._compare_whole()
 
     def _rested(self) -> bool:
@@ -286,9 +287,9 @@ class _Ahead:
         """Have a table of dirty rows compared as a whole: at first, and once what differed was repaired. The comparison
         that finds it equal removes the marks."""
         run, found = self._run, dirty.marks_of(self._run)
-        if found and self._share == LOOKING_SHARE:
+        if found and not self._marked:
             self._rests_until = -math.inf
-        self._share = HURRIED_SHARE if found else LOOKING_SHARE
+        self._marked = bool(found)
         for pair in run.tables if found else ():
             made = standing_comparison(run.ledger, pair.source)
             marks = [rows for rows in found if rows.table == pair.target]
@@ -313,7 +314,8 @@ class _Ahead:
             return False
         if took:
             self._read_for[table] = now = steady_s()
-            self._rests_until = max(self._rests_until, now + took * (1 / self._share - 1))
+            share = HURRIED_SHARE if self._marked else LOOKING_SHARE
+            self._rests_until = max(self._rests_until, now + took * (1 / share - 1))
         return True
 
 
@@ -324,9 +326,9 @@ class _Pace:
         self._rests_until = -math.inf
         self._failed: dict[str, float] = {}
 
-    def is_due(self, run: Run, tables: list[str]) -> bool:
-        """Whether a table is due now."""
-        return steady_s() >= self._rests_until and any(self.of(run, table) for table in tables)
+    def is_due(self, run: Run, tables: list[str], *, rests: bool = True) -> bool:
+        """Whether a table is due now. The clusters have no rest without `rests`."""
+        return (not rests or steady_s() >= self._rests_until) and any(self.of(run, table) for table in tables)
 
     def of(self, run: Run, table: str) -> bool:
         """Whether a table has no comparison that counts, or an old one."""
