@@ -120,7 +120,7 @@ class _Ahead:
         self._rests_until = -math.inf
         """no log is read for why rows differ that it wrote until then"""
         self._read_for: dict[str, float] = {}
-        """when it was read last for rows of a table: the other ones have their turn before that table"""
+        """when it was read last for rows of a table (`_turns`)"""
         self._marked = False
         """whether rows may hold edits that the source has lost, when that was looked at last"""
         self._pace = _Pace()
@@ -170,8 +170,7 @@ class _Ahead:
         self._compare_whole()
         note_failing(self._run.ledger, "")
         while self._rested():
-            turns = sorted(self._tables, key=lambda table: self._read_for.get(table, -math.inf))
-            for table in turns if self._see() else ():
+            for table in self._turns(self._tables) if self._see() else ():
                 self.at(table)
             if self._pace.is_due(self._run, self._tables, rests=not self._marked):
                 self._compare_whole()
@@ -250,11 +249,15 @@ class _Ahead:
         except (WalferryError, OSError) as error:  # it is asked again after the comparison
             self._tell(f"whether somebody asks for a repair is not known now: {error}")
         if steady_s() - self._looked >= MOST_BETWEEN_SECONDS:
-            for other in self._tables if self._see() else ():
+            for other in self._turns(self._tables) if self._see() else ():
                 if other != table:  # of this one, what was touched is read with its parts
                     self.at(other)
             self._looked = steady_s()
         return not self._over.is_set()
+
+    def _turns(self, tables: Sequence[str]) -> list[str]:
+        """Tables in the order of their turns at having the log read: the one for which it was read last is the last."""
+        return sorted(tables, key=lambda table: self._read_for.get(table, -math.inf))
 
     def _followed(self) -> bool:
         """Wait until the log is followed closely. False if nothing is to be compared ahead any more."""
@@ -265,7 +268,7 @@ class _Ahead:
 
     def _first(self, tables: Sequence[str]) -> None:
         """Look at tables at once, some times if need be."""
-        left = list(tables)
+        left = self._turns(tables)
         for _ in range(ATTEMPTS):
             if not left or not self._followed():
                 return
@@ -363,7 +366,8 @@ def look(
     looks: bool,
 ) -> float:
     """Compare what was touched since; what was under way is read again, and what then differs is repaired if `looks`
-    finds out why. The next one begins there. Returns how many seconds it took to find out and to repair."""
+    finds out why. The next one begins there. Returns how many seconds it took to find out and to repair; 0 if the log
+    was not read for any row."""
     since, at_ms = standing_comparison(run.ledger, table), now_ms()
     if since is None or run.ledger.record.paused or table in copying(run.ledger):
         return 0.0
@@ -398,4 +402,4 @@ def look(
         run.ledger, table, at_ms, found.rows, found.read_bytes, left,
         suspected=settled.suspected, unexamined=settled.unexamined,
     )  # fmt: skip
-    return steady_s() - began - (standstill.waited_s - waited)
+    return steady_s() - began - (standstill.waited_s - waited) if looks and rows else 0.0

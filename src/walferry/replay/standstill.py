@@ -41,8 +41,7 @@ class Standstill:
         """of `kept`"""
         self._waiting = False
         self._still = False
-        self.waited_s = 0.0
-        """how long, in all, they have waited"""
+        self._waits = threading.local()
         self._doubt: BaseException | None = None
         """with what somebody ended who wrote under the leases of the replay, if a request may be under way"""
 
@@ -50,6 +49,11 @@ class Standstill:
     def replays(self) -> bool:
         """Whether a replay goes on in this process, or waits for its leases."""
         return self._replays > 0
+
+    @property
+    def waited_s(self) -> float:
+        """How long this thread, in all, has waited for its turn to write."""
+        return getattr(self._waits, "seconds", 0.0)
 
     @contextmanager
     def about_to_replay(self) -> Iterator[None]:
@@ -112,11 +116,16 @@ class Standstill:
 
         Raises NoStandstillError once `over` is true before that, LeaseHeldError when another process replays.
         """
+        began = steady_s()
         with self._alone:
             if self._kept is not None:
                 yield self._kept
                 return
-            if (route := self._await_rest(over)) is None:
+            try:
+                route = self._await_rest(over)
+            finally:
+                self._waits.seconds = self.waited_s + steady_s() - began
+            if route is None:
                 with applying(run) as own:
                     yield own
                 return
@@ -151,7 +160,6 @@ class Standstill:
             yield own
 
     def _await_rest(self, over: Callable[[], bool]) -> Route | None:
-        began = steady_s()
         with self._changed:
             self._waiting = True
             try:
@@ -163,5 +171,4 @@ class Standstill:
                 return self._route if self._still else None
             finally:
                 self._waiting = False
-                self.waited_s += steady_s() - began
                 self._changed.notify_all()

@@ -386,16 +386,31 @@ def test_waiting_for_the_replay_to_rest_does_not_count_as_looking(
     ledger = following(book)
     compare(ledger)
     claim(run_of(ledger))
-    now = [100.0]
+    now, waited = [100.0], [7.0]
     monkeypatch.setattr(compare_ahead, "steady_s", lambda: now[0])
+    monkeypatch.setattr(Standstill, "waited_s", property(lambda _: waited[0]))
 
     def settle(run: Run, table: str, rows: object, means: Means) -> Settled:
-        means.standstill.waited_s += 30.0
+        waited[0] += 30.0
         now[0] += 33.0
         return Settled({})
 
     monkeypatch.setattr(compare_ahead, "settle", settle)
     assert looked(ledger, {b"0": "cells"}) == 3.0
+
+
+def test_a_look_that_did_not_read_the_log_is_no_turn(
+    book: Ledger, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: it takes some milliseconds, too, and a table that had only those was put behind the first one again."""
+    ledger = following(book)
+    compare(ledger, age_s=120)
+    claim(run_of(ledger))
+    now = iter(range(1000))
+    monkeypatch.setattr(compare_ahead, "steady_s", lambda: float(next(now)))
+    assert looked(ledger, {}) == 0.0, "no row differs"
+    assert looked(ledger, {b"0": "cells"}, looks=False) == 0.0
+    assert looked(ledger, {b"0": "cells"}) > 0.0
 
 
 def test_tables_take_turns_at_having_the_log_read_for_them(

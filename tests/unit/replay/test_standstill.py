@@ -234,3 +234,19 @@ def test_how_long_was_waited_for_the_replay_to_rest_is_known_apart_from_what_was
     thread.join(PATIENCE)
     assert waited > 0.1
     assert standstill.waited_s == waited
+
+
+def test_waiting_for_another_one_that_writes_counts_for_who_waits_alone() -> None:
+    standstill, waited = Standstill(), list[float]()
+
+    def second() -> None:
+        with standstill.held(RUN):
+            waited.append(standstill.waited_s)
+
+    with standstill.held(RUN):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.2)
+    thread.join(PATIENCE)
+    assert waited[0] > 0.1
+    assert standstill.waited_s < 0.1
