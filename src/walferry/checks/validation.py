@@ -188,7 +188,8 @@ def _left_for_later() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.meta_path.remove(later)
+        # In a new list: a thread that imports something now goes through the old one, and would pass over a finder.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not later]
 
 
 @contextmanager
