@@ -29,6 +29,8 @@ CHUNK_BYTES = 1 << 19
 """at a time from data node to data node: it stays in the processor's cache"""
 REST_SECONDS = 300.0
 """without another attempt, after one that failed"""
+END_SECONDS = 10.0
+"""for a file whose writing failed: it is closed when the chunk that a data node has not taken has failed, too"""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -80,7 +82,7 @@ class DirectHdfs(WebHdfs):
         except BaseException:
             # Its lease would be renewed as long as this process lives.
             with suppress(*_ERRORS):
-                writing.begun(writer.close).result(self._timeout_s)
+                writing.begun(writer.close).result(END_SECONDS)
             raise
         else:
             with self._told("write", path):
@@ -106,7 +108,9 @@ class DirectHdfs(WebHdfs):
                 except _ERRORS as error:
                     # A data node does not wait for minutes for a reader that pauses, and another one may have the rest.
                     asking = at > begin and not isinstance(error, TimeoutError)
-                    if not asking:
+                    if asking:
+                        _log.info("%s is read on from byte %d: %s", path, at, _first_line(error))
+                    else:
                         self._rest(f"read {path}", error)
             length = None if length is None else offset + length - at
             offset = at
