@@ -26,6 +26,8 @@ VARIABLES = {
     # A killed task is noticed after half the time that `make up` takes for it.
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "20",
+    # No test changes a file of DAGs: each is parsed once, not twice a minute for a second of a processor.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
 }
 
 
