@@ -299,15 +299,13 @@ def test_the_splits_of_a_region_without_a_file_and_of_one_whose_file_has_no_cell
     replay(run, spark, until=lambda: True)
     lower, upper = at_source.regions(table)
 
-    def of_upper() -> frozenset[str]:
-        return run.ledger.regions.known([table], [upper.encoded])[table, upper.encoded].store_files
-
-    flushed = of_upper()
+    flushed = at_source.store_files(upper, b"f")
     at_source.compact_table(table, major=True)
     deadline = time.monotonic() + 60
-    while of_upper() == flushed and time.monotonic() < deadline:
-        replay(run, spark, until=lambda: True)
-    assert of_upper(), "one file without a cell"
+    while (compacted := at_source.store_files(upper, b"f")) == flushed:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert (len(flushed), len(compacted)) == (1, 1), "one file without a cell"
     at_source.split_region(lower, b"f")
     at_source.split_region(upper, b"s")
     at_source.put(table, [Cell(row, b"f", b"q", b"v", 2) for row in (b"a", b"h", b"n", b"z")])
