@@ -7,13 +7,13 @@ import sys
 from pyspark.sql import functions as F
 
 from walferry.spark.session import open_session
+from walferry.spark.snapshot_source import read_snapshot
 
 
 def main(root: str, webhdfs: str, snapshot: str) -> None:
     """Print the number of cells that a scan of the snapshot would show."""
     session = open_session("bench")
-    options = {"snapshot": snapshot, "fields": "timestamp", "webhdfs": webhdfs}
-    frame = session.read.format("hbase_snapshot").options(**options).load(root)
+    frame = read_snapshot(session, root, snapshot=snapshot, fields="timestamp", webhdfs=webhdfs)
     (found,) = frame.agg(F.count("*"), F.max("timestamp")).collect()
     assert found[1] > 0
     print(found[0])

@@ -190,13 +190,14 @@ def up(directory: Path = RUN) -> None:
 
 
 def down(directory: Path = RUN) -> None:
-    """Stop the servers that `up` recorded; their data and logs stay until the next `up`."""
+    """Stop the servers that `up` recorded, and say how many; their data and logs stay until the next `up`."""
     servers = processes.read_pid_file(directory / "pids.json")
     hdfs = [server for server in servers if server.name == "hdfs"]
     processes.stop(server for server in servers if server not in hdfs)
     processes.stop(hdfs)
     for name in ("pids.json", "endpoints.json", "environment"):
         (directory / name).unlink(missing_ok=True)
+    print(f"stopped {amount(len(servers), 'server')}" if servers else "nothing to stop: `make up` starts the servers")
 
 
 def _print_addresses(environment: Environment, directory: Path) -> None:

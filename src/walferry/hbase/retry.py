@@ -43,15 +43,17 @@ def retried(
 ) -> T:
     """Call until it succeeds; only what is `repeatable` is tried again, at most `attempts` times in all.
 
-    No attempt begins later than 150 s after the first. `on_failure` is called with every failure that will be retried
-    and the number of the attempt: to forget a stale location, or to raise if another attempt makes no sense after all.
+    No attempt begins later than 150 s after the first. Of the failures those of attempts 1, 2, 4, 8 and 16 are logged:
+    when a server dies, many callers wait for each of its regions. `on_failure` is called with every failure that will
+    be retried and the number of the attempt: to forget a stale location, or to raise if another attempt makes no sense.
     """
 
     def failed(state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
         error = state.outcome.exception()
         if isinstance(error, TransientError):
-            _log.warning("attempt %d of %d: %s", state.attempt_number, attempts, error)
+            if state.attempt_number.bit_count() == 1:
+                _log.warning("attempt %d of %d: %s", state.attempt_number, attempts, error)
             on_failure(error, state.attempt_number)
 
     def wait(state: tenacity.RetryCallState) -> float:

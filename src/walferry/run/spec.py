@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -418,8 +419,16 @@ def describe_faults(error: ValidationError) -> str:
             message = "give a mapping of keys"
         else:
             message = fault["msg"].removeprefix("Value error, ")
-        faults.append(f"{place}: {'unknown key' if fault['type'] == 'extra_forbidden' else message}")
+        faults.append(f"{place}: {_unknown(fault['loc'][-1]) if fault['type'] == 'extra_forbidden' else message}")
     return "; ".join(dict.fromkeys(faults))
+
+
+def _unknown(key: object) -> str:
+    """What to say of a key that is not known: also the known one that it resembles."""
+    models = (Spec, Cluster, TablePair, TimeWindow, SourceRequests, Throttle)
+    known = [field.alias or name for model in models for name, field in model.model_fields.items()]
+    alike = get_close_matches(str(key), known, n=1, cutoff=0.75)
+    return f"unknown key; did you mean {alike[0]}?" if alike else "unknown key"
 
 
 def resolve(spec: Spec, connections: Connections) -> ResolvedSpec:

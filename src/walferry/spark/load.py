@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -34,10 +35,13 @@ def _accumulator(context: SparkContext) -> Accumulator[load.Counts]:
 def handing_over(
     spark: SparkSession, work: Callable[[Iterator[Given]], Iterator[Yielded]]
 ) -> Callable[[Iterable[Given]], Iterator[Yielded]]:
-    """The same work on a partition; its requests are added to the driver's counts when its task ends."""
+    """The same work on a partition; its requests are added to the driver's counts when its task ends, and what it logs
+    has its time, as what a command logs."""
     accumulator = _accumulator(spark.sparkContext)
 
     def run(partition: Iterable[Given]) -> Iterator[Yielded]:
+        # What a worker warns of appears between the lines of a command, which have a time.
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
         try:
             yield from work(iter(partition))
         finally:

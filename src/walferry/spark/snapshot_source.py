@@ -4,7 +4,12 @@
 
 The path is HBase's root folder, or one that a snapshot was exported to: local, webhdfs://host:port/path, or, with the
 option `webhdfs`, a plain path, or hdfs://host:port/path, whose files come directly from the data nodes, which costs
-them much less. A row of the frame is a cell, CELL_SCHEMA. Options:
+them much less. A row of the frame is a cell, CELL_SCHEMA.
+
+    read_snapshot(spark, "webhdfs://namenode:9870/hbase", snapshot="orders-1")
+
+is the same frame some seconds sooner: Spark starts a Python process for each step in which it plans a source; this is
+planned by the process that asks. Options of both:
 
     snapshot          its name
     raw               false (default): what a scan would show. true: all cells that are stored, markers too
@@ -32,6 +37,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -113,6 +119,10 @@ class SnapshotQuery:
             user=given.get("user"),
         )
 
+    def schema(self) -> StructType:
+        """The columns of the frame."""
+        return from_arrow_schema(pa.schema([CELL_SCHEMA.field(name) for name in self.fields]))
+
     def open(self) -> tuple[FileSystem, str]:
         """The file system of the root folder, and its path there."""
         return open_file_system(self.root, user=self.user, webhdfs=self.webhdfs)
@@ -152,6 +162,28 @@ class SnapshotQuery:
         return chosen
 
 
+def read_snapshot(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    """The frame of a snapshot: see the module's docstring. An option that is None is left out.
+
+    The manifest is read now, and not again. The session must be a classic one, not of Spark Connect.
+
+    Raises UsageError for a wrong option, WalferryError if there is no such snapshot.
+    """
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    query = SnapshotQuery.parse({"path": path, **given})
+    reader = HBaseSnapshotReader(query)
+    partitions = reader.partitions()
+    shared = spark.sparkContext.broadcast(partitions)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from reader.read(shared.value[number])
+
+    count = len(partitions)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(read, query.schema())
+
+
 class HBaseSnapshotDataSource(DataSource):
     """`spark.read.format("hbase_snapshot")`: see the module's docstring."""
 
@@ -160,8 +192,7 @@ class HBaseSnapshotDataSource(DataSource):
         return "hbase_snapshot"
 
     def schema(self) -> StructType:
-        query = SnapshotQuery.parse(self.options)
-        return from_arrow_schema(pa.schema([CELL_SCHEMA.field(name) for name in query.fields]))
+        return SnapshotQuery.parse(self.options).schema()
 
     def reader(self, schema: StructType) -> HBaseSnapshotReader:
         return HBaseSnapshotReader(SnapshotQuery.parse(self.options))

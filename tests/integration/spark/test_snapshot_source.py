@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from integration.migration.moves import fill, unique, visible
 from walferry.embedded.cluster import Cluster
 from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.spark.snapshot_source import read_snapshot
 
 pytestmark = pytest.mark.cluster
+
+Frame = Callable[..., DataFrame]
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +27,21 @@ def here(source: Cluster) -> Iterator[HBaseClient]:
         yield client
 
 
-def read(spark: SparkSession, cluster: Cluster, snapshot: str, **options: object) -> list[Any]:
-    """As `visible` gives a table."""
-    reader = spark.read.format("hbase_snapshot").option("snapshot", snapshot)
-    reader = reader.option("webhdfs", cluster.address.webhdfs).option("versions", "all")
+def by_the_source(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    reader = spark.read.format("hbase_snapshot")
     for name, value in options.items():
         reader = reader.option(name, str(value))
+    return reader.load(path)
+
+
+def read(
+    spark: SparkSession, cluster: Cluster, snapshot: str, frame: Frame = by_the_source, **options: object
+) -> list[Any]:
+    """As `visible` gives a table."""
+    address = cluster.address
+    asked = {"snapshot": snapshot, "webhdfs": address.webhdfs, "versions": "all", **options}
     found: dict[tuple[bytes, bytes], list[tuple[bytes, int]]] = {}
-    for cell in reader.load(str(urlsplit(cluster.address.rootdir).path)).collect():
+    for cell in frame(spark, str(urlsplit(address.rootdir).path), **asked).collect():
         column = bytes(cell.row), bytes(cell.family) + b":" + bytes(cell.qualifier)
         found.setdefault(column, []).append((bytes(cell.value), cell.timestamp))
     return [(row, column, cells) for (row, column), cells in sorted(found.items())]
@@ -66,6 +76,8 @@ def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows
         assert read(spark, source, f"s{table}", columns="f:tie") == [x for x in seen if x[1] == b"f:tie"]
         some = read(spark, source, f"s{table}", start_row=b"r03".hex(), stop_row=b"r12".hex())
         assert some == [x for x in seen if b"r03" <= x[0] < b"r12"]
+        assert read(spark, source, f"s{table}", read_snapshot, partition_bytes=1, user=None) == seen
+        assert read(spark, source, f"s{table}", read_snapshot, start_row=b"r09".hex(), stop_row=b"r09".hex()) == []
     finally:
         here.delete_snapshot(f"s{table}")
 

@@ -39,6 +39,14 @@ def test_a_transient_failure_is_tried_again_and_logged(caplog: pytest.LogCapture
     ]
 
 
+def test_a_failure_that_lasts_is_logged_ever_more_rarely(caplog: pytest.LogCaptureFixture) -> None:
+    """Hole: when a server died, each of its regions logged a line every few seconds for a minute."""
+    call = Failing(*(TransientError(f"number {n}") for n in range(1, 20)))
+    with caplog.at_level(logging.WARNING):
+        assert retried(call, attempts=20) == "done"
+    assert [record.getMessage().partition(":")[0].split()[1] for record in caplog.records] == ["1", "2", "4", "8", "16"]
+
+
 def test_the_last_attempts_error_is_raised() -> None:
     call = Failing(*(TransientError(f"number {n}") for n in range(1, 9)))
     with pytest.raises(TransientError, match="number 3"):

@@ -62,7 +62,7 @@ def test_what_the_example_calls_a_default_is_one() -> None:
     ("keys", "message"),
     [
         ({"speed": 3}, "move.yaml: speed: unknown key"),
-        ({"source": CLUSTER | {"zokeeper": "zk"}}, "move.yaml: source.zokeeper: unknown key"),
+        ({"source": CLUSTER | {"zokeeper": "zk"}}, "move.yaml: source.zokeeper: unknown key; did you mean zookeeper?"),
         ({"source": {"zookeeper": "zk"}}, "move.yaml: source.webhdfs: Field required; source.rootdir: Field required"),
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
         (

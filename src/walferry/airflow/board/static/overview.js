@@ -27,6 +27,7 @@ live(
     pager("runs", facts.runs);
     const open = rows.filter((run) => !run.ended);
     const waiting = open.filter((run) => LOUD.includes(run.colour)).length;
-    say(byId("status"), `${total} runs; of those on this page ${open.length} have not ended, ${waiting} need a person`);
+    const runs = total === 1 ? "1 run" : `${total} runs`;
+    say(byId("status"), `${runs}; of those on this page ${open.length} not ended, ${waiting} waiting for a person`);
   },
 );

@@ -36,7 +36,7 @@ function tiles(facts) {
     ...(exposed ? [["Time to loss", duration(r.log.time_to_loss_seconds), r.log.late ? "bad" : "", r.log.text]] : []),
     ["Time taken", duration(r.elapsed_seconds)],
     r.eta_seconds !== null ? ["Time left, about", duration(r.eta_seconds)] : ["Longest lag", duration(r.longest_lag_seconds)],
-    ["Writes stopped for", r.write_stop_seconds === null ? "not yet" : duration(r.write_stop_seconds), "", writeStop(r)],
+    ["Writes stopped for", r.write_stop_seconds === null ? (r.ended ? "never" : "not yet") : duration(r.write_stop_seconds), "", writeStop(r)],
   ];
   const box = byId("tiles");
   while (box.children.length > list.length) box.lastChild.remove();
