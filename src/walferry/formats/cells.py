@@ -222,14 +222,23 @@ def binary_column(buffer: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
+def number_column(values: npt.NDArray[np.integer]) -> pa.Array:
+    """Whole numbers as an Arrow array, not copied if they lie one after the other.
+
+    `pa.array` imports pandas when it is first called, which takes a Python worker 0.3 s.
+    """
+    packed = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(packed.dtype), len(packed), [None, pa.py_buffer(packed)])
+
+
 def cells_to_arrow(index: CellIndex) -> pa.RecordBatch:
     """The cells as CELL_SCHEMA, in their order."""
     columns = [
         binary_column(index.buffer, index.row_start, index.row_length),
         binary_column(index.buffer, index.family_start, index.family_length),
         binary_column(index.buffer, index.qualifier_start, index.qualifier_length),
-        pa.array(index.timestamp),
-        pa.array(index.type.astype(np.int16)),
+        number_column(index.timestamp),
+        number_column(index.type.astype(np.int16)),
         binary_column(index.buffer, index.value_start, index.value_length),
         binary_column(index.buffer, index.tags_start, index.tags_length),
     ]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from walferry.errors import UsageError
 from walferry.formats import _resolve_kernels as kernels
-from walferry.formats.cells import CellIndex, CellType, binary_column
+from walferry.formats.cells import CellIndex, CellType, binary_column, number_column
 
 ROW_DIGEST_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int32()), ("low", pa.int64()), ("high", pa.int64())])
 
@@ -147,9 +147,9 @@ def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch
     first, counts, low, high = _digest_rows(cells, keep)
     columns = [
         binary_column(cells.buffer, cells.row_start[first], cells.row_length[first]),
-        pa.array(counts),
-        pa.array(low.view(np.int64)),
-        pa.array(high.view(np.int64)),
+        number_column(counts),
+        number_column(low.view(np.int64)),
+        number_column(high.view(np.int64)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ROW_DIGEST_SCHEMA)
 

@@ -43,7 +43,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from walferry.errors import UnreadableInputError, UsageError
-from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column
+from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number_column
 from walferry.formats.hfile import HFile
 from walferry.formats.merge import alive, merged
 from walferry.formats.resolve import FamilyRules, Fate, resolve
@@ -274,9 +274,9 @@ def _to_arrow(cells: CellIndex, chosen: npt.NDArray[np.int64], names: Sequence[s
     columns = []
     for name in names:
         if name == "timestamp":
-            columns.append(pa.array(cells.timestamp[chosen]))
+            columns.append(number_column(cells.timestamp[chosen]))
         elif name == "type":
-            columns.append(pa.array(cells.type[chosen].astype(np.int16)))
+            columns.append(number_column(cells.type[chosen].astype(np.int16)))
         else:
             starts, lengths = getattr(cells, f"{name}_start"), getattr(cells, f"{name}_length")
             columns.append(binary_column(cells.buffer, starts[chosen], lengths[chosen]))
