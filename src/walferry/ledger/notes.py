@@ -66,9 +66,15 @@ class Notes:
             also(connection)
             self._keep(connection, name, facts, subject)
 
-    def keep_each(self, name: str, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep a value for each subject, in one transaction."""
+    def keep_each(
+        self,
+        name: str,
+        facts: Mapping[str, Mapping[str, Any]],
+        also: Callable[[Connection], None] = lambda connection: None,
+    ) -> None:
+        """Keep a value for each subject, in one transaction with `also`, which may raise."""
         with self._store.database.write() as connection:
+            also(connection)
             for subject, value in facts.items():
                 self._keep(connection, name, value, subject)
 

@@ -56,6 +56,7 @@ from walferry.errors import WalferryError
 from walferry.formats.markers import Marker
 from walferry.formats.wal import EntryBatch
 from walferry.hbase.errors import may_be_under_way
+from walferry.ledger.batches import Change
 from walferry.refusals import ANY_REGION
 from walferry.replay.applying import is_paused
 from walferry.replay.cut import Cut, server_of, standing
@@ -100,11 +101,15 @@ def seconds_between(groups: int) -> float:
 
 
 class OpenLogs:
-    """Sends what the open files show. One per replay, under its leases; usable from several threads."""
+    """Sends what the open files show. One per replay, under its leases; usable from several threads.
 
-    def __init__(self, run: Run, route: Route) -> None:
+    What is about to be sent is noted together with `fence`: it raises once the leases belong to another process.
+    """
+
+    def __init__(self, run: Run, route: Route, fence: Change) -> None:
         self._run = run
         self._route = route
+        self._fence = fence
         self._passing = threading.RLock()
         """held during a pass, and while what is followed changes"""
         self._tails: dict[str, OpenTail] = {}
@@ -477,7 +482,8 @@ class OpenLogs:
     def _note(self) -> None:
         """Keep what has been sent or is about to be, and how far each group is."""
         sent = {tail.file.name: tail.shown() for tail in self._every if tail.sends}
-        note_sent(self._run.ledger, {name: one for name, one in sent.items() if self._noted.get(name) != one})
+        changed = {name: one for name, one in sent.items() if self._noted.get(name) != one}
+        note_sent(self._run.ledger, changed, self._fence)
         self._noted = sent
         self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
         keep_ahead(self._run.ledger, self._ahead)

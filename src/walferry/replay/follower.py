@@ -14,7 +14,7 @@ from walferry.apply.route import Route
 from walferry.errors import GateShutError, WalferryError
 from walferry.replay import dirty
 from walferry.replay.ahead import OpenLogs
-from walferry.replay.applying import is_paused, wait_while_paused
+from walferry.replay.applying import fence_of, is_paused, wait_while_paused
 from walferry.replay.lease import OutcomeUnknownError
 from walferry.replay.protect import way_of
 from walferry.replay.rounds import NotCutError, run_round
@@ -79,7 +79,7 @@ def _replay(
     renewed = -math.inf
     ended: BaseException | None = None
     with standstill.replaying(run) as route:
-        open_logs = OpenLogs(run, route) if run.spec.follow else None
+        open_logs = OpenLogs(run, route, fence_of(run, route)) if run.spec.follow else None
         busy, cut_at = False, time.monotonic()
         try:
             while True:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from walferry.ledger import RunLedger
+from walferry.ledger.batches import Change
 
 _NOTE = "sent early"
 
@@ -36,11 +37,11 @@ def sent_early(ledger: RunLedger) -> dict[str, SentEarly]:
     return {name: SentEarly.model_validate(kept) for name, (kept, _) in ledger.notes.named(_NOTE).items()}
 
 
-def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly]) -> None:
-    """Keep what is about to be sent, in place of what was kept of these files."""
+def note_sent(ledger: RunLedger, files: Mapping[str, SentEarly], fence: Change) -> None:
+    """Keep what is about to be sent, in place of what was kept of these files. Raises what `fence` raises."""
     facts: dict[str, Mapping[str, Any]] = {name: one.model_dump() for name, one in files.items()}
     if facts:
-        ledger.notes.keep_each(_NOTE, facts)
+        ledger.notes.keep_each(_NOTE, facts, fence)
 
 
 def compared(ledger: RunLedger, files: Collection[str]) -> None:

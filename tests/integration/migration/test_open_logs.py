@@ -21,7 +21,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
 from walferry.replay import ahead, batch, bulk_pieces, cut, dirty, follower
 from walferry.replay.ahead import OpenLogs
-from walferry.replay.applying import applying
+from walferry.replay.applying import applying, fence_of
 from walferry.replay.follower import replay
 from walferry.replay.rounds import drain, run_round
 from walferry.run.lag import ahead_of, lag_by_group, lag_of
@@ -46,7 +46,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def followed(run: Run, spark: SparkSession) -> Iterator[tuple[OpenLogs, Callable[[], None]]]:
     """The open logs after a round, and what does another round."""
     with applying(run) as route:
-        open_logs = OpenLogs(run, route)
+        open_logs = OpenLogs(run, route, fence_of(run, route))
 
         def one_round() -> None:
             run_round(run, spark, route, open_logs)

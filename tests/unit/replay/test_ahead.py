@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection
 
 from unit.apply.guards import Guard
 from unit.formats.wal_builder import TRAILER, entry, header
@@ -34,7 +35,7 @@ from walferry.replay.ahead import OpenLogs
 from walferry.replay.cut import Cut
 from walferry.replay.dirty import UnmarkedRowsError
 from walferry.replay.early import Early
-from walferry.replay.lease import OutcomeUnknownError
+from walferry.replay.lease import LeaseLostError, OutcomeUnknownError
 from walferry.replay.open_tail import OpenTail
 from walferry.replay.rounds import NotCutError
 from walferry.run.facts import keep_lines
@@ -164,7 +165,7 @@ def follow(run: Run, monkeypatch: pytest.MonkeyPatch) -> Follow:
 
     def begun() -> OpenLogs:
         keep_lines(run, "applied", LINES)
-        open_logs = OpenLogs(run, ROUTE)
+        open_logs = OpenLogs(run, ROUTE, lambda _: None)
         open_logs.applied(cut_of(run, NOW - 5_000))
         return open_logs
 
@@ -336,6 +337,23 @@ def test_what_was_sent_of_a_log_is_kept_until_it_was_compared_whoever_goes_on(ru
     assert (earlier, own[0] < before[0]) == (before, True)
     roll(run, SERVERS[0])
     assert settle(run, open_logs).sent[name].shown == (before, own)
+
+
+def test_a_process_that_has_lost_its_leases_notes_and_sends_nothing(run: Run, follow: Follow, sent: list[int]) -> None:
+    follow()
+    is_lost = False
+
+    def fence(_: Connection) -> None:
+        if is_lost:
+            raise LeaseLostError("another process has taken it", table="orders", number=1)
+
+    open_logs = OpenLogs(run, ROUTE, fence)
+    open_logs.applied(cut_of(run, NOW - 5_000))
+    is_lost = True
+    write(run, SERVERS[0], 0, 1)
+    with pytest.raises(LeaseLostError):
+        open_logs.go_on()
+    assert (sent, sent_early(run.ledger)) == ([], {})
 
 
 def test_a_log_is_followed_into_the_next_one_and_a_new_server_into_its_first_without_a_round(

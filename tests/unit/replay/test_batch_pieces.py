@@ -213,7 +213,7 @@ def test_what_was_sent_of_a_table_that_is_stopped_is_still_to_be_compared(
     stopped: bool, run: Run, executors: Executors
 ) -> None:
     """Hole: the piece compares the log without that table, which nobody would have marked."""
-    note_sent(run.ledger, {"a.2": SentEarly(shown=((50, 1),), tables=(CALM, MOVING))})
+    note_sent(run.ledger, {"a.2": SentEarly(shown=((50, 1),), tables=(CALM, MOVING))}, lambda _: None)
     if stopped:
         item = QuarantineItem("earlier", 1, 9, CALM, ANY_REGION, 1, "damaged", b"x")
         run.ledger.quarantine.put([item], lambda ids: [Hold("earlier", CALM, ANY_REGION, 0, ids[0])])

@@ -39,6 +39,12 @@ def process(ledger_url: str, run_id: str, target: Target) -> Iterator[Run]:
         yield run
 
 
+@pytest.fixture(autouse=True)
+def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The open logs are a stub, or have nothing to send."""
+    monkeypatch.setattr(follower, "fence_of", lambda *_: lambda _: None)
+
+
 def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once_the_first_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +136,7 @@ def test_a_standby_ends_with_a_round_that_seals_what_was_sent_and_shuts_where_ro
             for subject in ("shop:orders",) if phase.by_table else ("",):
                 run.ledger.phases.start(phase.name, subject)
                 run.ledger.phases.finish(phase.name, {}, subject)
-        note_sent(run.ledger, {"rs.7": SentEarly(shown=((9, 1),), tables=("shop:orders",))})
+        note_sent(run.ledger, {"rs.7": SentEarly(shown=((9, 1),), tables=("shop:orders",))}, lambda _: None)
         with pytest.raises(GateShutError, match="edits that the source has lost: `walferry verify standby` compares"):
             follower.follow(run, SPARK)
         assert rounds == [True, False]

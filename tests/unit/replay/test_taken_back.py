@@ -78,7 +78,7 @@ def sealed(run: Run, entries: Sequence[bytes]) -> None:
 
 
 def sent(run: Run, *shown: tuple[int, int]) -> None:
-    note_sent(run.ledger, {NAME: SentEarly(shown=shown, tables=("t1",))})
+    note_sent(run.ledger, {NAME: SentEarly(shown=shown, tables=("t1",))}, lambda _: None)
 
 
 def test_a_log_that_was_sealed_as_it_had_shown_is_in_order_and_its_note_goes(run: Run, leases: Leases) -> None:
