@@ -1,4 +1,4 @@
-"""A snapshot as a DataFrame: count its cells and take the newest timestamp, in a process of its own."""
+"""A snapshot as a DataFrame: count its rows and take the newest timestamp, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from walferry.spark.snapshot_source import read_snapshot
 
 
 def main(root: str, webhdfs: str, snapshot: str) -> None:
-    """Print the number of cells that a scan of the snapshot would show."""
+    """Print the number of rows that a scan of the snapshot would show."""
     session = open_session("bench")
-    frame = read_snapshot(session, root, snapshot=snapshot, fields="timestamp", webhdfs=webhdfs)
-    (found,) = frame.agg(F.count("*"), F.max("timestamp")).collect()
+    frame = read_snapshot(session, root, snapshot=snapshot, view="rows", fields="newest", webhdfs=webhdfs)
+    (found,) = frame.agg(F.count("*"), F.max("newest")).collect()
     assert found[1] > 0
     print(found[0])
 

@@ -81,7 +81,7 @@ class Ours:
                     objects.release(run)
 
     def count_snapshot(self, snapshot: str) -> Timed:
-        """A Spark job over the source `hbase_snapshot`; `output` is the number of cells."""
+        """A Spark job over the source `hbase_snapshot`; `output` is the number of rows."""
         source = self._clusters.source.address
         assert source.webhdfs is not None
         root = f"{source.name_node}{source.root_path}"

@@ -249,6 +249,34 @@ def digest_rows(buffer, position, row_start, row_length, value_start, value_leng
 
 
 @njit(cache=True, nogil=True)
+def sum_rows(buffer, row_start, row_length, timestamp, keep):  # type: ignore[no-untyped-def]
+    """For each row with a kept cell: (its first one, how many, their least and their greatest timestamp)."""
+    n = len(row_start)
+    first = np.empty(n, np.int64)
+    cells = np.empty(n, np.int64)
+    least = np.empty(n, np.int64)
+    greatest = np.empty(n, np.int64)
+    rows = 0
+    for i in range(n):
+        if not keep[i]:
+            continue
+        last = rows - 1
+        if rows == 0 or not same_bytes(
+            buffer, row_start[first[last]], row_length[first[last]], row_start[i], row_length[i]
+        ):
+            first[rows] = i
+            cells[rows] = 1
+            least[rows] = timestamp[i]
+            greatest[rows] = timestamp[i]
+            rows += 1
+        else:
+            cells[last] += 1
+            least[last] = min(least[last], timestamp[i])
+            greatest[last] = max(greatest[last], timestamp[i])
+    return first[:rows], cells[:rows], least[:rows], greatest[:rows]
+
+
+@njit(cache=True, nogil=True)
 def hash_keys(buffer, position, value_start, cells):  # type: ignore[no-untyped-def]
     """uint64[n, 2]: the halves of the hash of each numbered cell's key (row, family, qualifier, timestamp, type)."""
     hashes = np.empty((len(cells), 2), np.uint64)

@@ -6,7 +6,7 @@ different times. Resolved by the same rules at the same moment they are equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -19,6 +19,8 @@ from walferry.errors import UsageError
 from walferry.formats import _resolve_kernels as kernels
 from walferry.formats.cells import CellIndex, CellType, binary_column, number_column
 
+ROW_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int64()), ("oldest", pa.int64()), ("newest", pa.int64())])
+"""`oldest` and `newest` are timestamps (ms since 1970) of a row's cells."""
 ROW_DIGEST_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int32()), ("low", pa.int64()), ("high", pa.int64())])
 
 
@@ -140,6 +142,16 @@ def held_by(
 def _keys(cells: CellIndex, chosen: npt.NDArray[np.bool_]) -> pa.Array:
     hashes = kernels.hash_keys(cells.buffer, cells.position, cells.value_start, np.flatnonzero(chosen))
     return pa.Array.from_buffers(pa.binary(16), len(hashes), [None, pa.py_buffer(hashes)])
+
+
+def rows_to_arrow(cells: CellIndex, keep: npt.NDArray[np.bool_], names: Sequence[str]) -> pa.RecordBatch:
+    """Each row with a kept cell, in their order: those columns of ROW_SCHEMA that are named."""
+    first, *numbers = kernels.sum_rows(cells.buffer, cells.row_start, cells.row_length, cells.timestamp, keep)
+    columns = dict(zip(ROW_SCHEMA.names[1:], map(number_column, numbers), strict=True))
+    if "row" in names:
+        columns["row"] = binary_column(cells.buffer, cells.row_start[first], cells.row_length[first])
+    schema = pa.schema([ROW_SCHEMA.field(name) for name in names])
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
 
 
 def row_digests(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> pa.RecordBatch:

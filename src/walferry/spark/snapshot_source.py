@@ -4,7 +4,7 @@
 
 The path is HBase's root folder, or one that a snapshot was exported to: local, webhdfs://host:port/path, or, with the
 option `webhdfs`, a plain path, or hdfs://host:port/path, whose files come directly from the data nodes, which costs
-them much less. A row of the frame is a cell, CELL_SCHEMA.
+them much less. A row of the frame is a cell, CELL_SCHEMA; or, with the option `view`, a row of the table, ROW_SCHEMA.
 
     read_snapshot(spark, "webhdfs://namenode:9870/hbase", snapshot="orders-1")
 
@@ -12,6 +12,7 @@ is the same frame some seconds sooner: Spark starts a Python process for each st
 planned by the process that asks. Options of both:
 
     snapshot          its name
+    view              cells (default), or rows: of each row how many cells it has, and their oldest and newest timestamp
     raw               false (default): what a scan would show. true: all cells that are stored, markers too
     versions          of each column, without `raw`: a number (default 1), or all that the family keeps
     at                without `raw`: the moment, in milliseconds since the epoch, at which TTLs are judged; default:
@@ -19,7 +20,7 @@ planned by the process that asks. Options of both:
     columns           only these, "family" or "family:qualifier", separated by commas
     start_row, stop_row  only start_row <= row < stop_row, in hexadecimal digits
     from, to          only cells with from <= timestamp < to, in milliseconds; without `raw`: of what is visible
-    fields            which of CELL_SCHEMA's columns to make, separated by commas: what is left out costs nothing
+    fields            which of the columns to make, separated by commas: what is left out costs nothing
     partition_bytes   a region with more bytes of store files is read in several partitions; default: 256 MiB
     webhdfs, user     as of the source `hbase_wal`
 
@@ -46,7 +47,7 @@ from walferry.errors import UnreadableInputError, UsageError
 from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number_column
 from walferry.formats.hfile import HFile
 from walferry.formats.merge import alive, merged
-from walferry.formats.resolve import FamilyRules, Fate, resolve
+from walferry.formats.resolve import ROW_SCHEMA, FamilyRules, Fate, resolve, rows_to_arrow
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.snapshots import (
     SnapshotRegion,
@@ -60,9 +61,10 @@ from walferry.snapshots import (
 from walferry.storage import FileSystem, open_file_system
 
 OPTIONS = {
-    "path", "snapshot", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
+    "path", "snapshot", "view", "raw", "versions", "at", "columns", "start_row", "stop_row", "from", "to", "fields",
     "partition_bytes", "webhdfs", "user",
 }  # fmt: skip
+_VIEWS = {"cells": CELL_SCHEMA, "rows": ROW_SCHEMA}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class SnapshotQuery:
 
     root: str
     snapshot: str
+    view: str = "cells"
     raw: bool = False
     versions: int | None = 1
     """None: all"""
@@ -96,15 +99,20 @@ class SnapshotQuery:
         root = given.get("path", "").rstrip("/")
         if not root or not given.get("snapshot"):
             raise UsageError("hbase_snapshot needs HBase's root folder, load(path), and the option snapshot")
-        fields = tuple(_names(given["fields"])) if "fields" in given else tuple(CELL_SCHEMA.names)
-        strange = [name for name in fields if name not in CELL_SCHEMA.names]
+        view = given.get("view", "cells").lower()
+        if view not in _VIEWS:
+            raise UsageError(f"hbase_snapshot: view is {given['view']!r}; it can be {' or '.join(_VIEWS)}")
+        known = _VIEWS[view].names
+        fields = tuple(_names(given["fields"])) if "fields" in given else tuple(known)
+        strange = [name for name in fields if name not in known]
         if strange or not fields:
-            raise UsageError(f"hbase_snapshot: fields can be {', '.join(CELL_SCHEMA.names)}; not {strange}")
+            raise UsageError(f"hbase_snapshot: fields of view {view} can be {', '.join(known)}; not {strange}")
         if given.get("raw", "false").lower() not in ("true", "false"):
             raise UsageError(f"hbase_snapshot: raw is {given['raw']!r}; it can be true or false")
         return cls(
             root=root,
             snapshot=given["snapshot"],
+            view=view,
             raw=given.get("raw", "false").lower() == "true",
             versions=None if given.get("versions") == "all" else _number(given, "versions", 1),
             at_ms=_number(given, "at"),
@@ -121,7 +129,7 @@ class SnapshotQuery:
 
     def schema(self) -> StructType:
         """The columns of the frame."""
-        return from_arrow_schema(pa.schema([CELL_SCHEMA.field(name) for name in self.fields]))
+        return from_arrow_schema(pa.schema([_VIEWS[self.view].field(name) for name in self.fields]))
 
     def open(self) -> tuple[FileSystem, str]:
         """The file system of the root folder, and its path there."""
@@ -245,7 +253,11 @@ class HBaseSnapshotReader(DataSourceReader):
         stored = [stored_cells(file, hfile, region) for file, hfile in wanted]
         for cells in merged(stored if self.query.raw else [alive(batches, partition.at_ms) for batches in stored]):
             chosen = self.query.select(cells, partition.rules, partition.at_ms)
-            if chosen.any():
+            if not chosen.any():
+                continue
+            if self.query.view == "rows":
+                yield rows_to_arrow(cells, chosen, self.query.fields)
+            else:
                 yield _to_arrow(cells, np.flatnonzero(chosen), self.query.fields)
 
     def _rules(self, table: TableDescriptor) -> dict[bytes, FamilyRules]:

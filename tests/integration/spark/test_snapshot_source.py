@@ -74,6 +74,11 @@ def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows
         assert read(spark, source, f"s{table}") == seen
         assert read(spark, source, f"s{table}", partition_bytes=1) == seen
         assert read(spark, source, f"s{table}", columns="f:tie") == [x for x in seen if x[1] == b"f:tie"]
+        by_row = read_snapshot(spark, str(urlsplit(source.address.rootdir).path), snapshot=f"s{table}", view="rows",
+                             versions="all", webhdfs=source.address.webhdfs)  # fmt: skip
+        counted = {bytes(row.row): (row.cells, row.oldest, row.newest) for row in by_row.collect()}
+        times = {row: [at for one, _, cells in seen for _, at in cells if one == row] for row, _, _ in seen}
+        assert counted == {row: (len(at), min(at), max(at)) for row, at in times.items()}
         some = read(spark, source, f"s{table}", start_row=b"r03".hex(), stop_row=b"r12".hex())
         assert some == [x for x in seen if b"r03" <= x[0] < b"r12"]
         assert read(spark, source, f"s{table}", read_snapshot, partition_bytes=1, user=None) == seen

@@ -86,9 +86,30 @@ def test_options_choose_rows_columns_times_and_fields(root: Path) -> None:
     assert read(root, raw="true", fields="type,row") == [(cell[4], cell[0]) for cell in everything]
 
 
+def test_a_view_of_rows_tells_of_each_what_its_cells_are(root: Path) -> None:
+    times: dict[bytes, list[int]] = {}
+    for cell in stored():
+        times.setdefault(cell[0], []).append(cell[3])
+    rows = [(row, len(found), min(found), max(found)) for row, found in times.items()]
+    assert max(count for _, count, _, _ in rows) > 1
+    assert read(root, view="rows", raw="true") == rows
+    assert read(root, view="rows", raw="true", partition_bytes="3000") == rows
+    assert read(root, view="rows", raw="true", fields="newest,row") == [(newest, row) for row, _, _, newest in rows]
+    shown = [cell[0] for cell in read(root)]
+    assert read(root, view="rows", fields="row,cells") == [(row, len(list(of))) for row, of in groupby(shown)]
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"nonsense": "1"}, {"versions": "0"}, {"start_row": "xy"}, {"fields": "x"}, {"raw": "yes"}, {"columns": "z"}],
+    [
+        {"nonsense": "1"},
+        {"view": "x"},
+        {"versions": "0"},
+        {"start_row": "xy"},
+        {"fields": "x"},
+        {"raw": "yes"},
+        {"columns": "z"},
+    ],
 )
 def test_a_wrong_option_is_refused_by_its_name(root: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="z" if "columns" in wrong else next(iter(wrong))):
