@@ -56,14 +56,15 @@ class StoreFile:
         """Open it wherever it is now; `count` is told the bytes that are read. Raises FileNotFoundError that names the
         first place."""
 
-        def read_at(offset: int, length: int) -> bytes:
-            if not length:
-                return b""
+        def read(offset: int, length: int) -> Iterator[bytes]:
+            end = offset + length
             for path in self.paths:
                 try:
-                    found = b"".join(files.read(path, offset, length))
-                    count(len(found))
-                    return found
+                    for piece in files.read(path, offset, end - offset):
+                        offset += len(piece)
+                        count(len(piece))
+                        yield piece
+                    return
                 except FileNotFoundError:
                     continue  # files move from data/ to archive/ at any time
             raise FileNotFoundError(self.paths[0])
@@ -71,7 +72,7 @@ class StoreFile:
         for path in self.paths:
             status = files.status(path)
             if status is not None:
-                return HFile(read_at, status.length, path)
+                return HFile(read, status.length, path)
         raise FileNotFoundError(self.paths[0])
 
 

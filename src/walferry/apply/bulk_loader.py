@@ -257,10 +257,8 @@ class Loader:
         if status is None:
             raise TransientError(f"{file.path} is gone: another attempt has taken over", file=file.path)
 
-        def read_at(offset: int, length: int) -> bytes:
-            return b"".join(self._files.read(file.path, offset, length))
-
-        cells = (as_run(batch.cells) for batch in HFile(read_at, status.length, file.path).batches())
+        hfile = HFile(partial(self._files.read, file.path), status.length, file.path)
+        cells = (as_run(batch.cells) for batch in hfile.batches())
         parts = self._stage(regions, file.family, file.clusters, file.format, cells)
         self.await_closed()
         if sum(part.cells for part in parts) != file.cells:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,8 +35,8 @@ from walferry.formats.cells import Bytes, CellIndex, Int64s
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.value_codecs import ALGORITHMS, CODECS
 
-ReadAt = Callable[[int, int], bytes]
-"""reads so many bytes from an offset of the file on; fewer only at its end"""
+Read = Callable[[int, int], Iterable[bytes]]
+"""reads so many bytes from an offset of the file on, in pieces; fewer only at its end"""
 
 BATCH_BYTES = 4 << 20
 """stored bytes of the blocks that are read and given out together; one block at least"""
@@ -93,19 +93,40 @@ class _Block:
     """file offset of the next block"""
 
 
+class _Stream:
+    """The bytes of a file from an offset on, read as they are asked for."""
+
+    def __init__(self, pieces: Iterable[bytes], offset: int) -> None:
+        self._pieces = iter(pieces)
+        self._data = memoryview(b"")
+        self._begin = offset
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """So many bytes from an offset that was read, or is the next; fewer only at the end."""
+        kept = self._data[offset - self._begin :]
+        if len(kept) < length:
+            parts, size = [kept] if kept else [], len(kept)
+            while size < length and (piece := next(self._pieces, b"")):
+                parts.append(memoryview(piece))
+                size += len(piece)
+            kept = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        self._data, self._begin = kept, offset
+        return kept[:length]
+
+
 class HFile:
-    """An HFile that is read by `read_at`; `name` is for messages. Opening it reads its end.
+    """An HFile that is read by `read`; `name` is for messages. Opening it reads its end.
 
     Raises DamagedInputError (facts `file`, `offset`, `reason`) for bytes that no HBase writes, also while cells are
     read, and UnreadableInputError for encrypted files and for encodings and codecs that are not supported.
     """
 
-    def __init__(self, read_at: ReadAt, length: int, name: str) -> None:
+    def __init__(self, read: Read, length: int, name: str) -> None:
         self.name = name
-        self._read_at = read_at
+        self._read = read
         self._length = length
         tail_at = max(0, length - _TAIL_BYTES)
-        tail = read_at(tail_at, length - tail_at)
+        tail = self._read_at(tail_at, length - tail_at)
         if len(tail) < length - tail_at:
             raise self._damaged(tail_at + len(tail), "the file ends before its length")
         self.trailer, trailer_at = self._read_trailer(tail, tail_at)
@@ -118,7 +139,7 @@ class HFile:
         if not least <= opening_at < trailer_at:
             raise self._damaged(trailer_at, "the trailer names an offset outside of the file")
         if opening_at < tail_at:
-            tail_at, tail = opening_at, read_at(opening_at, length - opening_at)
+            tail_at, tail = opening_at, self._read_at(opening_at, length - opening_at)
         root = self._block(memoryview(tail), tail_at, opening_at)
         info = self._block(memoryview(tail), tail_at, self.trailer.file_info_offset)
         if root.kind != _ROOT_INDEX or info.kind != _FILE_INFO:
@@ -159,14 +180,15 @@ class HFile:
     def batches(self, start_row: bytes = b"", stop_row: bytes = b"") -> Iterator[StoredCells]:
         """The cells with start_row <= row < stop_row (b"": no border), some megabytes at a time.
 
-        Their buffer is not used again.
+        Their buffer is not used again. The file is read as one stream.
         """
         if not self._root:
             return
         offset = self._first_offset(start_row) if start_row else self.trailer.first_data_block_offset
         last = self.trailer.last_data_block_offset
+        stream = _Stream(self._read(offset, max(0, self.trailer.load_on_open_data_offset - offset)), offset)
         while offset <= last:
-            blocks, offset = self._read_blocks(offset, last)
+            blocks, offset = self._read_blocks(stream, offset, last)
             found = self._cells([block for block in blocks if block.kind in (_DATA, _ENCODED)])
             if not len(found):
                 continue
@@ -179,18 +201,22 @@ class HFile:
 
     # ------------------------------------------------------------------ blocks
 
-    def _read_blocks(self, offset: int, last: int) -> tuple[list[_Block], int]:
-        """The blocks from one offset on that one reading gets, and the offset of the next."""
-        data = memoryview(self._read_at(offset, min(BATCH_BYTES, self._length - offset)))
+    def _read_at(self, offset: int, length: int) -> bytes:
+        return b"".join(self._read(offset, length)) if length else b""
+
+    def _read_blocks(self, stream: _Stream, offset: int, last: int) -> tuple[list[_Block], int]:
+        """The blocks from one offset on that are given out together, and the offset of the next."""
+        data = stream.read(offset, BATCH_BYTES)
         begin = offset
         blocks: list[_Block] = []
         while offset <= last:
             while (need := self._stored_length(data, begin, offset)) > len(data) - (offset - begin):
                 if blocks:
                     return blocks, offset
-                if need > self._length - offset:
+                if need <= self.trailer.load_on_open_data_offset - offset:
+                    data = stream.read(offset, need)
+                if len(data) < need:
                     raise self._damaged(offset, "a block is longer than the file")
-                data = memoryview(self._read_at(offset, need))
             blocks.append(self._block(data, begin, offset))
             offset = blocks[-1].end
         return blocks, offset
@@ -401,8 +427,8 @@ def of_bytes(data: bytes, name: str) -> HFile:
     return HFile(partial(_slice, data), len(data), name)
 
 
-def _slice(data: bytes, offset: int, length: int) -> bytes:
-    return data[offset : offset + length]
+def _slice(data: bytes, offset: int, length: int) -> Iterator[bytes]:
+    yield data[offset : offset + length]
 
 
 def _codec_name(number: int) -> str:
