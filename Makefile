@@ -1,10 +1,10 @@
 # `make help` lists the targets. Knobs: PYTHON (3.11 or newer), PYTEST_ARGS (options of pytest), COVERAGE=1 (which lines
-# the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 16), WALFERRY_CACHE (jars), SOURCE and TARGET
+# the unit tests reach), WORKERS=0 (one test at a time: 10 GiB instead of 15), WALFERRY_CACHE (jars), SOURCE and TARGET
 # (HBase of the clusters that are booted: 1.7.2, 2.2.3, 2.5.7 or, by default, 2.6.3).
 PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
-WORKERS ?= 2
+WORKERS ?= 3
 SOURCE := $(WALFERRY_SOURCE_VERSION)
 TARGET := $(WALFERRY_TARGET_VERSION)
 export WALFERRY_SOURCE_VERSION := $(SOURCE)

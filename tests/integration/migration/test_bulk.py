@@ -111,7 +111,10 @@ def in_order(made: Sequence[Edit]) -> Iterator[tuple[Bytes, Int64s]]:
     yield buffer, positions[len(positions) // 2 :]
 
 
-@pytest.mark.parametrize("format", list(FORMATS))
+@pytest.mark.parametrize(
+    "format",
+    ["plain", "fast-diff", *(pytest.param(name, marks=pytest.mark.long) for name in ("diff", "prefix", "row-index"))],
+)
 def test_hbase_shows_what_was_loaded_as_if_it_had_written_it(
     format: str, source: Cluster, target: Cluster, at_source: HBaseClient, there: Target
 ) -> None:

@@ -58,6 +58,7 @@ def move_all(client: HBaseClient, table: str) -> None:
         client.move_region(region, next(server for server in client.servers() if server != region.server))
 
 
+@pytest.mark.long
 def test_a_backlog_with_moves_and_splits_is_loaded_and_its_tail_is_sent(
     at_source: HBaseClient, at_target: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides,
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, loaded: list[int],

@@ -121,7 +121,7 @@ def test_a_table_that_was_cloned_itself_arrives_with_what_its_links_name(
         here.delete_snapshot(f"s{origin}")
 
 
-@pytest.mark.parametrize("by_spark", [False, True])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
     source: Cluster, target: Cluster, here: HBaseClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:

@@ -211,7 +211,7 @@ def test_a_window_that_was_killed_starts_over_if_another_one_ran_in_between(
     assert content(target, two_tables) == here
 
 
-@pytest.mark.parametrize("way", ["bulk", "bulk by Spark"], indirect=True)
+@pytest.mark.parametrize("way", ["bulk", pytest.param("bulk by Spark", marks=pytest.mark.long)], indirect=True)
 def test_a_window_that_was_killed_as_it_was_loaded_goes_on_with_the_pieces_that_are_left(
     source: Cluster, target: Cluster, at_source: HBaseClient, two_tables: str, open_replay: Replay, spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,

@@ -147,6 +147,7 @@ def table(at_source: HBaseClient) -> Iterator[str]:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move_and_split_and_a_server_dies(
     victim: Server, source: Cluster, at_source: HBaseClient, table: str, spark: SparkSession, tmp_path: Path
 ) -> None:
