@@ -80,6 +80,15 @@ class Ours:
                 with Run(book, run_id) as run:
                     objects.release(run)
 
+    def stat_snapshot(self, snapshot: str) -> Timed:
+        """`walferry snapshot stat`; `output` is the number of rows."""
+        source = self._clusters.source.address
+        assert source.webhdfs is not None
+        root = f"{source.name_node}{source.root_path}"
+        options = ["--webhdfs", source.webhdfs, "--json"]
+        done = self._run(self._folder(), [str(_PROGRAM), "snapshot", "stat", root, snapshot, *options])
+        return replace(done, output=str(json.loads(done.output)["total"]["rows"]))
+
     def count_snapshot(self, snapshot: str) -> Timed:
         """A Spark job over the source `hbase_snapshot`; `output` is the number of rows."""
         source = self._clusters.source.address

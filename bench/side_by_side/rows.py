@@ -227,6 +227,12 @@ ROWS = (
         partial(_told_rows, differing=data_sets.changed_rows), most_rounds=2,
     ),
     Row(
+        "snapshot-stat", "count the rows and cells of a snapshot", 10_000_000, 1.5, None,
+        lambda bench, data: bench.ours.stat_snapshot(bench.snapshot(data)),
+        {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)},
+        Bench.snapshot, _counted,
+    ),
+    Row(
         "snapshot-count", "count a snapshot's rows as a DataFrame, and take the newest timestamp", 10_000_000, 5, None,
         lambda bench, data: bench.ours.count_snapshot(bench.snapshot(data)),
         {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)},

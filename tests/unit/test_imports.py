@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
-    "cli": {"errors", "amounts", "ledger", "wal", "run", "spark", "replay", "migration", "checks"}
+    "cli": {"errors", "amounts", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration", "checks"}
     | {"process", "pipeline"},
     # ledger: the board
     "airflow": {
@@ -77,7 +77,8 @@ WHAT = {
     "errors by Java class name",
     "wal": "WAL files as files: names, groups, where they are now, sealed or not, the one way to read them, "
     "how a stream follows them; `wal cat`, `wal stat`",
-    "snapshots": "snapshots as files: the manifest, and which store files have the cells of each region",
+    "snapshots": "snapshots as files: the manifest, which store files have the cells of each region, and what they "
+    "show; `snapshot stat`",
     "run": "a run as a process sees it: spec, phases, both clusters, state, lag, backlog, write stop",
     "spark": "only what is Spark: session, work fanned out to executors, the data sources `hbase_wal` "
     "(batch and stream) and `hbase_snapshot`",

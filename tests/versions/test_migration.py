@@ -25,7 +25,7 @@ from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.errors import ReadOnlyTableError
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_family_version, delete_version, put
-from walferry.spark.snapshot_source import HBaseSnapshotReader, SnapshotQuery
+from walferry.spark.snapshot_source import HBaseSnapshotReader, query_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 TTL_MS = 15_000
@@ -80,7 +80,7 @@ def in_snapshot(cluster: Cluster, client: HBaseClient, table: str) -> list[Any]:
     client.snapshot(name, table)
     try:
         options = {"path": str(urlsplit(cluster.rootdir).path), "webhdfs": str(cluster.address.webhdfs)}
-        reader = HBaseSnapshotReader(SnapshotQuery.parse({**options, "snapshot": name, "versions": "all"}))
+        reader = HBaseSnapshotReader(query_of({**options, "snapshot": name, "versions": "all"}))
         found: dict[tuple[bytes, bytes], list[tuple[bytes, int]]] = {}
         for partition in reader.partitions():
             for cell in (cell for batch in reader.read(partition) for cell in batch.to_pylist()):

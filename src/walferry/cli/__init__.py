@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from walferry.cli import comparisons, late, pairs, quarantine, repairs, replay, runs, wal
+from walferry.cli import comparisons, late, pairs, quarantine, repairs, replay, runs, snapshot, wal
 from walferry.errors import WalferryError
 from walferry.process import set_up_logging
 
@@ -30,6 +30,9 @@ wal_app = typer.Typer(help="Inspect WAL files.", no_args_is_help=True)
 wal_app.command("cat")(wal.wal_cat)
 wal_app.command("stat")(wal.wal_stat)
 app.add_typer(wal_app, name="wal")
+snapshot_app = typer.Typer(help="Look into snapshots.", no_args_is_help=True)
+snapshot_app.command("stat")(snapshot.snapshot_stat)
+app.add_typer(snapshot_app, name="snapshot")
 quarantine_app = typer.Typer(help="List and release edits that could not be applied.", no_args_is_help=True)
 quarantine_app.command("list")(quarantine.quarantine_list)
 quarantine_app.command("show")(quarantine.quarantine_show)

@@ -16,7 +16,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from walferry import snapshots
 from walferry.apply.region_events import store_file
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import steady_s
@@ -30,7 +29,8 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots import region_name, size_of, stored
+from walferry.snapshots.files import read_manifest as manifest_below
+from walferry.snapshots.files import region_name, size_of, stored
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
@@ -64,7 +64,7 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
 
 def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
-    return snapshots.read_manifest(run.source_files, run.source_root, run.snapshot(table))
+    return manifest_below(run.source_files, run.source_root, run.snapshot(table))
 
 
 def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:

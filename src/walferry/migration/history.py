@@ -42,7 +42,7 @@ from walferry.replay.objects import made, plan_own
 from walferry.replay.pieces import run_pieces
 from walferry.replay.throttle import sending
 from walferry.run.run import Run
-from walferry.snapshots import SnapshotRegion, StoreFile, read_manifest, regions_of, size_of, stored_cells
+from walferry.snapshots.files import SnapshotRegion, StoreFile, read_manifest, regions_of, size_of, stored_cells
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs, fan_out, progress_line

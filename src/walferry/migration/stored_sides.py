@@ -26,7 +26,7 @@ from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
-from walferry.snapshots import SnapshotRegion, common_rows, read_manifest, regions_of, rows_inside, stored_cells
+from walferry.snapshots.files import SnapshotRegion, common_rows, read_manifest, regions_of, rows_inside, stored_cells
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
 from walferry.storage import FileSystem

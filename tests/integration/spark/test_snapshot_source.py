@@ -14,6 +14,8 @@ from walferry.embedded.cluster import Cluster
 from walferry.hbase import mutate
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
+from walferry.snapshots.reading import SnapshotQuery
+from walferry.snapshots.stat import stat
 from walferry.spark.snapshot_source import read_snapshot
 
 pytestmark = pytest.mark.cluster
@@ -79,6 +81,11 @@ def test_versions_markers_ties_and_families_of_several_files_are_as_a_scan_shows
         counted = {bytes(row.row): (row.cells, row.oldest, row.newest) for row in by_row.collect()}
         times = {row: [at for one, _, cells in seen for _, at in cells if one == row] for row, _, _ in seen}
         assert counted == {row: (len(at), min(at), max(at)) for row, at in times.items()}
+        query = SnapshotQuery(str(urlsplit(source.address.rootdir).path), f"s{table}", versions=None,
+                              webhdfs=source.address.webhdfs)  # fmt: skip
+        found = stat(query)
+        assert (found.total.rows, found.total.cells) == (len(times), sum(map(len, times.values())))
+        assert [region.rows for region in found.regions] == [10, 10]
         some = read(spark, source, f"s{table}", start_row=b"r03".hex(), stop_row=b"r12".hex())
         assert some == [x for x in seen if b"r03" <= x[0] < b"r12"]
         assert read(spark, source, f"s{table}", read_snapshot, partition_bytes=1, user=None) == seen

@@ -28,7 +28,7 @@ from walferry.migration.history import RegionTask
 from walferry.migration.plan import _existing, _unreadable
 from walferry.run.run import Run
 from walferry.run.spec import TablePair
-from walferry.snapshots import SnapshotRegion, StoreFile
+from walferry.snapshots.files import SnapshotRegion, StoreFile
 from walferry.storage import Local
 
 TTL_TAG = 8

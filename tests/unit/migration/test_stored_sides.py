@@ -24,7 +24,7 @@ from walferry.hbase.descriptors import Family
 from walferry.ledger import Ledger
 from walferry.migration import compare, stored_sides
 from walferry.migration.digest import RangePair, Taken, compare_pair
-from walferry.snapshots import SnapshotRegion
+from walferry.snapshots.files import SnapshotRegion
 
 TTL_TAG = 8
 NOW = 1_000_000

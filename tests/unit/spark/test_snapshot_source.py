@@ -2,72 +2,36 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import shutil
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unit.hfile_snapshot import laid_out, stored
 from walferry.errors import UsageError
 from walferry.formats.cells import CELL_SCHEMA
-from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase.descriptors import new_table
-from walferry.snapshots import region_name
-from walferry.spark.snapshot_source import HBaseSnapshotReader, SnapshotQuery
-
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "hfile"
-
-
-def stored() -> list[tuple[Any, ...]]:
-    """The file's cells, as HBase's own reader found them, one of each key."""
-    found = []
-    for line in gzip.decompress((FIXTURES / "cells.tsv.gz").read_bytes()).decode().splitlines():
-        row, family, qualifier, timestamp, kind, value, tags, _ = line.split("\t")
-        plain = base64.b64decode
-        found.append(
-            (plain(row), plain(family), plain(qualifier), int(timestamp), int(kind), plain(value), plain(tags))
-        )
-    return [next(equal) for _, equal in groupby(found, key=lambda cell: cell[:5])]
+from walferry.spark.snapshot_source import HBaseSnapshotReader, query_of
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root folder with the snapshot `s` of a table of one region, whose file an exported snapshot has in archive/."""
-    families = {cell[1].decode() for cell in stored()}
-    (family,) = families
-    table = new_table("t", {family: {"VERSIONS": "3"}}).schema
-    info = pb.RegionInfo(region_id=1, table_name=table.table_name)
-    file = pb.SnapshotRegionManifest.StoreFile(name="abc", file_size=(FIXTURES / "fast-diff.hfile").stat().st_size)
-    of_family = pb.SnapshotRegionManifest.FamilyFiles(family_name=family.encode(), store_files=[file])
-    region = pb.SnapshotRegionManifest(region_info=info, family_files=[of_family])
-    folder = tmp_path / ".hbase-snapshot" / "s"
-    folder.mkdir(parents=True)
-    manifest = pb.SnapshotDataManifest(table_schema=table, region_manifests=[region])
-    (folder / "data.manifest").write_bytes(manifest.SerializeToString())
-    info_of = pb.SnapshotDescription(name="s", table="t", creation_time=2**60)
-    (folder / ".snapshotinfo").write_bytes(info_of.SerializeToString())
-    place = tmp_path / "archive" / "data" / "default" / "t" / region_name(info) / family
-    place.mkdir(parents=True)
-    shutil.copy(FIXTURES / "fast-diff.hfile", place / "abc")
-    return tmp_path
+    return laid_out(tmp_path)
 
 
 def read(root: Path, **options: str) -> list[tuple[Any, ...]]:
-    reader = HBaseSnapshotReader(SnapshotQuery.parse({"path": str(root), "snapshot": "s", **options}))
+    reader = HBaseSnapshotReader(query_of({"path": str(root), "snapshot": "s", **options}))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [tuple(cell.values()) for batch in batches for cell in batch.to_pylist()]
 
 
 def test_raw_cells_are_those_that_the_file_has(root: Path) -> None:
     assert read(root, raw="true") == stored()
-    assert len(HBaseSnapshotReader(SnapshotQuery.parse({"path": str(root), "snapshot": "s"})).partitions()) == 1
+    assert len(HBaseSnapshotReader(query_of({"path": str(root), "snapshot": "s"})).partitions()) == 1
 
 
 def test_a_region_is_cut_and_nothing_is_lost_or_doubled(root: Path) -> None:
-    query = SnapshotQuery.parse({"path": str(root), "snapshot": "s", "partition_bytes": "3000"})
+    query = query_of({"path": str(root), "snapshot": "s", "partition_bytes": "3000"})
     assert len(HBaseSnapshotReader(query).partitions()) > 1
     assert read(root, raw="true", partition_bytes="3000") == stored()
 
@@ -117,4 +81,4 @@ def test_a_wrong_option_is_refused_by_its_name(root: Path, wrong: dict[str, str]
 
 
 def test_columns_of_the_frame_are_those_of_cells() -> None:
-    assert SnapshotQuery.parse({"path": "/hbase", "snapshot": "s"}).fields == tuple(CELL_SCHEMA.names)
+    assert query_of({"path": "/hbase", "snapshot": "s"}).fields == tuple(CELL_SCHEMA.names)

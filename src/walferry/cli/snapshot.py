@@ -1,0 +1,72 @@
+"""`walferry snapshot …`: look into snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from walferry.amounts import amount
+
+
+def snapshot_stat(
+    root: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROOT",
+            help="HBase's root folder, or one that a snapshot was exported to: a local path, webhdfs://host:port/path, "
+            "or, with --webhdfs, hdfs://host:port/path, which is faster",
+        ),
+    ],
+    snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="its name")],
+    webhdfs: Annotated[str | None, typer.Option(help="the name node's HTTP address, if ROOT is hdfs://")] = None,
+    user: Annotated[str | None, typer.Option(help="who asks HDFS; default: the user of this process")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="count all that is stored, markers and hidden cells too")] = False,
+    regions: Annotated[bool, typer.Option("--regions", help="a line for each region")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: the table and its regions")] = False,
+) -> None:
+    """Count the rows and cells that a scan of a snapshot would show, all versions. Reads files: no region server is
+    asked."""
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from walferry.cli.options import console, print_json
+    from walferry.snapshots.reading import SnapshotQuery
+    from walferry.snapshots.stat import PART_BYTES, stat
+
+    err = Console(stderr=True)
+
+    def progress(done: Iterable[None], parts: int) -> Iterable[None]:
+        return track(done, "counting parts", total=parts, console=err, disable=not err.is_terminal, transient=True)
+
+    query = SnapshotQuery(
+        root.rstrip("/"), snapshot, raw=raw, versions=None, webhdfs=webhdfs, user=user, partition_bytes=PART_BYTES
+    )
+    found = stat(query, progress)
+    if as_json:
+        print_json(found.as_json())
+        return
+    names = ("region", "first row") if regions else ("table",)
+    table = Table(*names, "files", "MB", "rows", "cells", "oldest", "newest")
+    for one in found.regions if regions else (found.total,):
+        who = (one.region, one.start_row) if regions else (found.table,)
+        table.add_row(
+            *who, f"{one.files}", f"{one.bytes / 1e6:.1f}", f"{one.rows}", f"{one.cells}", _moment(one.oldest),
+            _moment(one.newest),
+        )  # fmt: skip
+    console().print(table)
+    shown = "stored" if raw else "that a scan shows"
+    print(f"{amount(found.total.rows, 'row')}, {amount(found.total.cells, 'cell')} {shown}")
+
+
+def _moment(at_ms: int | None) -> str:
+    """As a date where it is one: a client may give any number as a timestamp."""
+    if at_ms is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
+    except (OverflowError, ValueError, OSError):
+        return str(at_ms)
