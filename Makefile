@@ -15,8 +15,9 @@ UV := uv==0.13.8
 PROTOS := $(wildcard src/walferry/formats/proto/*.proto)
 
 .DEFAULT_GOAL := help
-# Unit tests have no server to share: on all cores.
-UNIT_TESTS = $(BIN)/pytest tests/unit -n logical --dist worksteal \
+# Unit tests have no server to share: on all cores, two workers each, since some tests wait.
+UNIT_WORKERS = $(shell $(PYTHON) -c "import os; print(2 * os.cpu_count())")
+UNIT_TESTS = $(BIN)/pytest tests/unit -n $(UNIT_WORKERS) --dist worksteal \
   $(if $(COVERAGE),--cov=walferry --cov-report=term:skip-covered) $(PYTEST_ARGS)
 
 CLUSTER_TESTS = $(BIN)/pytest tests/e2e tests/integration -m "not memory$(1)" -n $(WORKERS) --dist loadscope \

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"errors", "amounts", "clock", "refusals"},
     "hbase": {"errors", "clock", "load", "formats"},
     "wal": {"errors", "formats", "storage", "hbase"},
-    "snapshots": {"errors", "formats", "storage", "hbase"},
+    "snapshots": {"errors", "background", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
     "spark": GROUND - {"ledger"} | {"snapshots", "background"},
     "apply": GROUND - {"ledger"} | {"spark", "background"},

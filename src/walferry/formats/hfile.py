@@ -184,9 +184,12 @@ class HFile:
         """
         if not self._root:
             return
-        offset = self._first_offset(start_row) if start_row else self.trailer.first_data_block_offset
-        last = self.trailer.last_data_block_offset
-        stream = _Stream(self._read(offset, max(0, self.trailer.load_on_open_data_offset - offset)), offset)
+        offset = self._block_with(start_row)[0] if start_row else self.trailer.first_data_block_offset
+        last, end = self.trailer.last_data_block_offset, self.trailer.load_on_open_data_offset
+        if stop_row:
+            last, size = self._block_with(stop_row)
+            end = last + size
+        stream = _Stream(self._read(offset, max(0, end - offset)), offset)
         while offset <= last:
             blocks, offset = self._read_blocks(stream, offset, last)
             found = self._cells([block for block in blocks if block.kind in (_DATA, _ENCODED)])
@@ -318,13 +321,14 @@ class HFile:
 
     # ------------------------------------------------------------------ index
 
-    def _first_offset(self, row: bytes) -> int:
-        """The offset of the first data block that may have a cell of that row or a later one."""
+    def _block_with(self, row: bytes) -> tuple[int, int]:
+        """Offset and stored size of the first data block that may have a cell of that row or a later one; those behind
+        it have no earlier row."""
         offset, size, _ = self._root[_child(self._root, row)]
         for _ in range(self.trailer.num_data_index_levels - 1):
             entries = self._index_entries(offset, size)
             offset, size, _ = entries[_child(entries, row)]
-        return offset
+        return offset, size
 
     def _leaves(self) -> Iterator[tuple[int, bytes]]:
         """Offset and first key of every data block (a key may be shortened)."""

@@ -37,11 +37,9 @@ class Leases:
     def outdated(self, connection: Connection, numbers: Mapping[str, int]) -> str | None:
         """The first of these resources of which any run has taken a newer lease than the one of this number."""
         leases = self._store.table("leases")
-        for resource, number in numbers.items():
-            query = select(func.max(leases.c.fencing_number)).where(leases.c.resource == resource)
-            if int(connection.execute(query).scalar_one() or 0) > number:
-                return resource
-        return None
+        query = select(leases.c.resource, func.max(leases.c.fencing_number)).group_by(leases.c.resource)
+        newest = dict(connection.execute(query.where(leases.c.resource.in_(numbers))).all())
+        return next((resource for resource, number in numbers.items() if newest.get(resource, 0) > number), None)
 
     def require_alone(self, resources: Iterable[str]) -> None:
         """Raise FollowedTwiceError for a target table into which an unfinished run follows a log, as this one does.

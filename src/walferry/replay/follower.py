@@ -79,9 +79,9 @@ def _replay(
     renewed = -math.inf
     ended: BaseException | None = None
     with standstill.replaying(run) as route:
-        open_logs = OpenLogs(run, route, fence_of(run, route)) if run.spec.follow else None
         busy, cut_at = False, time.monotonic()
         try:
+            open_logs = OpenLogs(run, route, fence_of(run, route)) if run.spec.follow else None
             while True:
                 wait_while_paused(run)
                 busy = True

@@ -426,7 +426,9 @@ def describe_faults(error: ValidationError) -> str:
 def _unknown(key: object) -> str:
     """What to say of a key that is not known: also the known one that it resembles."""
     models = (Spec, Cluster, TablePair, TimeWindow, SourceRequests, Throttle)
-    known = [field.alias or name for model in models for name, field in model.model_fields.items()]
+    known = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    if key in known:
+        return "this key does not belong here"
     alike = get_close_matches(str(key), known, n=1, cutoff=0.75)
     return f"unknown key; did you mean {alike[0]}?" if alike else "unknown key"
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walferry.background import made_once
 from walferry.errors import UnreadableInputError, UsageError
 from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number_column
 from walferry.formats.hfile import HFile
@@ -61,8 +62,8 @@ class SnapshotQuery:
         return pa.schema([VIEWS[self.view].field(name) for name in self.fields])
 
     def open(self) -> tuple[FileSystem, str]:
-        """The file system of the root folder, and its path there."""
-        return open_file_system(self.root, user=self.user, webhdfs=self.webhdfs)
+        """The file system of the root folder, one in each process, and its path there."""
+        return _opened(self.root, self.user, self.webhdfs)
 
     def wants_family(self, family: bytes) -> bool:
         """Whether cells of a family are asked for."""
@@ -108,21 +109,21 @@ class SnapshotPart:
     at_ms: int
 
 
-def table_of(query: SnapshotQuery) -> TableDescriptor:
-    """The table as it was. Raises WalferryError if there is no such snapshot."""
-    files, root = query.open()
-    return TableDescriptor(read_manifest(files, root, query.snapshot).table_schema)
+@made_once
+def _opened(root: str, user: str | None, webhdfs: str | None) -> tuple[FileSystem, str]:
+    return open_file_system(root, user=user, webhdfs=webhdfs)
 
 
-def parts_of(query: SnapshotQuery) -> list[SnapshotPart]:
-    """The parts that are asked for, by their first row: regions, or rows of one with more than `partition_bytes`.
+def regions_asked(query: SnapshotQuery) -> tuple[str, list[SnapshotPart]]:
+    """The table, and its regions that are asked for, by their first row, also those without store files.
 
     Raises WalferryError if there is no such snapshot, UsageError for a family that it has not, and
     UnreadableInputError for one that cannot be read.
     """
     files, root = query.open()
     manifest = read_manifest(files, root, query.snapshot)
-    rules = _rules(query, TableDescriptor(manifest.table_schema))
+    table = TableDescriptor(manifest.table_schema)
+    rules = _rules(query, table)
     at_ms = query.at_ms
     if at_ms is None:
         at_ms = read_info(files, root, query.snapshot).creation_time
@@ -132,12 +133,24 @@ def parts_of(query: SnapshotQuery) -> list[SnapshotPart]:
         if end and start >= end:
             continue
         asked = tuple(file for file in region.files if query.wants_family(file.family))
-        if not asked:
-            continue
-        cut = replace(region, start=start, end=end, files=asked)
-        borders = [start, *rows_inside(files, cut, query.partition_bytes), end]
-        found += [SnapshotPart(replace(cut, start=a, end=b), rules, at_ms) for a, b in pairwise(borders)]
-    return found
+        found.append(SnapshotPart(replace(region, start=start, end=end, files=asked), rules, at_ms))
+    return table.name, found
+
+
+def cut(query: SnapshotQuery, whole: SnapshotPart) -> list[SnapshotPart]:
+    """A region as it is read: in several parts if it has more than `partition_bytes`, in none without store files."""
+    files, _ = query.open()
+    region = whole.region
+    if not region.files:
+        return []
+    borders = [region.start, *rows_inside(files, region, query.partition_bytes), region.end]
+    return [replace(whole, region=replace(region, start=a, end=b)) for a, b in pairwise(borders)]
+
+
+def parts_of(query: SnapshotQuery) -> list[SnapshotPart]:
+    """All parts that are asked for, by their first row. Raises what `regions_asked` raises."""
+    _, regions = regions_asked(query)
+    return [part for region in regions for part in cut(query, region)]
 
 
 def read_part(query: SnapshotQuery, part: SnapshotPart) -> Iterator[pa.RecordBatch]:

@@ -63,6 +63,7 @@ def test_what_the_example_calls_a_default_is_one() -> None:
     [
         ({"speed": 3}, "move.yaml: speed: unknown key"),
         ({"source": CLUSTER | {"zokeeper": "zk"}}, "move.yaml: source.zokeeper: unknown key; did you mean zookeeper?"),
+        ({"source": CLUSTER | {"follow": False}}, "move.yaml: source.follow: this key does not belong here"),
         ({"source": {"zookeeper": "zk"}}, "move.yaml: source.webhdfs: Field required; source.rootdir: Field required"),
         ({"tables": [{"source": "a", "target": "b", "as": "c"}]}, "move.yaml: tables.0.as: unknown key"),
         (

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from unit.hfile_snapshot import laid_out, stored
 from walferry.cli import app
 from walferry.errors import WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.snapshots.files import region_name
 from walferry.snapshots.reading import SnapshotQuery
 from walferry.snapshots.stat import RegionCount, stat
 
@@ -39,6 +41,17 @@ def test_what_is_stored_is_counted_once_however_it_is_cut(root: Path, part_bytes
     assert (found.snapshot, found.table) == ("s", "t")
 
 
+def test_a_region_without_store_files_has_a_line_too(root: Path) -> None:
+    path = root / ".hbase-snapshot" / "s" / "data.manifest"
+    manifest = pb.SnapshotDataManifest.FromString(path.read_bytes())
+    info = pb.RegionInfo(region_id=2, table_name=manifest.table_schema.table_name, start_key=b"\xff" * 99)
+    manifest.region_manifests.append(pb.SnapshotRegionManifest(region_info=info))
+    path.write_bytes(manifest.SerializeToString())
+    found = stat(SnapshotQuery(str(root), "s", raw=True))
+    assert found.regions[1] == RegionCount(region_name(info), "ff" * 99, 0, 0, 0, 0, None, None)
+    assert (found.total.rows, found.total.cells) == expected()[:2]
+
+
 def test_the_command_prints_the_same_for_people_and_for_programs(root: Path) -> None:
     rows, cells, oldest, newest = expected()
     run = CliRunner().invoke(app, ["snapshot", "stat", str(root), "s", "--raw"])
@@ -59,8 +72,9 @@ def test_a_snapshot_that_is_not_there_is_one_line(root: Path) -> None:
         stat(SnapshotQuery(str(root), "nothing"))
 
 
-def test_a_store_file_that_is_gone_is_named(root: Path) -> None:
+@pytest.mark.parametrize("part_bytes", [1 << 20, 3000])
+def test_a_store_file_that_is_gone_is_named(root: Path, part_bytes: int) -> None:
     shutil.rmtree(root / "archive")
     with pytest.raises(WalferryError, match=r"its store file .*/abc is gone") as caught:
-        stat(SnapshotQuery(str(root), "s"))
+        stat(SnapshotQuery(str(root), "s", partition_bytes=part_bytes))
     assert str(caught.value.facts["file"]).endswith("/abc")
