@@ -5,6 +5,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 COVERAGE ?=
 WORKERS ?= 3
+VERSIONS_AT_ONCE ?= 2
 SOURCE := $(WALFERRY_SOURCE_VERSION)
 TARGET := $(WALFERRY_TARGET_VERSION)
 export WALFERRY_SOURCE_VERSION := $(SOURCE)
@@ -47,7 +48,7 @@ test-integration: setup ## On two real clusters
 	$(BIN)/pytest tests/integration $(PYTEST_ARGS)
 
 test-versions: setup ## Every HBase that can be booted, as source and target; not part of `make test`
-	$(BIN)/pytest tests/versions -n $(WORKERS) --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/pytest tests/versions -n $(VERSIONS_AT_ONCE) --dist loadscope $(PYTEST_ARGS)
 
 test-memory: setup ## What a Spark worker holds of very large entries and rows; not part of `make test`
 	$(BIN)/pytest tests/integration -m memory $(PYTEST_ARGS)
