@@ -27,7 +27,6 @@ from walferry.clock import now_ms
 from walferry.errors import TransientError, UnreadableInputError, UsageError
 from walferry.formats.cells import as_run
 from walferry.formats.hfile_writer import StoreFormat
-from walferry.formats.merge import alive, merged
 from walferry.formats.order import stepped_over
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import TableDescriptor, table_name
@@ -42,7 +41,7 @@ from walferry.replay.objects import made, plan_own
 from walferry.replay.pieces import run_pieces
 from walferry.replay.throttle import sending
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, StoreFile, read_manifest, regions_of, size_of, stored_cells
+from walferry.snapshots.files import SnapshotRegion, StoreFile, cells_of, read_manifest, regions_of, size_of
 from walferry.spark.byte_counts import count_bytes
 from walferry.spark.clients import shared_files, workers
 from walferry.spark.fan_out import AT_ONCE_HERE, cancel_jobs, fan_out, progress_line
@@ -249,9 +248,8 @@ def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
 def _cells(task: RegionTask, family: bytes, files: Sequence[StoreFile], at_ms: int) -> Cells:
     """The cells of a family in a region, one of each key, in order; markers too."""
     try:
-        opened = [(file, file.open(shared_files(task.route.source), count_bytes)) for file in files]
-        opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        for found in merged([alive(stored_cells(file, hfile, task.region), at_ms) for file, hfile in opened]):
+        source, region = shared_files(task.route.source), replace(task.region, files=tuple(files))
+        for found in cells_of(source, region, at_ms, count=count_bytes):
             buffer, positions = as_run(found)
             if family not in task.keeps_deleted:
                 positions = positions[~stepped_over(buffer, positions)]

@@ -20,13 +20,12 @@ from pyspark.sql import SparkSession
 from walferry.clock import now_ms
 from walferry.errors import UnreadableInputError, WalferryError
 from walferry.formats.cells import CellIndex
-from walferry.formats.merge import alive, merged
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.ledger.rows import ClusterSide, Purpose
 from walferry.migration.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair, Taken, compare_pair, scans
 from walferry.run.run import Run
-from walferry.snapshots.files import SnapshotRegion, common_rows, read_manifest, regions_of, rows_inside, stored_cells
+from walferry.snapshots.files import SnapshotRegion, cells_of, common_rows, read_manifest, regions_of, rows_inside
 from walferry.spark.clients import shared_files
 from walferry.spark.fan_out import fan_out
 from walferry.storage import FileSystem
@@ -169,10 +168,7 @@ def _scan(
     moment = now_ms() if at_ms is None else at_ms
     for region in _within(regions, start, stop):
         first, end = common_rows(region.start, region.end, start, stop)
-        part = replace(region, start=first, end=end)
-        opened = [(file, file.open(files)) for file in region.files]
-        opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
-        yield from merged([alive(stored_cells(file, hfile, part), moment) for file, hfile in opened])
+        yield from cells_of(files, replace(region, start=first, end=end), moment)
 
 
 def _within(regions: Sequence[SnapshotRegion], start: bytes, stop: bytes) -> tuple[SnapshotRegion, ...]:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from walferry.errors import UnreadableInputError, WalferryError
+from walferry.formats.cells import CellIndex
 from walferry.formats.hfile import HFile, StoredCells
+from walferry.formats.merge import alive, merged
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import table_text
 from walferry.storage import FileSystem
@@ -164,7 +166,27 @@ def stored(table: str, region: str, name: str) -> Stored | None:
     return Stored(other, link["region"], link["file"])
 
 
-def stored_cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
+def cells_of(
+    files: FileSystem,
+    region: SnapshotRegion,
+    alive_ms: int | None,
+    *,
+    wanted: Callable[[HFile], bool] = lambda file: True,
+    count: Callable[[int], None] = lambda size: None,
+) -> Iterator[CellIndex]:
+    """The cells of a region's store files as one, as `merge.merged` gives them: markers too, one of each key.
+
+    Those that have outlived a TTL of their own at the moment `alive_ms` are left out; if it is None, none are.
+    `wanted`: which of the files are read. `count` is told the bytes that are. Raises FileNotFoundError that names a
+    store file.
+    """
+    opened = [(file, hfile) for file in region.files if wanted(hfile := file.open(files, count))]
+    opened.sort(key=lambda pair: pair[0].sequence(pair[1]))
+    stored = [_stored_cells(file, hfile, region) for file, hfile in opened]
+    yield from merged(stored if alive_ms is None else [alive(batches, alive_ms) for batches in stored])
+
+
+def _stored_cells(file: StoreFile, hfile: HFile, region: SnapshotRegion) -> Iterator[StoredCells]:
     """The cells of an opened store file that are of the region's rows."""
     start, stop = common_rows(file.start, file.stop, region.start, region.end)
     if stop and start >= stop:

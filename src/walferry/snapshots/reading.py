@@ -15,17 +15,16 @@ from walferry.background import made_once
 from walferry.errors import UnreadableInputError, UsageError
 from walferry.formats.cells import CELL_SCHEMA, CellIndex, binary_column, number_column
 from walferry.formats.hfile import HFile
-from walferry.formats.merge import alive, merged
 from walferry.formats.resolve import ROW_SCHEMA, FamilyRules, Fate, resolve, rows_to_arrow
 from walferry.hbase.descriptors import TableDescriptor
 from walferry.snapshots.files import (
     SnapshotRegion,
+    cells_of,
     common_rows,
     read_info,
     read_manifest,
     regions_of,
     rows_inside,
-    stored_cells,
 )
 from walferry.storage import FileSystem, open_file_system
 
@@ -165,12 +164,7 @@ def read_part(query: SnapshotQuery, part: SnapshotPart) -> Iterator[pa.RecordBat
 def chosen_cells(query: SnapshotQuery, part: SnapshotPart) -> Iterator[tuple[CellIndex, npt.NDArray[np.bool_]]]:
     """Cells of whole rows, and which of them are asked for: at least one of them all."""
     files, _ = query.open()
-    region = part.region
-    opened = [(file, file.open(files)) for file in region.files]
-    wanted = [(file, hfile) for file, hfile in opened if query.wants_file(hfile)]
-    wanted.sort(key=lambda pair: pair[0].sequence(pair[1]))
-    stored = [stored_cells(file, hfile, region) for file, hfile in wanted]
-    for cells in merged(stored if query.raw else [alive(batches, part.at_ms) for batches in stored]):
+    for cells in cells_of(files, part.region, None if query.raw else part.at_ms, wanted=query.wants_file):
         chosen = query.select(cells, part.rules, part.at_ms)
         if chosen.any():
             yield cells, chosen
