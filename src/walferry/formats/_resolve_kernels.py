@@ -15,6 +15,12 @@ NEVER = np.int64(np.iinfo(np.int64).min)
 
 
 @njit(cache=True, nogil=True)
+def same_row(buffer, row_start, row_length, a, b):  # type: ignore[no-untyped-def]
+    """Whether two cells, by their numbers, are of one row."""
+    return same_bytes(buffer, row_start[a], row_length[a], row_start[b], row_length[b])
+
+
+@njit(cache=True, nogil=True)
 def ttl_of_tags(buffer, start, length):  # type: ignore[no-untyped-def]
     """The first TTL tag's milliseconds, counted from the cell's timestamp; FOREVER without one."""
     at = start
@@ -124,7 +130,7 @@ def resolve(  # type: ignore[no-untyped-def]
     for i in range(n):
         new_family = i == 0 or not (
             same_bytes(buffer, family_start[i], family_length[i], family_start[i - 1], family_length[i - 1])
-            and same_bytes(buffer, row_start[i], row_length[i], row_start[i - 1], row_length[i - 1])
+            and same_row(buffer, row_start, row_length, i, i - 1)
         )
         if new_family:
             rules = rules_of(buffer, family_start[i], family_length[i], names, name_offsets)
@@ -228,9 +234,7 @@ def digest_rows(buffer, position, row_start, row_length, value_start, value_leng
     for i in range(n):
         if not keep[i]:
             continue
-        if rows == 0 or not same_bytes(
-            buffer, row_start[first[rows - 1]], row_length[first[rows - 1]], row_start[i], row_length[i]
-        ):
+        if rows == 0 or not same_row(buffer, row_start, row_length, first[rows - 1], i):
             first[rows] = i
             cells[rows] = 0
             low[rows] = 0
@@ -261,9 +265,7 @@ def sum_rows(buffer, row_start, row_length, timestamp, keep):  # type: ignore[no
         if not keep[i]:
             continue
         last = rows - 1
-        if rows == 0 or not same_bytes(
-            buffer, row_start[first[last]], row_length[first[last]], row_start[i], row_length[i]
-        ):
+        if rows == 0 or not same_row(buffer, row_start, row_length, first[last], i):
             first[rows] = i
             cells[rows] = 1
             least[rows] = timestamp[i]

@@ -322,8 +322,10 @@ class HFile:
     # ------------------------------------------------------------------ index
 
     def _block_with(self, row: bytes) -> tuple[int, int]:
-        """Offset and stored size of the first data block that may have a cell of that row or a later one; those behind
-        it have no earlier row."""
+        """The first data block that may have a cell of that row or a later one: its offset and its stored size.
+
+        The blocks after it have no cell of an earlier row.
+        """
         offset, size, _ = self._root[_child(self._root, row)]
         for _ in range(self.trailer.num_data_index_levels - 1):
             entries = self._index_entries(offset, size)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from walferry.errors import UsageError
 from walferry.formats import _resolve_kernels as kernels
-from walferry.formats.cells import CellIndex, CellType, binary_column, number_column
+from walferry.formats.cells import CellIndex, CellType, Int64s, binary_column, number_column
 
 ROW_SCHEMA = pa.schema([("row", pa.binary()), ("cells", pa.int64()), ("oldest", pa.int64()), ("newest", pa.int64())])
 """`oldest` and `newest` are timestamps (ms since 1970) of a row's cells."""
@@ -144,9 +144,16 @@ def _keys(cells: CellIndex, chosen: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(16), len(hashes), [None, pa.py_buffer(hashes)])
 
 
+def row_sums(cells: CellIndex, keep: npt.NDArray[np.bool_]) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """For each row with a kept cell: its first one, how many, their least and their greatest timestamp."""
+    sums: tuple[Int64s, Int64s, Int64s, Int64s]
+    sums = kernels.sum_rows(cells.buffer, cells.row_start, cells.row_length, cells.timestamp, keep)
+    return sums
+
+
 def rows_to_arrow(cells: CellIndex, keep: npt.NDArray[np.bool_], names: Sequence[str]) -> pa.RecordBatch:
     """Each row with a kept cell, in their order: those columns of ROW_SCHEMA that are named."""
-    first, *numbers = kernels.sum_rows(cells.buffer, cells.row_start, cells.row_length, cells.timestamp, keep)
+    first, *numbers = row_sums(cells, keep)
     columns = dict(zip(ROW_SCHEMA.names[1:], map(number_column, numbers), strict=True))
     if "row" in names:
         columns["row"] = binary_column(cells.buffer, cells.row_start[first], cells.row_length[first])

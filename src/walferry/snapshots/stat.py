@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.formats.resolve import rows_to_arrow
+from walferry.formats.resolve import row_sums
 from walferry.snapshots.files import SnapshotRegion
 from walferry.snapshots.reading import SnapshotPart, SnapshotQuery, chosen_cells, cut, regions_asked
 
@@ -91,35 +91,37 @@ def stat(
     return SnapshotStat(query.snapshot, table, _sum(regions, every), of_region)
 
 
-_Count = tuple[int, int, int | None, int | None]
-"""rows, cells, the least and the greatest timestamp"""
+@dataclass(frozen=True)
+class _Count:
+    rows: int
+    cells: int
+    oldest: int | None
+    newest: int | None
+
+
+def _total(counts: Sequence[_Count]) -> _Count:
+    return _Count(
+        sum(count.rows for count in counts),
+        sum(count.cells for count in counts),
+        min((count.oldest for count in counts if count.oldest is not None), default=None),
+        max((count.newest for count in counts if count.newest is not None), default=None),
+    )
 
 
 def _count(query: SnapshotQuery, part: SnapshotPart, over: threading.Event) -> _Count:
-    rows = cells = 0
-    oldest: int | None = None
-    newest: int | None = None
+    found = []
     for index, chosen in chosen_cells(query, part):
         if over.is_set():
             break
-        found = rows_to_arrow(index, chosen, ("cells", "oldest", "newest"))
-        rows += len(found)
-        many, old, new = (column.to_numpy() for column in found.columns)
-        cells += int(many.sum())
-        oldest = int(old.min()) if oldest is None else min(oldest, int(old.min()))
-        newest = int(new.max()) if newest is None else max(newest, int(new.max()))
-    return rows, cells, oldest, newest
+        first, cells, oldest, newest = row_sums(index, chosen)
+        found.append(_Count(len(first), int(cells.sum()), int(oldest.min()), int(newest.max())))
+    return _total(found)
 
 
 def _sum(parts: Sequence[SnapshotPart], counts: Sequence[_Count], region: SnapshotRegion | None = None) -> RegionCount:
+    name, start = ("", "") if region is None else (region.name, region.start.hex())
     sizes = {file.paths[0]: file.size for part in parts for file in part.region.files}
+    total = _total(counts)
     return RegionCount(
-        "" if region is None else region.name,
-        "" if region is None else region.start.hex(),
-        len(sizes),
-        sum(sizes.values()),
-        sum(rows for rows, _, _, _ in counts),
-        sum(cells for _, cells, _, _ in counts),
-        min((oldest for _, _, oldest, _ in counts if oldest is not None), default=None),
-        max((newest for _, _, _, newest in counts if newest is not None), default=None),
+        name, start, len(sizes), sum(sizes.values()), total.rows, total.cells, total.oldest, total.newest
     )
