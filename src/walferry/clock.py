@@ -21,6 +21,11 @@ def shown_utc(ms: int, day: str = "") -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime(f"{day}%H:%M:%S UTC")
 
 
+def iso(ms: int) -> str:
+    """A recorded time as ISO 8601 text: 2026-11-25T09:41:07Z. Raises ValueError or OverflowError after 9999."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
+
+
 def duration(seconds: float) -> str:
     """A time as a person reads it: 59 s, 51 min 40 s, 23 h 59 min."""
     whole = round(seconds)

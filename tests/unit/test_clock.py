@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from walferry.clock import duration
+from walferry.clock import duration, iso
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,7 @@ from walferry.clock import duration
 )  # fmt: skip
 def test_a_time_is_told_in_its_two_largest_units(seconds: float, told: str) -> None:
     assert duration(seconds) == told
+
+
+def test_a_recorded_time_is_told_as_iso_8601() -> None:
+    assert iso(1_795_772_467_999) == "2026-11-27T09:41:07Z"

@@ -37,8 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process": {"errors", "ledger", "run"},
     "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
-    "cli": {"errors", "amounts", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration", "checks"}
-    | {"process", "pipeline"},
+    "cli": {"errors", "amounts", "clock", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration"}
+    | {"checks", "process", "pipeline"},
     # ledger: the board
     "airflow": {
         "__init__",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from walferry.ledger import Ledger
     from walferry.run.spec import ResolvedSpec
+
+T = TypeVar("T")
 
 SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file; see migration.example.yaml")]
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, or its id")]
@@ -51,6 +54,16 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 240)
+
+
+def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+    """The items. On a terminal, a line says how many of `total` are done, and how long the rest takes; default: of as
+    many as there are."""
+    from rich.console import Console
+    from rich.progress import track
+
+    err = Console(stderr=True)
+    return track(items, what, total=total, console=err, disable=not err.is_terminal, transient=True)
 
 
 def print_json(value: Any) -> None:

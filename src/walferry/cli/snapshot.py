@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from walferry.amounts import amount
+from walferry.clock import iso
 
 
 def snapshot_stat(
@@ -29,23 +28,16 @@ def snapshot_stat(
 ) -> None:
     """Count the rows and cells that a scan of a snapshot would show, all versions. Reads files: no region server is
     asked."""
-    from rich.console import Console
-    from rich.progress import track
     from rich.table import Table
 
-    from walferry.cli.options import console, print_json
+    from walferry.cli.options import console, print_json, tracked
     from walferry.snapshots.reading import SnapshotQuery
     from walferry.snapshots.stat import PART_BYTES, stat
-
-    err = Console(stderr=True)
-
-    def progress(done: Iterable[None], parts: int) -> Iterable[None]:
-        return track(done, "counting parts", total=parts, console=err, disable=not err.is_terminal, transient=True)
 
     query = SnapshotQuery(
         root.rstrip("/"), snapshot, raw=raw, versions=None, webhdfs=webhdfs, user=user, partition_bytes=PART_BYTES
     )
-    found = stat(query, progress)
+    found = stat(query, lambda done, parts: tracked(done, "counting parts", parts))
     if as_json:
         print_json(found.as_json())
         return
@@ -67,6 +59,6 @@ def _moment(at_ms: int | None) -> str:
     if at_ms is None:
         return ""
     try:
-        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
+        return iso(at_ms)
     except (OverflowError, ValueError, OSError):
         return str(at_ms)

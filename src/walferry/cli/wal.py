@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from walferry.amounts import amount
+from walferry.clock import iso
 from walferry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,19 +58,11 @@ def wal_stat(
 ) -> None:
     """Count what WAL files hold, by table: entries, cells, bytes, deletes, ties, old timestamps, bulk loads, markers,
     times and sequence numbers. Exit 3: a file is unfinished, 4: damaged; what precedes that is counted."""
-    from rich.console import Console
-    from rich.progress import track
-
-    from walferry.cli.options import console, print_json
+    from walferry.cli.options import console, print_json, tracked
     from walferry.wal.stat import stat
 
-    err = Console(stderr=True)
-
-    def progress(files: Sequence[str]) -> Iterable[str]:
-        return track(files, "reading WALs", console=err, disable=not err.is_terminal, transient=True)
-
     try:
-        found = stat(paths, progress)
+        found = stat(paths, lambda files: tracked(files, "reading WALs"))
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     if as_json:
@@ -98,11 +90,7 @@ def _table(rows: Sequence[RegionStat], *, of_regions: bool) -> Table:
         table.add_row(
             row.table, *([row.region] if of_regions else []), f"{row.entries}", f"{row.cells}",
             f"{row.bytes / 1e6:.1f}", f"{row.puts}", "/".join(map(str, deletes)), f"{row.ties}", f"{row.old}",
-            f"{row.markers.get('bulk_load', 0)}", _moment(row.first_write_ms), _moment(row.last_write_ms),
+            f"{row.markers.get('bulk_load', 0)}", iso(row.first_write_ms), iso(row.last_write_ms),
             f"{row.first_sequence} to {row.last_sequence}",
         )  # fmt: skip
     return table
-
-
-def _moment(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"

@@ -27,7 +27,7 @@ from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.window_rows import WindowRows, WriteTimes
 from walferry.apply.writer_protocol import Limits
-from walferry.clock import now_ms
+from walferry.clock import iso, now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
 from walferry.formats.markers import Marker
 from walferry.hbase.writer_kind import WriterKind
@@ -42,7 +42,7 @@ from walferry.replay.quarantine import LEAVING_OUT, borders_of, item_of
 from walferry.replay.settled import Others, appliers, look_at_others, reads, require_no_overlap
 from walferry.replay.targets import target_faults
 from walferry.replay.window_bulk import apply_in_bulk, in_bulk
-from walferry.replay.window_log import covering, iso, known_files, missing_ranges, window_of
+from walferry.replay.window_log import covering, known_files, missing_ranges, window_of
 from walferry.replay.window_pieces import apply_in_pieces, is_small
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec, TimeWindow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 
+from walferry.clock import iso
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.replay.cut import as_listed
@@ -74,11 +74,6 @@ def known_files(ledger: Ledger, runs: Collection[str], start_ms: int, end_ms: in
     """Files that any of these runs has seen and that may hold entries of a span."""
     seen = ledger.files_between(runs, start_ms - LONGEST_LOG_MS, end_ms + SKEW_MS)
     return [as_listed(file) for file in seen]
-
-
-def iso(at_ms: int) -> str:
-    """A moment as ISO 8601 text."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z"
 
 
 def window_of(run: Run) -> TimeWindow:

@@ -8,10 +8,9 @@ and what is closed right after the last look at the source, if nobody looks agai
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 from walferry.amounts import amount
-from walferry.clock import duration
+from walferry.clock import duration, iso
 from walferry.ledger import RunLedger
 
 _NOTE = "what keeps the log"
@@ -74,14 +73,11 @@ class Standstill:
 
     def describe(self) -> str:
         """In a sentence."""
-        begin, end = (
-            f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%dT%H:%M:%S}Z" for at in (self.from_ms, self.until_ms)
-        )
         return (
-            f"nobody looked at the source's log from {begin} to {end}, for longer than its time to live of "
-            f"{duration(self.ttl_seconds)}: what was closed then may be lost. A gap or missing numbers show most "
-            "losses, but not of a region's last edits, or of a region whose every edit was lost: trust only a "
-            "comparison that began afterwards"
+            f"nobody looked at the source's log from {iso(self.from_ms)} to {iso(self.until_ms)}, for longer than its "
+            f"time to live of {duration(self.ttl_seconds)}: what was closed then may be lost. A gap or missing numbers "
+            "show most losses, but not of a region's last edits, or of a region whose every edit was lost: trust only "
+            "a comparison that began afterwards"
         )
 
 
