@@ -490,9 +490,8 @@ def follow(run: Run, waits: Waits, passes: int) -> None:
     """Make passes over the open logs, beginning at a cut, and print what they cost."""
     here = ClusterAddress("127.0.0.1:1")
     tables = {pair.source: pair.target for pair in run.tables}
-    open_logs = OpenLogs(
-        run, Route(here, ROOT, (1, 2), here, tables, Guard()), lambda _: None
-    )  # of the tables there is no edit
+    route = Route(here, ROOT, (1, 2), here, tables, Guard())
+    open_logs = OpenLogs(run, route, lambda _: None)  # of the tables there is no edit
     open_logs.applied(cut := cut_log(run))
     pause = ahead.seconds_between(len(cut.current))
     own, cpu = [], 0.0

@@ -82,20 +82,21 @@ class Ours:
 
     def stat_snapshot(self, snapshot: str) -> Timed:
         """`walferry snapshot stat`; `output` is the number of rows."""
-        source = self._clusters.source.address
-        assert source.webhdfs is not None
-        root = f"{source.name_node}{source.root_path}"
-        options = ["--webhdfs", source.webhdfs, "--json"]
-        done = self._run(self._folder(), [str(_PROGRAM), "snapshot", "stat", root, snapshot, *options])
+        root, webhdfs = self._source_root()
+        command = [str(_PROGRAM), "snapshot", "stat", root, snapshot, "--webhdfs", webhdfs, "--json"]
+        done = self._run(self._folder(), command)
         return replace(done, output=str(json.loads(done.output)["total"]["rows"]))
 
     def count_snapshot(self, snapshot: str) -> Timed:
         """A Spark job over the source `hbase_snapshot`; `output` is the number of rows."""
+        command = [sys.executable, "-m", "bench.side_by_side.counting", *self._source_root(), snapshot]
+        return self._run(self._folder(), command)
+
+    def _source_root(self) -> tuple[str, str]:
+        """HBase's root folder, and the name node's HTTP address."""
         source = self._clusters.source.address
         assert source.webhdfs is not None
-        root = f"{source.name_node}{source.root_path}"
-        command = [sys.executable, "-m", "bench.side_by_side.counting", root, source.webhdfs, snapshot]
-        return self._run(self._folder(), command)
+        return f"{source.name_node}{source.root_path}", source.webhdfs
 
     def compare(self, data: Data) -> Timed:
         """`walferry verify`; `output` is the number of rows that differ."""

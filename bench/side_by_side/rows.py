@@ -181,6 +181,7 @@ DECODED_BYTES = 2_000_000_000
 _LIVE = {"WALPlayer, live": _play_live}
 _BULK = {"WALPlayer, bulk, and BulkLoadHFilesTool": _play_in_bulk}
 _COMPARE = {"HashTable and SyncTable": lambda bench, data: bench.rivals.compare(data.table, bench.output())}
+_COUNT = {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)}
 
 ROWS = (
     Row(
@@ -229,13 +230,11 @@ ROWS = (
     Row(
         "snapshot-stat", "count the rows and cells of a snapshot", 10_000_000, 1.5, None,
         lambda bench, data: bench.ours.stat_snapshot(bench.snapshot(data)),
-        {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)},
-        Bench.snapshot, _counted,
+        _COUNT, Bench.snapshot, _counted,
     ),
     Row(
         "snapshot-count", "count a snapshot's rows as a DataFrame, and take the newest timestamp", 10_000_000, 5, None,
         lambda bench, data: bench.ours.count_snapshot(bench.snapshot(data)),
-        {"RowCounter": lambda bench, data: bench.rivals.count_rows(data.table)},
-        Bench.snapshot, _counted,
+        _COUNT, Bench.snapshot, _counted,
     ),
 )  # fmt: skip

@@ -29,8 +29,7 @@ from walferry.replay import lease
 from walferry.replay.lineage import know_snapshot
 from walferry.replay.objects import made, plan_own
 from walferry.run.run import Run, archive_folder, data_folder
-from walferry.snapshots.files import read_manifest as manifest_below
-from walferry.snapshots.files import region_name, size_of, stored
+from walferry.snapshots.files import read_manifest, region_name, size_of, stored
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 from walferry.storage import FileSystem
@@ -55,16 +54,16 @@ def snapshot(run: Run, table: str) -> dict[str, Any]:
         if not there:
             run.source.snapshot(name, table)
         made(run, "source", "snapshot", name)
-        regions = store_files(read_manifest(run, table))
+        regions = store_files(manifest_of(run, table))
         know_snapshot(run.ledger, table, regions)
         return {"snapshot": name, "regions": len(regions)}
 
     return run.once("snapshot", work, table)
 
 
-def read_manifest(run: Run, table: str) -> pb.SnapshotDataManifest:
+def manifest_of(run: Run, table: str) -> pb.SnapshotDataManifest:
     """The manifest of the run's snapshot of a table, from the source's file system."""
-    return manifest_below(run.source_files, run.source_root, run.snapshot(table))
+    return read_manifest(run.source_files, run.source_root, run.snapshot(table))
 
 
 def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
     """
 
     def work() -> dict[str, Any]:
-        manifest = read_manifest(run, table)
+        manifest = manifest_of(run, table)
         if run.spec.history == "bulk":
             return load_history(run, spark, table, manifest)
         session = session_for(spark, size_of(manifest), Limits().here_bytes)
@@ -217,7 +216,7 @@ def await_open(run: Run, table: str, seconds: float) -> None:
 def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
     """The rows for the gate after the copy: one per file, per region and for the schema, with both sides in each."""
     pair = run.pair(table)
-    manifest = read_manifest(run, table)
+    manifest = manifest_of(run, table)
     rows: list[dict[str, Any]] = []
     copied = run.done("copy", table)["copied"]
     with ThreadPoolExecutor(_ASKING) as threads:

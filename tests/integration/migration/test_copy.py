@@ -91,7 +91,7 @@ def test_a_region_that_was_just_split_arrives_with_its_references(
         begin(run)
         here.split_region(here.regions(table)[0], b"r10")
         copy.snapshot(run, table)
-        manifest = copy.read_manifest(run, table)
+        manifest = copy.manifest_of(run, table)
         names = [s.name for r in manifest.region_manifests for f in r.family_files for s in f.store_files]
         assert any("." in name for name in names), "the split was compacted before the snapshot"
         copy_tables(run)
@@ -135,7 +135,7 @@ def test_a_copy_that_was_cut_off_is_completed_also_from_the_archive(
     with run_of(make_spec(source, target, [table]), tmp_path) as run:
         begin(run)
         copy.snapshot(run, table)
-        first, second = copy.files_of(run, table, copy.read_manifest(run, table))
+        first, second = copy.files_of(run, table, copy.manifest_of(run, table))
         content = b"".join(run.source_files.read(first.sources[0]))
         run.target_files.write(first.target, [content[: len(content) // 2]])
         run.target_files.write(second.target, run.source_files.read(second.sources[0]))

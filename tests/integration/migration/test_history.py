@@ -104,7 +104,7 @@ def test_the_history_is_loaded_while_a_writer_goes_on_and_the_replay_makes_both_
         assert all(row["source_cells"] == row["target_cells"] for row in loaded["loaded"])
         assert facts["rows"] == len(loaded["loaded"]) + 1
         starts = [region.start for region in run.target.regions(other)]
-        borders = [start for _, start, _ in copy.borders(copy.read_manifest(run, table))]
+        borders = [start for _, start, _ in copy.borders(copy.manifest_of(run, table))]
         assert sorted(starts) == ([b"", b"c", b"j", b"x"] if existing else borders)
         assert schema_differences(run) == []
         stop()
