@@ -28,7 +28,7 @@ from bench.side_by_side.timing import Timed
 from walferry.errors import UsageError
 
 RESULTS = Path(__file__).parents[1] / "results"
-SWEEP_CELLS = (130_000, 1_300_000, 4_000_000, 10_000_000)
+SWEEP_CELLS = (130_000, 1_300_000, 4_000_000, 10_000_000, 40_000_000)
 STARTUP_ROUNDS = 2
 
 

@@ -14,7 +14,7 @@ from walferry.storage import FileSystem
 
 SOURCE_SERVERS = 2
 HEAP = "2g"
-"""of ZooKeeper, master and first region server in one; the rivals' programs have the same"""
+"""of ZooKeeper, master and first region server in one"""
 _KEEP = {"hbase.master.logcleaner.ttl": str(24 * 3600 * 1000)}
 
 

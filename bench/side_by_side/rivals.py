@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.side_by_side.clusters import HEAP, Clusters
+from bench.side_by_side.clusters import Clusters
 from bench.side_by_side.timing import Timed, timed
 
 from walferry.embedded import jars
@@ -20,6 +20,8 @@ from walferry.embedded.cluster import JVM_FLAGS, Cluster
 from walferry.errors import WalferryError
 
 TASKS = 2
+_HEAP = "6g"
+"""of each program: with 2 GB, WALPlayer's sorting in bulk ran out of memory over 40M cells"""
 _SEPARATOR = ";"
 """of input files: names of folders have commas"""
 _MAPREDUCE = {
@@ -107,7 +109,7 @@ class Rivals:
         return self._program(cluster.mapreduce_classpath, name, [*options, *arguments])
 
     def _program(self, classpath: str, name: str, arguments: Sequence[str], *, keep_output: bool = True) -> Timed:
-        flags = [*JVM_FLAGS, f"-Xmx{HEAP}", f"-Djava.io.tmpdir={self._temporary}"]
+        flags = [*JVM_FLAGS, f"-Xmx{_HEAP}", f"-Djava.io.tmpdir={self._temporary}"]
         command = [jars.java(), *flags, "-cp", classpath, f"org.apache.hadoop.hbase.{name}", *arguments]
         log = self._clusters.log(name)
         return timed(command, log, self._clusters.servers, keep_output=keep_output)

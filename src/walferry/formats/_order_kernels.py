@@ -152,10 +152,22 @@ def _sort(buffer, positions, numbers, order, spare, begin, end):  # type: ignore
 
 
 @kernel()
+def _same_key(buffer, at, other_at):  # type: ignore[no-untyped-def]
+    """Whether two cells have the same key. Looks at its end first: cells of one row begin alike."""
+    size = int32_at(buffer, at + 4)
+    if size != int32_at(buffer, other_at + 4):
+        return False
+    for i in range(size - 1, -1, -1):  # noqa: SIM110 (numba has no all() over generators)
+        if buffer[at + 12 + i] != buffer[other_at + 12 + i]:
+            return False
+    return True
+
+
+@kernel()
 def mark_first(buffer, positions, first):  # type: ignore[no-untyped-def]
     """Fill bool[n]: whether each cell has another key than the one before it."""
     for i in range(len(positions)):
-        first[i] = i == 0 or compare_keys(buffer, positions[i - 1], buffer, positions[i]) != 0
+        first[i] = i == 0 or not _same_key(buffer, positions[i - 1], positions[i])
 
 
 @kernel()

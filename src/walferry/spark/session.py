@@ -79,6 +79,8 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     builder = (
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
+        # As Spark sets it for workers of data frames: those of its RDDs would be others, a second for each to start.
+        .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
         # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
         .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
         .config("spark.redaction.regex", REDACTED)

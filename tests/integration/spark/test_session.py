@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +16,7 @@ from pyspark.sql import SparkSession
 from walferry import process
 from walferry.errors import UsageError
 from walferry.spark.class_archive import archive
+from walferry.spark.fan_out import fan_out
 from walferry.spark.session import require_one_pyspark
 from walferry.wal.keys import KEY_NAME
 
@@ -83,3 +87,14 @@ def test_the_jvm_maps_the_archive_of_sparks_classes_that_the_setup_has_made(spar
     assert spark.sparkContext._gateway is not None
     jvm = spark.sparkContext._gateway.proc.pid
     assert str(archive()) in Path(f"/proc/{jvm}/maps").read_text()
+
+
+def test_data_frames_and_rdds_have_the_same_workers(spark: SparkSession) -> None:
+    def daemons(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()]})
+
+    of_frames = {row.daemon for row in spark.range(0, 2, 1, 2).mapInArrow(daemons, "daemon long").collect()}
+    of_rdds = set(fan_out(spark, lambda number: [os.getppid()], [1, 2], what="ask"))
+    assert of_frames == of_rdds
+    assert len(of_rdds) == 1
