@@ -24,7 +24,7 @@ from walferry.apply.bulk_loader import Cells, Loader, Staged, staging_folder
 from walferry.apply.route import Route
 from walferry.apply.writer_protocol import Limits
 from walferry.clock import now_ms
-from walferry.errors import TransientError, UnreadableInputError, UsageError
+from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import as_run
 from walferry.formats.hfile_writer import StoreFormat
 from walferry.formats.order import stepped_over
@@ -247,18 +247,12 @@ def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
 
 def _cells(task: RegionTask, family: bytes, files: Sequence[StoreFile], at_ms: int) -> Cells:
     """The cells of a family in a region, one of each key, in order; markers too."""
-    try:
-        source, region = shared_files(task.route.source), replace(task.region, files=tuple(files))
-        for found in cells_of(source, region, at_ms, count=count_bytes):
-            buffer, positions = as_run(found)
-            if family not in task.keeps_deleted:
-                positions = positions[~stepped_over(buffer, positions)]
-            yield buffer, positions
-    except FileNotFoundError as error:
-        raise UnreadableInputError(
-            f"store file {error} of the snapshot is gone: somebody has deleted the snapshot",
-            file=str(error), offset=0, reason="the snapshot was deleted",
-        ) from error  # fmt: skip
+    source, region = shared_files(task.route.source), replace(task.region, files=tuple(files))
+    for found in cells_of(source, region, at_ms, count=count_bytes):
+        buffer, positions = as_run(found)
+        if family not in task.keeps_deleted:
+            positions = positions[~stepped_over(buffer, positions)]
+        yield buffer, positions
 
 
 # ------------------------------------------------------------------ checking

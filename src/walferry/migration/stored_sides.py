@@ -148,17 +148,11 @@ class _StoredPair:
 def _compare(item: _StoredPair) -> Outcome:
     """In an executor."""
     here = partial(_scan, shared_files(item.pair.source), item.source)
-    try:
-        if item.target is None:
-            return compare_pair(item.pair, partial(here, None), scans(item.pair)[1])
-        there = partial(_scan, shared_files(item.pair.target), item.target, item.first_ms)
-        taken = Taken(item.first_ms, item.last_ms, scans(item.pair))
-        return compare_pair(item.pair, partial(here, item.first_ms), there, taken=taken)
-    except FileNotFoundError as error:
-        reason = "somebody has deleted the snapshot"
-        raise UnreadableInputError(
-            f"store file {error} is gone: {reason}", file=str(error), offset=0, reason=reason
-        ) from error
+    if item.target is None:
+        return compare_pair(item.pair, partial(here, None), scans(item.pair)[1])
+    there = partial(_scan, shared_files(item.pair.target), item.target, item.first_ms)
+    taken = Taken(item.first_ms, item.last_ms, scans(item.pair))
+    return compare_pair(item.pair, partial(here, item.first_ms), there, taken=taken)
 
 
 def _scan(

@@ -243,6 +243,7 @@ def cut_until(
     Raises TransientError after two minutes.
     """
     deadline = unhindered_s() + REST_SECONDS
+    logged = ""
     while True:
         cut = cut_log(run, whole=whole, applied=applied)
         moved = ", ".join(sorted(moving(cut)))
@@ -254,7 +255,9 @@ def cut_until(
                 "pause the balancer and try again",
                 tables=moved.split(", "),
             )
-        log.info("regions of %s moved while the log was cut; cutting again", moved)
+        if moved != logged:
+            logged = moved
+            log.info("regions of %s moved while the log was cut; cutting again until they rest", moved)
         time.sleep(1.0)
 
 

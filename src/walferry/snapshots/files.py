@@ -55,8 +55,10 @@ class StoreFile:
         return int(match["sequence"]) if match and match["sequence"] else None
 
     def open(self, files: FileSystem, count: Callable[[int], None] = lambda size: None) -> HFile:
-        """Open it wherever it is now; `count` is told the bytes that are read. Raises FileNotFoundError that names the
-        first place."""
+        """Open it wherever it is now; `count` is told the bytes that are read.
+
+        Raises UnreadableInputError (facts `file`, `offset`, `reason`) if it is gone, also later, while it is read.
+        """
 
         def read(offset: int, length: int) -> Iterator[bytes]:
             end = offset + length
@@ -69,13 +71,17 @@ class StoreFile:
                     return
                 except FileNotFoundError:
                     continue  # files move from data/ to archive/ at any time
-            raise FileNotFoundError(self.paths[0])
+            raise self._gone()
 
         for path in self.paths:
             status = files.status(path)
             if status is not None:
                 return HFile(read, status.length, path)
-        raise FileNotFoundError(self.paths[0])
+        raise self._gone()
+
+    def _gone(self) -> UnreadableInputError:
+        path, reason = self.paths[0], "it is not in archive/ either: was the snapshot deleted?"
+        return UnreadableInputError(f"store file {path} is gone: {reason}", file=path, offset=0, reason=reason)
 
 
 @dataclass(frozen=True)
@@ -177,8 +183,8 @@ def cells_of(
     """The cells of a region's store files as one, as `merge.merged` gives them: markers too, one of each key.
 
     Those that have outlived a TTL of their own at the moment `alive_ms` are left out; if it is None, none are.
-    `wanted`: which of the files are read. `count` is told the bytes that are. Raises FileNotFoundError that names a
-    store file.
+    `wanted`: which of the files are read. `count` is told the bytes that are. Raises what
+    `StoreFile.open` raises.
     """
     opened = [(file, hfile) for file in region.files if wanted(hfile := file.open(files, count))]
     opened.sort(key=lambda pair: pair[0].sequence(pair[1]))

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from walferry.errors import WalferryError
 from walferry.formats.resolve import row_sums
 from walferry.snapshots.files import SnapshotRegion
 from walferry.snapshots.reading import SnapshotPart, SnapshotQuery, chosen_cells, cut, regions_asked
@@ -61,7 +60,7 @@ def stat(
     """Count what is asked of a snapshot, in a thread for each processor, eight at most.
 
     `progress` is given what yields once for each part that is done, and how many parts there are; it yields the same.
-    Raises what `regions_asked` raises, and WalferryError (fact `file`) for a store file that is gone.
+    Raises what `regions_asked` raises, and UnreadableInputError for a store file that is gone.
     """
     table, regions = regions_asked(query)
     counts: dict[str, list[_Count]] = defaultdict(list)
@@ -78,11 +77,6 @@ def stat(
 
         for _ in progress(counted(), len(parts)):
             pass
-    except FileNotFoundError as error:
-        raise WalferryError(
-            f"snapshot {query.snapshot}: its store file {error} is gone, and is not in archive/ either: was the "
-            "snapshot deleted?", file=str(error),
-        ) from error  # fmt: skip
     finally:
         over.set()
         pool.shutdown(cancel_futures=True)

@@ -90,7 +90,7 @@ def test_a_put_that_a_reader_would_show_despite_its_marker_is_loaded_only_if_del
 
 
 def test_a_snapshots_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnreadableInputError, match="store file /nowhere/aa of the snapshot is gone"):
+    with pytest.raises(UnreadableInputError, match="store file /nowhere/aa is gone"):
         loaded(monkeypatch, StoreFile(b"f", "aa", ("/nowhere/aa",), 9))
 
 

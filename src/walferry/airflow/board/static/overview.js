@@ -22,7 +22,7 @@ live(
       { text: count(run.edits_applied), class: "number" },
       alarm(run.gaps, "bad"),
       alarm(run.held, "warn"),
-      { kind: "lines", class: "time", list: [...time(run.created_ms).split(" "), `took ${duration(run.elapsed_seconds)}`] },
+      { kind: "lines", class: "time", list: [...time(run.created_ms).split(" "), `${run.ended ? "took" : "for"} ${duration(run.elapsed_seconds)}`] },
     ]);
     pager("runs", facts.runs);
     const open = rows.filter((run) => !run.ended);
