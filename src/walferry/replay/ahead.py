@@ -356,6 +356,8 @@ class OpenLogs:
         pause, self._listed_at = steady_s() - self._listed_at, steady_s()
         if pause > LATE_PASSES * seconds_between(len(self._tails)) + LATE_SECONDS:
             self._doubt_next(listed)
+        # Logs that were sealed at the last pass, after it had listed them: their next ones are listed now.
+        self._next(listed)
         waiting = [tail for tail in (*self._tails.values(), *self._new(listed)) if not tail.closed]
         with ThreadPoolExecutor(READERS, thread_name_prefix="open log") as readers:
             while waiting:

@@ -70,7 +70,7 @@ def test_an_old_put_that_a_compaction_shows_again_on_one_side_is_found_before_th
     spark: SparkSession,
 ) -> None:
     first, second, calm = tables = [make_table() for _ in range(3)]
-    run = start_run(*tables)
+    run = start_run(*tables, unlogged_writes="ignore")  # servers count late what other tests wrote past the log
     for table in tables:
         fill(at_source, table)
         at_source.mutate(table, [delete_column(HIDDEN, b"f", b"q", 10)])

@@ -540,6 +540,27 @@ def test_what_a_log_repeats_of_one_whose_writer_broke_is_not_sent_over_what_came
     assert {region for one in early.sent.values() for region in one.regions} == ALL - {region_of(here)}
 
 
+def test_logs_that_are_all_rolled_between_their_listing_and_their_reading_are_followed(
+    run: Run, follow: Follow, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hole: each was read up to its trailer, and the next one was looked for only while another one was read."""
+    open_logs, live = follow(), run.source_log.live
+
+    def rolled() -> list[WalFile]:
+        listed = live()
+        for server in SERVERS:
+            roll(run, server)
+        return listed
+
+    with monkeypatch.context() as beside:
+        beside.setattr(run.source_log, "live", rolled)
+        assert open_logs.go_on()
+    for number, server in enumerate(SERVERS, start=1):
+        write(run, server, 0, number)
+    assert open_logs.go_on()
+    assert sorted(sent) == list(range(1, len(SERVERS) + 1))
+
+
 def test_after_a_pause_a_log_that_was_not_seen_is_not_passed_over(
     run: Run, follow: Follow, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
