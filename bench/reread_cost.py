@@ -27,8 +27,9 @@ from walferry.migration import copy, touched
 from walferry.migration.compare import compare
 from walferry.migration.plan import plan_run
 from walferry.migration.written_rows import compare_written
-from walferry.replay import cut, objects, protect
-from walferry.replay.follower import replay
+from walferry.replay.keeping import objects, protect
+from walferry.replay.log import cut
+from walferry.replay.rounds.follower import replay
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec

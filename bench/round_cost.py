@@ -52,11 +52,11 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server, ZooKeeper
 from walferry.ledger import Ledger, Position, Round, SeenFile
-from walferry.replay import ahead
-from walferry.replay.ahead import OpenLogs
-from walferry.replay.completeness import check_complete
-from walferry.replay.cut import cut_log, see
+from walferry.replay.log.cut import cut_log, see
 from walferry.replay.quarantine import record
+from walferry.replay.rounds import open_logs
+from walferry.replay.rounds.completeness import check_complete
+from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.run.facts import Lines, keep_lines
 from walferry.run.run import Run
 from walferry.run.status import status
@@ -491,16 +491,16 @@ def follow(run: Run, waits: Waits, passes: int) -> None:
     here = ClusterAddress("127.0.0.1:1")
     tables = {pair.source: pair.target for pair in run.tables}
     route = Route(here, ROOT, (1, 2), here, tables, Guard())
-    open_logs = OpenLogs(run, route, lambda _: None)  # of the tables there is no edit
-    open_logs.applied(cut := cut_log(run))
-    pause = ahead.seconds_between(len(cut.current))
+    logs = OpenLogs(run, route, lambda _: None)  # of the tables there is no edit
+    logs.applied(cut := cut_log(run))
+    pause = open_logs.seconds_between(len(cut.current))
     own, cpu = [], 0.0
-    with patch.object(ahead, "seconds_between", lambda groups: 0.0):
-        assert open_logs.go_on(), "a round is needed"  # the first one looks up each log
+    with patch.object(open_logs, "seconds_between", lambda groups: 0.0):
+        assert logs.go_on(), "a round is needed"  # the first one looks up each log
         waits.webhdfs = 0
         for _ in range(passes):
             waits.seconds, begun, used = 0.0, time.perf_counter(), time.process_time()
-            assert open_logs.go_on(), "a round is needed"
+            assert logs.go_on(), "a round is needed"
             own.append(time.perf_counter() - begun - waits.seconds)
             cpu += time.process_time() - used
     asked = waits.webhdfs / passes

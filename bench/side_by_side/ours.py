@@ -21,7 +21,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.pipeline import Means, do
-from walferry.replay import objects
+from walferry.replay.keeping import objects
 from walferry.run.run import Run
 from walferry.run.spec import Cluster as ClusterInSpec
 from walferry.run.spec import Spec, resolve

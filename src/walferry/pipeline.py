@@ -30,8 +30,11 @@ from walferry.migration.late_edits import require_silence, watched
 from walferry.migration.open_target import open_target
 from walferry.migration.pair_pass import verify_pair
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, drain, follower, protect, rounds, window
-from walferry.replay.standstill import Standstill
+from walferry.replay.keeping import protect
+from walferry.replay.log import cut
+from walferry.replay.rights.standstill import Standstill
+from walferry.replay.rounds import drain, follower, rounds
+from walferry.replay.windows import window
 from walferry.run.phases import phase_of, phases_of, steps
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.fan_out import SparkGoneError, cancel_jobs, losses

@@ -17,7 +17,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 from walferry.refusals import GapKind
-from walferry.replay.objects import release
+from walferry.replay.keeping.objects import release
 from walferry.run.run import Run
 from walferry.run.state import state_of
 

@@ -21,7 +21,7 @@ from walferry.errors import (
     message_of,
 )
 from walferry.hbase import errors as hbase_errors
-from walferry.replay.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
 from walferry.storage import PermissionDeniedError, QuotaExceededError
 
 

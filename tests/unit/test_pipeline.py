@@ -21,7 +21,8 @@ from walferry.ledger.rows import RunKind
 from walferry.migration import cutover
 from walferry.pipeline import WORK, Means, do, migrate, retried
 from walferry.refusals import RefusalKind
-from walferry.replay import follower, protect
+from walferry.replay.keeping import protect
+from walferry.replay.rounds import follower
 from walferry.run.answers import Word, keep_word
 from walferry.run.phases import phases_of, steps
 from walferry.run.run import PhaseNotReadyError, Run

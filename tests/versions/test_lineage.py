@@ -11,7 +11,7 @@ from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.refusals import RefusalKind
-from walferry.replay.follower import replay
+from walferry.replay.rounds.follower import replay
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 FAMILIES = {"f": {"VERSIONS": "50"}, "g": {"VERSIONS": "50"}}

@@ -13,8 +13,8 @@ from walferry.embedded.cluster import Cluster
 from walferry.formats.markers import Marker
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.replay.cut import line_of
-from walferry.replay.handover import NEXT_NUMBERS, Handover
+from walferry.replay.log.cut import line_of
+from walferry.replay.rounds.handover import NEXT_NUMBERS, Handover
 from walferry.spark.clients import shared_files
 from walferry.wal.files import list_live
 from walferry.wal.open import Until, open_wal

@@ -36,10 +36,11 @@ from walferry.ledger import Ledger
 from walferry.migration.plan import make_plan, require
 from walferry.pipeline import retried
 from walferry.refusals import RefusalKind
-from walferry.replay import cut, quarantine, window_log
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
-from walferry.replay.window import open_window, replay_window
+from walferry.replay import quarantine
+from walferry.replay.log import cut, window_log
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
+from walferry.replay.windows.window import open_window, replay_window
 from walferry.run.run import Run
 from walferry.wal.files import Place, list_live
 from walferry.wal.keys import KEY_NAME, KEY_STORE

@@ -34,9 +34,9 @@ from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
-from walferry.replay import staged
-from walferry.replay.cut import cut_log
-from walferry.replay.follower import replay
+from walferry.replay.keeping import by_copies
+from walferry.replay.log.cut import cut_log
+from walferry.replay.rounds.follower import replay
 from walferry.run.missing_numbers import faults
 from walferry.storage import WebHdfs
 
@@ -167,7 +167,7 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
             while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
                 assert time.monotonic() < deadline
                 if copying:  # also what the flush has just written
-                    staged.tend(run)
+                    by_copies.tend(run)
                 time.sleep(1)
 
         write(b"1")
@@ -179,7 +179,7 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
         assert faults(run.ledger) == []
 
         known = closed()
-        staged.tend(run)
+        by_copies.tend(run)
         write(b"3")
         lost = closed() - known
         assert lost
@@ -201,8 +201,8 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
 
         write(b"5")
         copied = closed()
-        staged.tend(run)
-        assert copied <= staged.kept(run)
+        by_copies.tend(run)
+        assert copied <= by_copies.kept(run)
         until_deleted(copied, copying=True)
         write(b"6")
         replay(run, spark(), until=lambda: True)

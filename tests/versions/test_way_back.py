@@ -26,8 +26,8 @@ from walferry.hbase.mutate import (
 )
 from walferry.ledger import Ledger
 from walferry.migration.copy_again import copy_again
-from walferry.replay import window_log
-from walferry.replay.window import open_window, replay_window
+from walferry.replay.log import window_log
+from walferry.replay.windows.window import open_window, replay_window
 from walferry.run.run import Run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

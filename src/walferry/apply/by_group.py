@@ -1,7 +1,7 @@
 """Replay by WAL group: the cells' bytes go from the file into the request unchanged.
 
 One task takes files of one group in order, all tables in one pass. Correct only for regions that stood still while the
-files were written (`replay.cut`); what the files hold of others is counted, and `by_row` applies it.
+files were written (`replay.log.cut`); what the files hold of others is counted, and `by_row` applies it.
 """
 
 from __future__ import annotations

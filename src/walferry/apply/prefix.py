@@ -1,4 +1,4 @@
-"""What a log began with when it was still being written, and was sent from it then; see `replay.ahead`."""
+"""What a log began with when it was still being written, and was sent from it then; see `replay.rounds.open_logs`."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ from walferry.migration.late_edits import require_silence
 from walferry.migration.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
 from walferry.migration.repair import is_unfinished
 from walferry.migration.schema import family_differences
-from walferry.replay import dirty
-from walferry.replay.applying import Fenced, applying
-from walferry.replay.dirty import DirtyRows
-from walferry.replay.lineage import missing_tables
+from walferry.replay.log.lineage import missing_tables
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import Fenced, applying
+from walferry.replay.rights.dirty import DirtyRows
 from walferry.run.comparing_ahead import left_to_compare
 from walferry.run.copying_again import copying, waits_for_copying
 from walferry.run.facts import note_opened, opened_ms

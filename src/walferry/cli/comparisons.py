@@ -98,7 +98,7 @@ def accept_numbers(
     This covers what was found, and what will be found until the run ends: later places are only counted. If you do not
     know the cause, a WAL may have been lost: abort and start over.
     """
-    from walferry.replay import numbering
+    from walferry.replay.log import numbering
     from walferry.run.missing_numbers import describe
 
     with existing(ledger) as book:

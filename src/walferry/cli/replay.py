@@ -45,7 +45,7 @@ def replay(
 
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.replay.follower import replay as follow
+    from walferry.replay.rounds.follower import replay as follow
     from walferry.run.backlog import unapplied
     from walferry.run.lag import caught_up
     from walferry.run.run import Run
@@ -74,7 +74,14 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.ledger import Ledger
-    from walferry.replay.window import describe, open_window, plan_window, planned, replay_window, require_targets
+    from walferry.replay.windows.window import (
+        describe,
+        open_window,
+        plan_window,
+        planned,
+        replay_window,
+        require_targets,
+    )
     from walferry.run.run import Run
     from walferry.run.spec import environment_connection, load_spec, resolve, with_window
     from walferry.spark.session import open_session

@@ -291,7 +291,7 @@ def abort(
     """
     from walferry.migration.ways_out import abort as abort_run
     from walferry.migration.ways_out import require_closed
-    from walferry.replay.objects import named, stays_read_only
+    from walferry.replay.keeping.objects import named, stays_read_only
     from walferry.run.run import Run
 
     with existing(ledger) as book:

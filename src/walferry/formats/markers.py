@@ -2,7 +2,7 @@
 
 A new kind of marker gets a number in `Marker`, its qualifier in `marker_of`, and a place in REGION_EVENTS,
 DATA_ELSEWHERE or WITHOUT_DATA, by which all readers decide. UNKNOWN is never silently skipped. `apply.region_events`
-reads which store files a region event names, `replay.lineage` follows them.
+reads which store files a region event names, `replay.log.lineage` follows them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class Release:
     queues: By = By.ZOOKEEPER
     """where replication queues are (since 3.0 in a table, HBASE-27109, which walferry cannot read)"""
     skips_numbers: bool = False
-    """whether increments, appends and checks take sequence numbers without an entry in the log (`replay.numbering`)"""
+    """whether increments, appends and checks take sequence numbers without an entry in the log (see
+    `replay.log.numbering`)"""
     tried: bool = False
     """whether walferry's tests run on the very minor version that was asked for"""
     tried_as_target: bool = False

@@ -19,7 +19,7 @@ from walferry.migration.copy_again import plan_copy_again
 from walferry.migration.known_differences import rows_to_repair
 from walferry.migration.repair import Planned, is_unfinished, plan_repair, repair
 from walferry.migration.repairable import repairable
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import note_opened
 from walferry.run.heartbeat import alive
 from walferry.run.repair_times import Expected, expected_copy_again, expected_repair

@@ -35,7 +35,7 @@ from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED
 from walferry.migration.parts import Parts, Start, drop_parts
 from walferry.migration.reasons import EQUAL_NOW, explain
 from walferry.migration.stored_sides import compare_stored, rules_of, snapshots_taken, why_scanned
-from walferry.replay import dirty
+from walferry.replay.rights import dirty
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
 from walferry.run.lag import covered_ms

@@ -24,8 +24,8 @@ from walferry.migration.parts import UNDER_WAY_SECONDS, ComparisonStoppedError, 
 from walferry.migration.repair import ANY_REGION_BYTES
 from walferry.migration.touched import end_claim
 from walferry.migration.written_rows import compare_written, differing
-from walferry.replay import dirty
-from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.replay.rights import dirty
+from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
 from walferry.run.copying_again import copying
 from walferry.run.lag import caught_up

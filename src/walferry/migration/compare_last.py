@@ -14,7 +14,7 @@ from walferry.migration.parts import Parts
 from walferry.migration.repair import finish_repair, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.spot_check import spot_check
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 

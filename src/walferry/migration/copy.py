@@ -25,9 +25,9 @@ from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.migration.copy_files import FileCopied, FileCopy, copy_files
 from walferry.migration.history import load_history
 from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
-from walferry.replay import lease
-from walferry.replay.lineage import know_snapshot
-from walferry.replay.objects import made, plan_own
+from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.log.lineage import know_snapshot
+from walferry.replay.rights import lease
 from walferry.run.run import Run, archive_folder, data_folder
 from walferry.snapshots.files import read_manifest, region_name, size_of, stored
 from walferry.spark.clients import workers

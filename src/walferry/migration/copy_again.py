@@ -1,9 +1,9 @@
 """Copy a table of the target again, where rows cannot be repaired one by one; the run and its other tables go on.
 
 The target table is emptied. Then the source's cells are read raw and sent, regions side by side, some seconds at a
-time while the replay stands still (`replay.standstill`): what is read is at least as new as all that was applied, and
-what is newer is applied afterwards. So no fence is needed, as with the repair of a row. How far it is, the ledger
-knows: whoever replays next goes on there. Until it is done no gate opens; then the table is compared as a whole.
+time while the replay stands still (`replay.rights.standstill`): what is read is at least as new as all that was
+applied, and what is newer is applied afterwards. So no fence is needed, as with the repair of a row. How far it is, the
+ledger knows: whoever replays next goes on there. Until it is done no gate opens; then the table is compared as a whole.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from walferry.ledger.batches import Change
 from walferry.migration.copy import await_open
 from walferry.migration.touched import end_claim
 from walferry.refusals import ANY_TABLE
-from walferry.replay.applying import fence_of, is_paused
 from walferry.replay.quarantine import held_regions
-from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.replay.rights.applying import fence_of, is_paused
+from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.copying_again import (
     Copied,
     Copying,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from walferry.errors import UsageError, WalferryError
-from walferry.replay.objects import made
+from walferry.replay.keeping.objects import made
 from walferry.run.answers import word_of
 from walferry.run.facts import WriteStopFacts, note_opened, opened_ms
 from walferry.run.run import Run

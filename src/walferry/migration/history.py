@@ -35,11 +35,11 @@ from walferry.ledger import Piece
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.schema import as_cloned, family_differences, left_out, make_namespace, schema_text
 from walferry.migration.stored_sides import StoredTables, compare_stored, rules_of
-from walferry.replay.applying import is_paused, leased, remove_staged
-from walferry.replay.bulk_pieces import keeping_deleted, store_formats
-from walferry.replay.objects import made, plan_own
-from walferry.replay.pieces import run_pieces
-from walferry.replay.throttle import sending
+from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.pieces.bulk_pieces import keeping_deleted, store_formats
+from walferry.replay.pieces.pieces import run_pieces
+from walferry.replay.rights.applying import is_paused, leased, remove_staged
+from walferry.replay.rights.throttle import sending
 from walferry.run.run import Run
 from walferry.snapshots.files import SnapshotRegion, StoreFile, cells_of, read_manifest, regions_of, size_of
 from walferry.spark.byte_counts import count_bytes

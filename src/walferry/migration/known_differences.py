@@ -19,7 +19,7 @@ from walferry.migration.repair import is_unfinished, repair
 from walferry.migration.repairable import repairable, why_not
 from walferry.migration.wal_lookup import log_bytes
 from walferry.refusals import ANY_TABLE
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
 

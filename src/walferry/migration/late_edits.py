@@ -23,7 +23,7 @@ from walferry.formats.wal import EntryBatch
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import LateEdit, RunLedger
 from walferry.migration.cutover import drain_again
-from walferry.replay.protect import way_of
+from walferry.replay.keeping.protect import way_of
 from walferry.run.facts import note_opened
 from walferry.run.run import Run
 from walferry.wal.fences import Fences
@@ -52,7 +52,7 @@ class _Reader:
         for file in list_wals(self._run.source_files, self._run.wal_root):
             if self._fences.is_late(file):
                 # HBase archives every log of a dead server, one of 0 bytes too. Beside a peer, the cleaner deletes only
-                # what no queue names, which holds no edit (`replay.completeness`). Without one, it deletes any log.
+                # what no queue names, which holds no edit (`rounds.completeness`). Without one, it deletes any log.
                 with suppress(*[GapError] if way_of(self._run).NAMES_EVERY_LOG else []):
                     yield from self._of(file)
 

@@ -26,10 +26,10 @@ from walferry.migration.repair import finish_repair
 from walferry.migration.since_opening import NOTHING, Fragile
 from walferry.migration.store_files import stood_still, store_files
 from walferry.migration.written_rows import compare_written, differing
-from walferry.replay import dirty
-from walferry.replay.applying import Fenced
-from walferry.replay.lease import LeaseHeldError
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import Fenced
+from walferry.replay.rights.lease import LeaseHeldError
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import OpenFacts, note_opened
 from walferry.run.last_comparison import whole_comparison
 from walferry.run.newest import keeps_closed

@@ -51,7 +51,7 @@ from walferry.migration.pair_plan import (
 )
 from walferry.migration.pair_regions import Todo, read_regions, settle
 from walferry.migration.pair_spot_check import Drawn, spot_check_pair
-from walferry.replay.retention import retention_of
+from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
 from walferry.run.run import Run

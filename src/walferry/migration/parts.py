@@ -27,7 +27,7 @@ from walferry.migration.claims import Begun, begin_whole, why_outdated
 from walferry.migration.digest import Outcome, RangePair
 from walferry.migration.fragile_rows import NONE, Spans
 from walferry.migration.written_rows import differing, files_with, read_written, uncovered
-from walferry.replay import dirty
+from walferry.replay.rights import dirty
 from walferry.run.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
 from walferry.run.last_comparison import last_drain
 from walferry.run.run import Run

@@ -28,11 +28,11 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.versions import By
 from walferry.hbase.writer_kind import WriterKind
 from walferry.migration.schema import Fit, family_differences, fit
-from walferry.replay.bulk_pieces import table_faults
-from walferry.replay.durability import MEANWHILE, NOT_DURABLE
-from walferry.replay.lease import resource
-from walferry.replay.retention import KEEP_HOURS, TTL, retention_of
-from walferry.replay.staged import try_writing
+from walferry.replay.keeping.by_copies import try_writing
+from walferry.replay.keeping.retention import KEEP_HOURS, TTL, retention_of
+from walferry.replay.pieces.bulk_pieces import table_faults
+from walferry.replay.rights.durability import MEANWHILE, NOT_DURABLE
+from walferry.replay.rights.lease import resource
 from walferry.run.run import Run, data_folder, file_system
 from walferry.run.spec import Cluster, ResolvedSpec, TablePair
 from walferry.storage import FileSystem, Local, PermissionDeniedError

@@ -1,10 +1,10 @@
 """Repair: make rows of the target show what the source shows, whatever made them differ.
 
-Rows are read and written while the replay stands still (`replay.standstill`), so that no older reading replaces a newer
-edit; what the source wrote since is applied afterwards. A marker that only the target has is purged by a flush and a
-major compaction of its region, which drops every marker and what those hide. So all markers that the source still has
-there are sent again, before the row itself; until that is done, a note in the ledger has the range, and whoever repairs
-next begins there. Any other kill in between leaves rows that the next look finds.
+Rows are read and written while the replay stands still (`replay.rights.standstill`), so that no older reading replaces
+a newer edit; what the source wrote since is applied afterwards. A marker that only the target has is purged by a flush
+and a major compaction of its region, which drops every marker and what those hide. So all markers that the source still
+has there are sent again, before the row itself; until that is done, a note in the ledger has the range, and whoever
+repairs next begins there. Any other kill in between leaves rows that the next look finds.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from walferry.migration.explain import Clients
 from walferry.migration.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
 from walferry.migration.row_sides import Bounds
 from walferry.migration.stored_sides import rules_of
-from walferry.replay.applying import fence_of
-from walferry.replay.lease import LeaseHeldError, LeaseLostError
-from walferry.replay.standstill import NoStandstillError, Standstill
+from walferry.replay.rights.applying import fence_of
+from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.lag import covered_ms
 from walferry.run.repair_times import Repaired, note_repaired

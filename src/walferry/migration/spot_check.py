@@ -23,7 +23,7 @@ from walferry.migration.explain import IN_FLIGHT, UNEXPLAINED, WRITTEN_SINCE
 from walferry.migration.reasons import EQUAL_NOW, explain
 from walferry.migration.second_reader import Asked, Reading, Sides, depends_on_the_moment, read_both, still_differ
 from walferry.migration.written_rows import rows_by_file
-from walferry.replay.cut import as_listed
+from walferry.replay.log.cut import as_listed
 from walferry.run.run import Run
 from walferry.run.spot_check import SpotCheck, last_spot_check, note_spot_check, why_none
 from walferry.wal.files import WalFile

@@ -24,7 +24,7 @@ from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterSide
 from walferry.migration.fragile_rows import NONE, Span, Spans
 from walferry.migration.unlogged_rows import in_doubt, oldest_unseen_ms, recent_rows
-from walferry.replay.retention import retention_of
+from walferry.replay.keeping.retention import retention_of
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
 from walferry.wal.others import Others, log_end, written_by_others

@@ -28,7 +28,7 @@ from walferry.formats.entries import index_entry_cells
 from walferry.hbase.address import ClusterAddress
 from walferry.migration.explain import RowLog
 from walferry.migration.row_sides import Bounds, Cell, Packed, Question, Room, cells_of
-from walferry.replay.cut import as_listed
+from walferry.replay.log.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
 from walferry.spark.clients import shared_files, workers

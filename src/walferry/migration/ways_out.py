@@ -14,7 +14,7 @@ from walferry.errors import UsageError
 from walferry.ledger import RunLedger
 from walferry.migration.accept import accept, waiting
 from walferry.migration.asked_repairs import candidates, compare_again, describe, repair_now
-from walferry.replay import objects
+from walferry.replay.keeping import objects
 from walferry.run.answers import drop_word
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive

@@ -32,7 +32,7 @@ from walferry.migration.known_differences import known_rows
 from walferry.migration.row_sides import Bounds, differing_cells, row_sides
 from walferry.migration.store_files import Files, store_files
 from walferry.migration.stored_sides import rules_of
-from walferry.replay.cut import as_listed
+from walferry.replay.log.cut import as_listed
 from walferry.run.looks import last_look
 from walferry.run.newest import note_newest
 from walferry.run.run import Run

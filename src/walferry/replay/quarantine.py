@@ -29,8 +29,8 @@ from walferry.ledger.batches import Change, in_one
 from walferry.ledger.regions import RegionChanges
 from walferry.ledger.rows import RangeState, Resolution
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
-from walferry.replay import lineage
-from walferry.replay.cut import as_listed
+from walferry.replay.log import lineage
+from walferry.replay.log.cut import as_listed
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal

@@ -19,7 +19,7 @@ _LINES = "lines of regions"
 _OPENED = "target opened"
 
 Lines = Mapping[str, Mapping[str, str]]
-"""For each source table, the line of each region, by encoded name (`replay.cut`)."""
+"""For each source table, the line of each region, by encoded name (`replay.log.cut`)."""
 LinesOf = Literal["applied", "end fence"]
 """Of which cut: the last one before which everything is applied (the start fence at first), or the end fence."""
 

@@ -1,4 +1,7 @@
-"""Numbers that no entry of the log has, as gates, state, report and board tell of them; found by `replay.numbering`."""
+"""Numbers that no entry of the log has, as gates, state, report and board tell of them.
+
+`replay.log.numbering` finds them.
+"""
 
 from __future__ import annotations
 

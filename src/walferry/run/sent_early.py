@@ -2,7 +2,7 @@
 
 Bytes past the last acknowledgement may be taken back when HDFS recovers the file of a dead server. So each log of which
 something was sent has a note, before anything is sent, which stays until somebody has compared it with the sealed file
-(`replay.taken_back`). Nothing else drops it.
+(`replay.log.taken_back`). Nothing else drops it.
 """
 
 from __future__ import annotations

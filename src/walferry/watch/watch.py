@@ -17,7 +17,7 @@ from walferry.errors import GapError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.ledger import WalFile as KnownFile
-from walferry.replay.cut import as_listed, as_seen
+from walferry.replay.log.cut import as_listed, as_seen
 from walferry.run.backlog import unapplied
 from walferry.run.exposure import exposure_of
 from walferry.run.fences import fences_of

@@ -13,7 +13,8 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
 from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, objects, protect
+from walferry.replay.keeping import objects, protect
+from walferry.replay.log import cut
 from walferry.run.run import Run
 
 StartRun = Callable[..., Run]

@@ -21,7 +21,8 @@ from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
 from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.replay import cut, objects, protect
+from walferry.replay.keeping import objects, protect
+from walferry.replay.log import cut
 from walferry.run.phases import steps
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec

@@ -15,11 +15,12 @@ from integration.migration.test_rules import edit, one_round
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import delete_family
 from walferry.ledger import Ledger
-from walferry.replay import batch, bulk_pieces, rounds
-from walferry.replay.applying import applying, fence_of, shared_by_workers
-from walferry.replay.batch import Batch, begin_batch, continue_batch
-from walferry.replay.pieces import cut_groups
-from walferry.replay.rounds import run_round
+from walferry.replay.pieces import bulk_pieces
+from walferry.replay.pieces.pieces import cut_groups
+from walferry.replay.rights.applying import applying, fence_of, shared_by_workers
+from walferry.replay.rounds import batch, rounds
+from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
+from walferry.replay.rounds.rounds import run_round
 from walferry.run.facts import kept_lines
 from walferry.run.run import Run
 

@@ -17,7 +17,7 @@ from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.migration.accept import accept
 from walferry.migration.compare import compare
 from walferry.migration.explain import EXPIRED_OVERWRITE, HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
-from walferry.replay.follower import replay
+from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

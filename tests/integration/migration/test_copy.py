@@ -16,7 +16,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger.leases import FollowedTwiceError
 from walferry.migration import copy
 from walferry.migration.plan import plan_run
-from walferry.replay.lease import resource
+from walferry.replay.rights.lease import resource
 from walferry.run.run import archive_folder
 from walferry.storage import FileSystem
 

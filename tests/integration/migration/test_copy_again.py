@@ -27,9 +27,9 @@ from walferry.migration.compare import compare
 from walferry.migration.copy_again import ask_copy_again, copied_again, copy_again, plan_copy_again
 from walferry.migration.readiness import readiness
 from walferry.migration.report import render, summary
-from walferry.replay.follower import replay
-from walferry.replay.lease import LeaseHeldError
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.lease import LeaseHeldError
+from walferry.replay.rights.standstill import Standstill
+from walferry.replay.rounds.follower import replay
 from walferry.run.copying_again import copying
 from walferry.run.run import Run
 

@@ -13,7 +13,7 @@ import pytest
 
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
-from walferry.replay.lease import Attempt, LeaseHeldError, LeaseLostError, check, hold, holder_of, supersede
+from walferry.replay.rights.lease import Attempt, LeaseHeldError, LeaseLostError, check, hold, holder_of, supersede
 
 pytestmark = pytest.mark.cluster
 
@@ -68,7 +68,7 @@ def test_the_lease_of_a_killed_process_is_taken_long_before_its_session_ends(
 HOLDER = """
 import sys, time
 from walferry.hbase.zookeeper import ZooKeeper
-from walferry.replay.lease import hold
+from walferry.replay.rights.lease import hold
 
 client = ZooKeeper(sys.argv[1], "/hbase").client
 with hold(client, [sys.argv[2]], holder="run one", request_seconds=1.5, wait_seconds=1):

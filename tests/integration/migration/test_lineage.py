@@ -14,8 +14,9 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_family
 from walferry.refusals import RefusalKind
-from walferry.replay import lineage, quarantine
-from walferry.replay.follower import replay
+from walferry.replay import quarantine
+from walferry.replay.log import lineage
+from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

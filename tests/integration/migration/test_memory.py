@@ -23,7 +23,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.migration import copy_files, digest
 from walferry.migration.compare import TableComparison, compare
-from walferry.replay.follower import replay
+from walferry.replay.rounds.follower import replay
 from walferry.spark.fan_out import fan_out
 
 pytestmark = [

@@ -15,8 +15,9 @@ from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterSide, ObjectKind
 from walferry.migration import copy, cutover
 from walferry.migration.plan import make_plan
-from walferry.replay import cut, objects, protect
-from walferry.replay.follower import replay
+from walferry.replay.keeping import objects, protect
+from walferry.replay.log import cut
+from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -19,11 +19,14 @@ from walferry.embedded.cluster import Cluster
 from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.load import Service, counted
-from walferry.replay import ahead, batch, bulk_pieces, cut, dirty, follower
-from walferry.replay.ahead import OpenLogs
-from walferry.replay.applying import applying, fence_of
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain, run_round
+from walferry.replay.log import cut
+from walferry.replay.pieces import bulk_pieces
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import applying, fence_of
+from walferry.replay.rounds import batch, follower, open_logs
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.open_logs import OpenLogs
+from walferry.replay.rounds.rounds import drain, run_round
 from walferry.run.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run
 from walferry.run.sent_early import sent_early
@@ -38,8 +41,8 @@ Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "PASS_SECONDS", 0.0)
-    monkeypatch.setattr(ahead, "SECONDS_PER_GROUP", 0.0)
+    monkeypatch.setattr(open_logs, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(open_logs, "SECONDS_PER_GROUP", 0.0)
 
 
 @contextmanager
@@ -233,7 +236,7 @@ def test_a_follower_that_is_killed_amid_rounds_moves_and_splits_still_ends_equal
             raise KeyboardInterrupt
         return refused
 
-    monkeypatch.setattr(ahead, "send_entries", sometimes)
+    monkeypatch.setattr(open_logs, "send_entries", sometimes)
     monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.2, 0.5))
     monkeypatch.setattr(follower, "EARLY_SECONDS", 0.2)
     done = threading.Event()

@@ -27,11 +27,12 @@ from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
 from walferry.migration.ways_out import withdraw
 from walferry.pipeline import WORK, Means
-from walferry.replay import cut, follower
-from walferry.replay.applying import applying
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
-from walferry.replay.standstill import Standstill
+from walferry.replay.log import cut
+from walferry.replay.rights.applying import applying
+from walferry.replay.rights.standstill import Standstill
+from walferry.replay.rounds import follower
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

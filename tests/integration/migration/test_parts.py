@@ -16,9 +16,9 @@ from walferry.migration.compare import compare
 from walferry.migration.compare_last import compare_last
 from walferry.migration.parts import ComparisonStoppedError, Parts
 from walferry.migration.written_rows import compare_written
-from walferry.replay import cut
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
+from walferry.replay.log import cut
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.comparing_ahead import compared_so_far
 from walferry.run.facts import OpenFacts
 from walferry.run.last_comparison import comparisons_of_phase

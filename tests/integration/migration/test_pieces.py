@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from walferry.apply.by_row import RowsApplied, RowTask, place_rows
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
-from walferry.replay import batch
-from walferry.replay.follower import replay
+from walferry.replay.rounds import batch
+from walferry.replay.rounds.follower import replay
 from walferry.run.batch_progress import batch_progress
 from walferry.run.run import Run
 

@@ -15,9 +15,11 @@ from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.refusals import RefusalKind
-from walferry.replay import bulk_pieces, cut, quarantine
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
+from walferry.replay import quarantine
+from walferry.replay.log import cut
+from walferry.replay.pieces import bulk_pieces
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

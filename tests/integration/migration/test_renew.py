@@ -12,11 +12,12 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import content, make_spec, run_of, unique
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.mutate import Cell
-from walferry.replay import follower, pinned
-from walferry.replay.cut import start_fence
-from walferry.replay.follower import replay
-from walferry.replay.pinned import kept, let_go
-from walferry.replay.protect import protect
+from walferry.replay.keeping import by_peer
+from walferry.replay.keeping.by_peer import kept, let_go
+from walferry.replay.keeping.protect import protect
+from walferry.replay.log.cut import start_fence
+from walferry.replay.rounds import follower
+from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
@@ -82,7 +83,7 @@ def test_a_replay_that_goes_on_lets_go_of_what_is_applied_once_a_queue_is_long(
     draining: Run, spark: SparkSession, source: Cluster, target: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(pinned, "FULL_QUEUE", 6)
+    monkeypatch.setattr(by_peer, "FULL_QUEUE", 6)
     first, table, rounds = draining.peer, draining.tables[0].source, 0
 
     def first_is_gone() -> bool:

@@ -30,11 +30,11 @@ from walferry.migration.compare import compare
 from walferry.migration.compare_last import compare_last
 from walferry.migration.open_target import open_target
 from walferry.migration.repair import NO_COMPACTION, is_unfinished, plan_repair, repair
-from walferry.replay import cut
-from walferry.replay.follower import replay
-from walferry.replay.lease import LeaseHeldError
-from walferry.replay.rounds import drain
-from walferry.replay.standstill import Standstill
+from walferry.replay.log import cut
+from walferry.replay.rights.lease import LeaseHeldError
+from walferry.replay.rights.standstill import Standstill
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.repair_times import repaired
 from walferry.run.run import Run
 
@@ -191,7 +191,7 @@ KILLED = """
 import os, signal, sys
 from walferry.ledger import Ledger
 from walferry.migration import repair as module
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 
 url, run_id, table, place, number = sys.argv[1:6]
@@ -256,7 +256,7 @@ import os, signal, sys, threading, time
 from walferry.hbase import admin
 from walferry.ledger import Ledger
 from walferry.migration import repair as module
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 
 url, run_id, table, place = sys.argv[1:5]

@@ -16,14 +16,15 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
 from walferry.migration import late_edits
-from walferry.replay import batch, cut, rounds
-from walferry.replay.ahead import current
-from walferry.replay.applying import applying
-from walferry.replay.batch import begin_batch
-from walferry.replay.completeness import NotQueuedError, check_complete
-from walferry.replay.follower import replay
-from walferry.replay.lease import LeaseLostError
-from walferry.replay.rounds import drain, run_round
+from walferry.replay.log import cut
+from walferry.replay.rights.applying import applying
+from walferry.replay.rights.lease import LeaseLostError
+from walferry.replay.rounds import batch, rounds
+from walferry.replay.rounds.batch import begin_batch
+from walferry.replay.rounds.completeness import NotQueuedError, check_complete
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.open_logs import current
+from walferry.replay.rounds.rounds import drain, run_round
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -15,9 +15,9 @@ from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
 from walferry.pipeline import retried
-from walferry.replay import cut
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
+from walferry.replay.log import cut
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

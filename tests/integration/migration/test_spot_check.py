@@ -22,7 +22,7 @@ from walferry.migration.compare import TableComparison, compare
 from walferry.migration.digest import scans
 from walferry.migration.report import compared_tables
 from walferry.migration.spot_check import ONLY_SECOND, spot_check
-from walferry.replay.follower import replay
+from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 from walferry.run.spot_check import SpotCheck
 from walferry.spark.clients import shared_client

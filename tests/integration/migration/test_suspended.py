@@ -29,11 +29,11 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.migration import readiness
 from walferry.migration.compare import compare
-from walferry.replay import dirty
-from walferry.replay.applying import applying
-from walferry.replay.claims import Claims
-from walferry.replay.lease import hold
-from walferry.replay.rounds import run_round
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import applying
+from walferry.replay.rights.claims import Claims
+from walferry.replay.rights.lease import hold
+from walferry.replay.rounds.rounds import run_round
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

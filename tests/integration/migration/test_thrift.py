@@ -13,9 +13,10 @@ from walferry.checks import gates
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version
-from walferry.replay import cut, quarantine
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
+from walferry.replay import quarantine
+from walferry.replay.log import cut
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 
 pytestmark = pytest.mark.cluster
 

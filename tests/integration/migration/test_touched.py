@@ -24,10 +24,10 @@ from walferry.migration.compare import compare
 from walferry.migration.open_target import open_target
 from walferry.migration.verified import verified
 from walferry.migration.written_rows import compare_written, differing
-from walferry.replay import cut
-from walferry.replay.follower import replay
-from walferry.replay.rounds import drain
-from walferry.replay.standstill import Standstill
+from walferry.replay.log import cut
+from walferry.replay.rights.standstill import Standstill
+from walferry.replay.rounds.follower import replay
+from walferry.replay.rounds.rounds import drain
 from walferry.run.known_rows import KnownRows
 from walferry.run.run import Run
 from walferry.wal.open import open_wal

@@ -18,11 +18,13 @@ from walferry.errors import GapError, TransientError, UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version, put
 from walferry.ledger import Ledger
-from walferry.replay import bulk_pieces, window_log, window_pieces
-from walferry.replay.cut import record_seen
-from walferry.replay.follower import replay
-from walferry.replay.settled import OverlappingRunError
-from walferry.replay.window import WindowOpenError, open_window, plan_window, replay_window
+from walferry.replay.log import window_log
+from walferry.replay.log.cut import record_seen
+from walferry.replay.log.settled import OverlappingRunError
+from walferry.replay.pieces import bulk_pieces
+from walferry.replay.rounds.follower import replay
+from walferry.replay.windows import window_pieces
+from walferry.replay.windows.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
 from walferry.storage import WebHdfs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unit.replay.test_round_cost import Cost, counted, run_of
+from unit.replay.rounds.test_round_cost import Cost, counted, run_of
 from walferry.airflow.board.data import overview
 
 

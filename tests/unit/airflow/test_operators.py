@@ -33,7 +33,7 @@ from walferry.checks import gates
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.pipeline import Means
-from walferry.replay import staged
+from walferry.replay.keeping import by_copies
 from walferry.run.phases import phases_of
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
@@ -220,7 +220,7 @@ def test_the_task_that_copies_logs_ends_at_once_with_a_peer_and_at_the_last_gate
         asked.append(run.run_id)
         return 0.0 if len(asked) < 3 else None
 
-    monkeypatch.setattr(staged, "tend", tend)
+    monkeypatch.setattr(by_copies, "tend", tend)
     copy(open_run(ledger, protect="stage", stage="/copies"))
     assert asked == ["move-2"] * 3
 

@@ -183,7 +183,7 @@ def test_what_cannot_be_done_is_asked_again_and_told_until_something_can(run: Ru
 
 
 def test_after_an_abort_nothing_is_continued(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    monkeypatch.setattr("walferry.replay.keeping.objects.restore", lambda *_, **__: ([], []))
     monkeypatch.setattr("walferry.migration.ways_out.objects.release", lambda *_, **__: {"removed": [], "left": []})
     last = Try(run)
     last.answer("Abort", "the copy is not worth it")

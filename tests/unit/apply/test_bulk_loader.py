@@ -25,7 +25,7 @@ from walferry.formats.hfile_writer import StoreFormat
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import RemoteError, RequestTimeoutError
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.rights.lease import LeaseLostError
 from walferry.storage import Local
 
 ROWS = [b"%02d" % number for number in range(30)]

@@ -39,7 +39,7 @@ from walferry.hbase.errors import (
 from walferry.hbase.locations import Located
 from walferry.hbase.retry import REGION_ATTEMPTS
 from walferry.hbase.zookeeper import Server
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.rights.lease import LeaseLostError
 
 PAUSE = time.sleep  # tests of pauses replace it
 LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)

@@ -18,7 +18,7 @@ from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, encode_cell, index_cells
 from walferry.hbase.address import ClusterAddress
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.rights.lease import LeaseLostError
 
 Edit = tuple[bytes, bytes, int, CellType, bytes]
 """row, qualifier, timestamp, type, value; all in family f"""

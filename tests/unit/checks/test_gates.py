@@ -25,9 +25,9 @@ from walferry.ledger.batches import in_one
 from walferry.ledger.rows import Purpose
 from walferry.migration import accept, readiness
 from walferry.migration.compare import EXPLAINED_ROWS
-from walferry.replay import applying, dirty
-from walferry.replay.dirty import DirtyRows
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.rights import applying, dirty
+from walferry.replay.rights.dirty import DirtyRows
+from walferry.replay.rights.lease import LeaseLostError
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import beating
 from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest

@@ -31,8 +31,8 @@ from walferry.migration.known_differences import Means, Settled
 from walferry.migration.parts import ComparisonStoppedError
 from walferry.migration.readiness import before_approval
 from walferry.migration.written_rows import Written
-from walferry.replay import dirty
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights import dirty
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
 from walferry.run.looks import note_look
 from walferry.run.run import Run

@@ -26,7 +26,7 @@ from walferry.ledger import Difference, Hold, Ledger, QuarantineItem, RangeCompa
 from walferry.migration import copy_again as module
 from walferry.migration.copy_again import ask_copy_again, check_copy_again, copied_again, give_up, plan_copy_again
 from walferry.migration.readiness import before_approval
-from walferry.replay.lease import LeaseLostError
+from walferry.replay.rights.lease import LeaseLostError
 from walferry.run.copying_again import Copying, GivenUpError, copied, copying, end_copying, waits_for_copying
 from walferry.run.run import Run
 

@@ -16,7 +16,7 @@ from walferry.ledger.rows import DifferenceKind
 from walferry.migration import known_differences, repairable
 from walferry.migration.known_differences import Means, Settled, known_rows, rows_to_repair, settle
 from walferry.migration.reasons import EQUAL_NOW
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError
 

@@ -19,9 +19,9 @@ from walferry.migration.fragile_rows import Span, Spans
 from walferry.migration.known_differences import Settled
 from walferry.migration.store_files import NO_STORES, RegionFiles
 from walferry.migration.written_rows import Written
-from walferry.replay import applying
-from walferry.replay.lease import LeaseHeldError, LeaseLostError
-from walferry.replay.standstill import Standstill
+from walferry.replay.rights import applying
+from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
+from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import opened_ms
 from walferry.run.run import Run
 from walferry.spark.session import NoSparkError

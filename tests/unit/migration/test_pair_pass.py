@@ -22,7 +22,7 @@ from walferry.migration import pair_log, pair_pass
 from walferry.migration.pair_findings import findings, new_differences, pass_facts, pass_line, told
 from walferry.migration.pair_pass import MUCH_LOG, Plan, describe_plan, open_pair, verify_pair
 from walferry.migration.pair_plan import sights
-from walferry.replay.retention import Retention
+from walferry.replay.keeping.retention import Retention
 from walferry.run.heartbeat import beating
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec

@@ -29,8 +29,8 @@ from walferry.migration.parts import ComparisonStoppedError, Parts, Start
 from walferry.migration.store_files import RegionFiles
 from walferry.migration.touched import Seen
 from walferry.migration.written_rows import Shown
-from walferry.replay import dirty
-from walferry.replay.dirty import DirtyRows
+from walferry.replay.rights import dirty
+from walferry.replay.rights.dirty import DirtyRows
 from walferry.run.comparing_ahead import compared_so_far, note_comparing_ahead, waits_for_comparing
 
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")

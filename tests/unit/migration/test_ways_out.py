@@ -124,7 +124,7 @@ def test_the_last_check_opens_a_target_that_did_not_open_before_and_nothing_chan
 def test_an_abort_of_a_run_whose_target_is_open_is_refused_unless_that_is_known_and_leaves_the_source_readonly(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    monkeypatch.setattr("walferry.replay.keeping.objects.restore", lambda *_, **__: ([], []))
     run.ledger.objects.plan("source", "read-only table", TABLE)
     run.ledger.objects.made("source", "read-only table", TABLE)
     done(run, "open_target", {"at_ms": 1_800_000_000_000})
@@ -139,7 +139,7 @@ def test_an_abort_of_a_run_whose_target_is_open_is_refused_unless_that_is_known_
 
 
 def test_an_abort_before_the_opening_lifts_readonly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    monkeypatch.setattr("walferry.replay.keeping.objects.restore", lambda *_, **__: ([], []))
     run.ledger.objects.plan("source", "read-only table", TABLE)
     run.ledger.objects.made("source", "read-only table", TABLE)
     abort(run, "enough")
@@ -240,7 +240,7 @@ def test_a_withdrawal_that_is_killed_can_be_repeated(run: Run, monkeypatch: pyte
 
 
 def test_who_withdraws_or_aborts_is_recorded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("walferry.replay.objects.restore", lambda *_, **__: ([], []))
+    monkeypatch.setattr("walferry.replay.keeping.objects.restore", lambda *_, **__: ([], []))
     take(run, "Withdraw", [], "too long", "airflow kim")
     assert "write_stop" not in done_phases(run)
     done(run, "write_stop", {"at_ms": 1})

@@ -18,8 +18,7 @@ from walferry.errors import UsageError
 from walferry.formats.markers import Marker
 from walferry.ledger import Hold, Ledger, QuarantineItem, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
-from walferry.replay.lease import LeaseLostError
-from walferry.replay.lineage import changes, created, follow, refusals_of
+from walferry.replay.log.lineage import changes, created, follow, refusals_of
 from walferry.replay.quarantine import (
     _hold_again,
     _mark_applied,
@@ -30,6 +29,7 @@ from walferry.replay.quarantine import (
     record,
     release,
 )
+from walferry.replay.rights.lease import LeaseLostError
 from walferry.run.run import Run
 from walferry.storage import Local
 

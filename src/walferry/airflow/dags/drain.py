@@ -48,7 +48,7 @@ def drain_spec(params: Mapping[str, Any], variable: Any) -> dict[str, Any]:
 @task
 def prepare() -> str:
     """Find the run, or open it: check the tables, keep the WALs, set the start fence."""
-    from walferry.replay.drain import DRAINER, check_targets
+    from walferry.replay.rounds.drain import DRAINER, check_targets
     from walferry.run.start import start_run
 
     context = get_current_context()

@@ -150,7 +150,7 @@ def stop_writes(run: str, answer: dict[str, Any] | None) -> None:
 @task(retries=100)
 def stage_log(run: str) -> None:
     """Beside all other tasks, copy each WAL as soon as it is closed; ends at once unless the run has protect: stage."""
-    from walferry.replay.protect import tend, way_of
+    from walferry.replay.keeping.protect import tend, way_of
 
     with step(run) as opened:
         owner = opened.record.owner

@@ -1,0 +1,287 @@
+"""Protection without a peer: each WAL is copied to the run's own folder as soon as it is closed.
+
+The cleaner's time to live counts from a file's close, and a file may be archived long after that: waiting for oldWALs
+would be too late. A file is copied once its contents and its end are final (`wal.files`): when it has its trailer, when
+it is archived, or, without a trailer (its writer broke, or its server died), when the NameNode lists as many bytes as
+can be read. If an archived file has another length than its copy, it is copied again.
+
+The copy has a name of its own until it is whole, so two processes may copy one file, and a kill leaves nothing that
+looks like a copy. `wal.copies` shows the copies to whoever reads the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from walferry.clock import now_ms
+from walferry.errors import UsageError, WalferryError
+from walferry.ledger import StagedFile
+from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.keeping.retention import KEEP_HOURS, Retention, retention_now
+from walferry.run.exposure import Exposure, note_exposure
+from walferry.run.run import Run, file_system
+from walferry.storage import FileSystem
+from walferry.wal.copies import open_folder
+from walferry.wal.files import Place, WalFile, if_sealed, list_live, list_wals
+from walferry.wal.open import CLOSE_SECONDS
+
+log = logging.getLogger(__name__)
+
+NAMES_EVERY_LOG = False
+"""A log that was begun and closed a moment ago may not have been copied yet: it is in the archive, with few others."""
+AT_ONCE = 4
+"""files that are copied at the same time"""
+UNFINISHED = ".copying"
+_LEFT_MS = 3_600_000
+"""the age at which a copy under way is taken for one of a killed process"""
+
+
+class StageLostError(WalferryError):
+    """The folder with the run's copies no longer exists; fact `folder`."""
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The source's own files, and the folder for the copies."""
+
+    source: FileSystem
+    root: str
+    files: FileSystem
+    path: str
+
+
+def begin(run: Run) -> dict[str, Any]:
+    """Create the run's folder. Copying begins with the start fence (`tend`). Facts: folder, groups."""
+    if run.record.kind != "migration":
+        raise UsageError(f"protect: stage is only for migrations, and {run.run_id} is a {run.record.kind}; use peer")
+    url, stage = _url(run), _stage(run)
+    plan_own(run, "source", "folder", url, there=stage.files.status(stage.path) is not None)
+    stage.files.mkdirs(stage.path)
+    try_writing(stage.files, stage.path)
+    made(run, "source", "folder", url)
+    live = list_live(stage.source, stage.root)
+    _note(run, [], now_ms())  # from now on a status warns if nobody looks again
+    return {"folder": url, "groups": sorted({file.group for file in live if file.place is Place.LIVE})}
+
+
+def try_writing(files: FileSystem, folder: str) -> None:
+    """Raise what writing to a folder raises, by a small file that is deleted at once."""
+    probe = f"{folder}/{uuid4().hex}{UNFINISHED}"
+    files.write(probe, [b"walferry"])
+    files.delete(probe)
+
+
+def require(run: Run) -> None:
+    """Raise StageLostError if the folder with the copies no longer exists."""
+    stage = _stage(run)
+    if stage.files.status(stage.path) is None:
+        raise StageLostError(
+            f"the folder {_url(run)} with copies of the source's WALs no longer exists. If somebody moved it, move it "
+            "back and run again; otherwise abort and start over with a new snapshot",
+            folder=_url(run),
+        )  # fmt: skip
+
+
+def kept(run: Run) -> set[str]:
+    """Names of the files that have a copy, by the ledger."""
+    return {file.name for file in run.ledger.staged.there()}
+
+
+def why_missing(run: Run, name: str) -> str:
+    """What probably happened to a file that had a copy."""
+    return f"it was copied to {_url(run)}/{name}, so somebody removed it there"
+
+
+def let_go(run: Run, keep_hours: float = KEEP_HOURS) -> list[str]:
+    """Delete the copies that are applied for all tables and older than `keep_hours`. Returns their names."""
+    until = now_ms() - keep_hours * 3_600_000
+    old = [file.name for file in run.ledger.staged.there() if file.staged_ms <= until]
+    applied = run.ledger.log.applied(old)
+    stage = _stage(run)
+    for name in applied:
+        stage.files.delete(f"{stage.path}/{name}")
+    run.ledger.staged.removed(sorted(applied))
+    return sorted(applied)
+
+
+def tend(run: Run) -> float | None:
+    """Copy every closed file that has no copy yet. Returns after how many seconds to do it again; None: never again.
+
+    A file that cannot be copied keeps no other from it. Raises TransientError and the errors of both file systems, the
+    first of several, after everything else is copied.
+    """
+    if _is_over(run):
+        _leave(run)
+        return None
+    looked_ms = now_ms()
+    if not run.ledger.log.fence("start"):
+        _note(run, [], looked_ms)
+        return 1.0
+    stage = _stage(run)
+    _sweep(stage)
+    fences = run.fences()
+    listed = [file for file in list_wals(stage.source, stage.root) if fences.starts_by(file)]
+    known = run.ledger.staged.known([file.name for file in listed])
+    newest = {file.group: file.number for file in listed}  # they are ordered by number
+    todo = [
+        file for file in listed
+        if file.name not in known or (file.place is Place.ARCHIVED and file.length != known[file.name].bytes)
+    ]  # fmt: skip
+    waiting = {file.name: file for file in todo if file.place is Place.ARCHIVED or file.number != newest[file.group]}
+    todo.sort(key=lambda file: file.modified_ms)  # the first to be deleted
+    errors: list[Exception] = []
+    with ThreadPoolExecutor(AT_ONCE, "stage") as pool:
+        tries = {pool.submit(_copy_if_final, stage, file, newest[file.group]): file for file in todo}
+        for done in as_completed(tries):
+            file = tries[done]
+            try:
+                if (copied := done.result()) is not None:
+                    run.ledger.staged.record(copied)
+                    waiting.pop(file.name, None)
+                    log.info("staged WAL file %s, %d bytes", file.name, copied.bytes)
+                elif file.place is not Place.ARCHIVED and file.name in waiting:
+                    # It is not closed yet: until it is, its modification may be long ago.
+                    waiting[file.name] = replace(file, modified_ms=max(file.modified_ms, looked_ms))
+            except Exception as error:  # must not keep the others from being copied
+                log.warning("WAL file %s could not be copied and may be lost: %s", file.path, error)
+                errors.append(error)
+    if _is_over(run):
+        _leave(run)
+        return None
+    kept = _note(run, list(waiting.values()), looked_ms)
+    if errors:
+        raise errors[0]
+    return pause_seconds(kept.ttl_seconds)
+
+
+def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+    """Nothing: `tend` looks at the source more often than anybody else."""
+
+
+def _note(run: Run, waiting: Sequence[WalFile], looked_ms: int) -> Retention:
+    """Record what is kept, which of the closed files that have no copy would be lost first, and whether the look before
+    was too long ago."""
+    kept = retention_now(run)
+    first = min(waiting, key=lambda file: file.modified_ms, default=None)
+    lost_ms = None if first is None else first.modified_ms + round(kept.ttl_seconds * 1000)
+    files, size = run.ledger.staged.size()
+    exposure = Exposure(
+        f"copies in {_url(run)}", files, size, False, first.name if first else None, lost_ms,
+        kept.ttl_seconds, kept.assumed, looked_ms,
+    )  # fmt: skip
+    if (standstill := note_exposure(run.ledger, exposure)) is not None:
+        log.error("%s", standstill.describe())
+        run.ledger.audit(run.actor, "log not looked at", asdict(standstill))
+    return kept
+
+
+def pause_seconds(ttl_seconds: float) -> float:
+    """How long may pass until the source is looked at again: a small part of the time in which a file is lost."""
+    return min(30.0, max(1.0, ttl_seconds / 20))
+
+
+def _final(stage: _Stage, file: WalFile, newest: int) -> WalFile | None:
+    """The file as it is now, if its contents and its end are final, or may be; `newest`: number of its group's last.
+
+    A file without a trailer may be final: `_copy` compares what can be read of it with what the NameNode lists.
+    """
+    if file.place is Place.ARCHIVED:
+        return file
+    if file.place is Place.LIVE:
+        if file.number == newest:
+            return None
+        if (sealed := if_sealed(stage.source, stage.root, file)) is not None:
+            return sealed
+    aged = time.time() * 1000 - file.modified_ms > CLOSE_SECONDS * 1000
+    return file if file.length and aged else None
+
+
+def _copy_if_final(stage: _Stage, file: WalFile, newest: int) -> StagedFile | None:
+    """What `_copy` returns of a file that may be final; None of others."""
+    now = _final(stage, file, newest)
+    return None if now is None else _copy(stage, now)
+
+
+def _copy(stage: _Stage, file: WalFile) -> StagedFile | None:
+    """Copy a file; None if it is not final yet, or no longer where it was listed: the next time."""
+    unfinished = f"{stage.path}/{file.name}.{uuid4().hex}{UNFINISHED}"
+    digest, size = hashlib.sha256(), 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in stage.source.read(file.path):
+            digest.update(chunk)
+            size += len(chunk)
+            yield chunk
+
+    try:
+        stage.files.write(unfinished, chunks())
+        written = stage.files.status(unfinished)
+        if size != file.length or written is None or written.length != size:
+            stage.files.delete(unfinished)
+            return None
+        final = f"{stage.path}/{file.name}"
+        there = stage.files.status(final)
+        if there is not None and there.length != size:
+            stage.files.delete(final)
+        try:
+            stage.files.rename(unfinished, final)
+        except FileExistsError:  # another process has copied it
+            stage.files.delete(unfinished)
+    except FileNotFoundError:
+        stage.files.delete(unfinished)
+        return None
+    except BaseException:
+        with suppress(Exception):  # the first error says more
+            stage.files.delete(unfinished)  # a full folder must not fill up with attempts
+        raise
+    return StagedFile(file.name, size, digest.hexdigest(), now_ms())
+
+
+def _sweep(stage: _Stage) -> None:
+    """Delete what killed processes have left."""
+    try:
+        found = stage.files.list(stage.path)
+    except FileNotFoundError:
+        return  # another process renamed a copy just now
+    for status in found:
+        if status.name.endswith(UNFINISHED) and now_ms() - status.modified_ms > _LEFT_MS:
+            try:
+                stage.files.delete(status.path)
+            except Exception as error:  # copying is more urgent
+                log.warning("what a killed process left cannot be deleted: %s: %s", status.path, error)
+
+
+def _is_over(run: Run) -> bool:
+    """Whether nothing is read any more: the last gate was passed, or the run was ended."""
+    return run.ledger.phases.facts("check_drain") is not None or run.ledger.record.state != "running"
+
+
+def _leave(run: Run) -> None:
+    """A release or an abort may have removed the folder just before a copy was written."""
+    if run.ledger.phases.find("release") is not None or run.ledger.record.state != "running":
+        stage = _stage(run)
+        try:
+            stage.files.delete(stage.path, recursive=True)
+        except Exception as error:  # it may never come back: who copies must end as the run has (`objects.release`)
+            log.warning("%s cannot be deleted: if it is still there, delete it yourself: %s", _url(run), error)
+
+
+def _url(run: Run) -> str:
+    url = run.staged_folder
+    if url is None:
+        raise UsageError(f"run {run.run_id} has no folder for copies of WALs", run=run.run_id)
+    return url
+
+
+def _stage(run: Run) -> _Stage:
+    source = file_system(run.spec.source, run.spec.source_address())
+    return _Stage(source, run.wal_root, *open_folder(_url(run), run.source.address.user))

@@ -1,0 +1,144 @@
+"""What a run creates on the clusters: recorded before it is created, and removed at its end (R6)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from walferry.apply.bulk_loader import staging_folder
+from walferry.errors import UsageError
+from walferry.ledger import RunLedger
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind
+from walferry.replay.rights import lease
+from walferry.replay.rights.durability import restore
+from walferry.run.facts import opened_ms
+from walferry.run.heartbeat import alive
+from walferry.run.run import Run, RunEndedError
+from walferry.run.state import label
+from walferry.wal.copies import open_folder
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 90.0
+"""how long the end of a run waits for a table's lease: longer than ZooKeeper keeps a killed process's"""
+
+
+def plan_own(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str, *, there: bool) -> None:
+    """Record that the run is about to create an object. If it exists (`there`), it must be of an earlier attempt.
+
+    Raises ForeignObjectError otherwise: a run with the same id in another ledger may have left it or use it.
+    """
+    planned = {(o.cluster, o.kind, o.name) for o in run.ledger.objects.all()}
+    if there and (cluster, kind, name) not in planned:
+        raise ForeignObjectError(
+            f"{kind} {name} already exists at the {cluster}, not from this run: it may be of a run in another ledger. "
+            f"Remove it if nobody uses it, or give this migration another name",
+            cluster=cluster, kind=kind, name=name,
+        )  # fmt: skip
+    run.ledger.objects.plan(cluster, kind, name)
+
+
+def made(run: Run, cluster: ClusterSide, kind: ObjectKind, name: str) -> None:
+    """Record that an object was created.
+
+    If the run was ended meanwhile, removes what the run has on the clusters and raises RunEndedError: the abort may
+    have looked just before the object existed.
+    """
+    run.ledger.objects.made(cluster, kind, name)
+    record = run.ledger.record
+    if record.state != "running":
+        release(run, aborted=record.state == "aborted")
+        raise RunEndedError(f"run {run.run_id} was {record.state} while {kind} {name} was created", run=run.run_id)
+
+
+class ForeignObjectError(UsageError):
+    """An object that this run is about to create already exists; facts `cluster`, `kind`, `name`."""
+
+
+def release(run: Run, *, aborted: bool = False) -> dict[str, Any]:
+    """Remove every object that the run created on the clusters. Only at the end of a run or at an explicit abort.
+
+    Source tables that the run set READONLY stay so once the target is open, to keep late writers out; an abort before
+    that lifts it. The DURABILITY of target tables is restored (`replay.rights.durability`). An object that is planned
+    and does not exist stays planned while a process works on a phase of the run, which may still create it and then
+    removes it (`made`); if that process is killed in between, repeat the abort. A folder that cannot be deleted is
+    left: its file system may never come back, and nothing depends on it. Facts: removed, left. Raises the first of
+    several errors after everything else is removed.
+    """
+    removed: list[str] = []
+    left: list[str] = []
+    errors: list[Exception] = []
+    underway = _phases_at_work(run)
+    read_only_stays = stays_read_only(run.ledger, aborted=aborted)
+    for item in run.ledger.objects.all():
+        if item.state == "removed" or item.kind in ("table", "durability"):
+            continue
+        if item.kind == "read-only table" and read_only_stays:
+            continue
+        name = named(item)
+        try:
+            there = _remove(run, item)
+        except Exception as error:  # must not keep the others
+            left.append(name)
+            if item.kind == "folder":
+                log.warning("%s cannot be deleted: delete it yourself, since nobody needs it any more: %s", name, error)
+            else:
+                errors.append(error)
+            continue
+        if not there and item.state == "planned" and underway:
+            left.append(name)
+            log.warning(
+                "%s is about to be created: the process that works on %s then removes it; if it is killed first, abort "
+                "again", name, ", ".join(underway),
+            )  # fmt: skip
+            continue
+        run.ledger.objects.removed(item.cluster, item.kind, item.name)
+        removed.append(name)
+        log.info("removed %s", name)
+    try:  # Last, since it may wait for a lease.
+        restored, others = restore(run, at_work=bool(underway), wait_seconds=LEASE_SECONDS)
+    except Exception as error:
+        errors.append(error)
+        others, restored = [f"DURABILITY of the tables of run {run.run_id}"], []
+    if errors:
+        log.error("run %s leaves behind %s: repeat this to remove it", run.run_id, ", ".join(left + others))
+        raise errors[0]
+    return {"removed": removed + restored, "left": left + others}
+
+
+def stays_read_only(ledger: RunLedger, *, aborted: bool) -> bool:
+    """Whether source tables that the run set READONLY stay so at its end."""
+    return not aborted or opened_ms(ledger) is not None
+
+
+def named(item: ClusterObject) -> str:
+    """What an object is called; a folder is wherever its URL says."""
+    return f"{item.kind} {item.name}" + ("" if item.kind == "folder" else f" at the {item.cluster}")
+
+
+def _remove(run: Run, item: ClusterObject) -> bool:
+    """Remove an object, or lift READONLY. Returns whether there was any."""
+    client = run.source if item.cluster == "source" else run.target
+    if item.kind == "peer":
+        return item.name in client.peers() and client.remove_peer(item.name)
+    if item.kind == "snapshot":
+        return client.delete_snapshot(item.name)
+    if item.kind == "staging folder":
+        table = next(pair.target for pair in run.tables if staging_folder(run.target_root, pair.target) == item.name)
+        holder = lease.holder_of(client.zk, table)
+        if holder is not None and not lease.is_of(run.run_id, holder):
+            return False  # whoever took the lease has removed this run's files, and has some of its own there
+        return run.target_files.delete(item.name, recursive=True)
+    if item.kind == "folder":
+        files, path = open_folder(item.name, client.address.user)
+        return files.delete(path, recursive=True)
+    if client.table_exists(item.name):
+        client.set_read_only(item.name, False)
+    return True
+
+
+def _phases_at_work(run: Run) -> list[str]:
+    """The phases on which a live process works. One that is only recorded as running may have been killed."""
+    signs = alive(run.ledger)
+    begun = [label(phase) for phase in run.ledger.phases.all() if phase.state == "running" and phase.phase != "release"]
+    return [name for name in begun if name in signs]

@@ -1,0 +1,132 @@
+"""Protect: nothing of the source's log is lost before it is applied.
+
+There are two ways, each a module with the same functions: `by_peer` (`protect: peer`) lets a disabled replication peer
+keep the WALs at the source; `by_copies` (`protect: stage`) copies each of them to a folder as soon as it is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Protocol
+
+from walferry.errors import GateShutError, WalferryError
+from walferry.replay.keeping import by_copies, by_peer
+from walferry.replay.keeping.objects import release
+from walferry.run.run import Run
+from walferry.wal.files import WalFile
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 5.0
+
+
+class Protection(Protocol):
+    """A way to keep the source's log."""
+
+    NAMES_EVERY_LOG: bool
+    """whether `kept` names every log that holds an edit, so that the archive need not be listed for others"""
+
+    def begin(self, run: Run) -> dict[str, Any]:
+        """Begin to keep what is written from now on. Idempotent; returns facts for the phase."""
+
+    def require(self, run: Run) -> None:
+        """Raise unless the log is being kept."""
+
+    def kept(self, run: Run) -> set[str]:
+        """Names of the WAL files that are kept. Each of them is required, unless it is applied (R1)."""
+
+    def let_go(self, run: Run) -> object:
+        """Release what is applied and was kept for long enough. Idempotent; called from time to time."""
+
+    def tend(self, run: Run) -> float | None:
+        """Do what must happen beside all phases. Returns after how many seconds to do it again; None: never again."""
+
+    def take_stock(self, run: Run, listed: Sequence[WalFile]) -> None:
+        """Note what is kept (`run.exposure`), given a listing of the whole archive."""
+
+    def why_missing(self, run: Run, name: str) -> str:
+        """What probably happened to a file that was kept and is missing, as a sentence without its full stop."""
+
+
+_WAYS: dict[str, Protection] = {"peer": by_peer, "stage": by_copies}
+
+
+def way_of(run: Run) -> Protection:
+    """How the run keeps the source's log."""
+    return _WAYS[run.spec.protect]
+
+
+@contextmanager
+def tended(run: Run) -> Iterator[None]:
+    """Let a thread do what the protection needs beside the phases, until the block ends."""
+    way, ended = way_of(run), Event()
+    thread = Thread(target=lambda: tend(run, way, ended.wait), name="protection", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
+    """Do what a protection needs until it needs no more, or until `wait`, which is given seconds, returns True.
+
+    Whatever fails is tried again: before a file is lost there is time, and a status that tells how much
+    (`run.exposure`); a thread that ended would lose it without a word.
+    """
+    pause: float | None = 0.0
+    while pause is not None and not wait(pause):
+        try:
+            pause = way.tend(run)
+        except Exception as error:
+            log.warning("the source's log is not kept as it should be; trying again: %s", error)
+            pause = AGAIN_SECONDS
+
+
+def protect(run: Run) -> dict[str, Any]:
+    """The phase `protect`: begin to keep the source's log."""
+    return run.once("protect", lambda: way_of(run).begin(run))
+
+
+def take_stock(run: Run, listed: Sequence[WalFile]) -> None:
+    """Note what is kept, given a listing of the whole archive; nothing depends on it, so what fails is only logged."""
+    try:
+        way_of(run).take_stock(run, listed)
+    except WalferryError as error:
+        log.warning("how much of the source's log is kept is unknown: %s", error)
+
+
+def not_applied(run: Run, kept: Collection[str]) -> set[str]:
+    """Those of the kept files that are not applied for every table of the run.
+
+    A peer's queue names all files that were ever put into it: those that were applied once are not looked up again.
+    """
+    new = set(kept) - run.source_log.applied
+    applied = run.ledger.log.applied(new)
+    run.source_log.applied = frozenset((run.source_log.applied & set(kept)) | applied)
+    return new - applied
+
+
+def finish(run: Run, outcome: str, gate: Callable[[Run], None] | None = None) -> None:
+    """Remove what the run created on the clusters, except the target tables, and end it as done.
+
+    `gate` is asked first, if the phases before are done.
+
+    Raises GateShutError while edits are in quarantine: their WALs would be lost with what keeps them. An abort does not
+    check.
+    """
+    if run.ledger.quarantine.items("held") or run.ledger.quarantine.holds():
+        reason = f"edits wait in quarantine: `walferry quarantine list {run.run_id}`"
+        raise GateShutError(f"the gate is shut: {reason}", reasons=[reason])
+
+    def work() -> dict[str, Any]:
+        if gate is not None:
+            gate(run)
+        return release(run)
+
+    run.once("release", work)
+    run.ledger.end("done", run.actor, outcome)

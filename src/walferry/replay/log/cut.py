@@ -1,0 +1,385 @@
+"""Cut the source's log: roll every WAL and observe each roll, so that what was written before is in sealed files.
+
+A cut also takes the line of each region (which server has it, and since which opening) before the first roll and after
+the last. Equal lines at two cuts prove that the region stood still between them, because every opening raises the
+region's open sequence number in hbase:meta: all that was written to its rows in between is in one WAL group, in order.
+While a region is in transition, its line never equals any other.
+
+A cut is quiet for a region that did not move during it. Only then do the files before it hold, for every edit of its
+rows, the earlier edits of the row too: otherwise a row's first edit may come after one server's roll and its next one
+before another's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from walferry import ledger
+from walferry.errors import TransientError
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.descriptors import Region
+from walferry.hbase.errors import TableNotFoundError
+from walferry.hbase.zookeeper import Server
+from walferry.ledger import Position, SeenFile
+from walferry.load import unhindered_s
+from walferry.replay.keeping.protect import not_applied, take_stock, way_of
+from walferry.replay.log.idle import idle_servers
+from walferry.run.facts import FenceFacts, Lines, keep_lines
+from walferry.run.run import Run
+from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
+from walferry.wal.open import bytes_held
+
+log = logging.getLogger(__name__)
+
+ROLL_SECONDS = 60.0
+REST_SECONDS = 120.0
+SPLIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Files before the cut hold all that was written before `started_ms`; those in `current` and after it the rest."""
+
+    started_ms: int
+    before: Lines
+    """the lines before the first roll"""
+    after: Lines
+    """and after the last"""
+    files: list[WalFile]
+    """the WAL files after the last roll; of archived ones perhaps only those that matter (`_with_archive`)"""
+    current: dict[str, int]
+    """for each group, the number of the first file after the cut"""
+    regions: dict[str, list[Region]]
+    """each table's regions after the last roll, whose lines are `after`"""
+    whole: bool = False
+    """whether `files` has all that exist"""
+
+    def below(self) -> list[WalFile]:
+        """The sealed files before the cut; dead servers' files that are still being split are left out."""
+        return [f for f in self.files if not self._is_splitting(f) and self.is_before(f.group, f.number)]
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The WAL groups that had a file."""
+        return frozenset(file.group for file in self.files)
+
+    def is_before(self, group: str, number: int) -> bool:
+        """Whether the file of that number was begun before the cut, and nothing was written to it since; not if the
+        group has come since."""
+        return group in self.groups and number < self.current.get(group, number + 1)
+
+    def is_quiet(self, table: str, beside: Collection[str] = ()) -> bool:
+        """Whether no region of the table, but perhaps those in `beside`, moved during the cut."""
+        moved = self.before[table].items() ^ self.after[table].items()
+        return all(region in beside for region, _ in moved)
+
+    def splitting(self) -> list[WalFile]:
+        """Files of dead servers that HBase is splitting, or is about to: to be applied once they are archived."""
+        return [file for file in self.files if self._is_splitting(file)]
+
+    def _is_splitting(self, file: WalFile) -> bool:
+        return file.place is Place.SPLITTING or (file.place is Place.LIVE and file.group not in self.current)
+
+
+def lines_of(client: HBaseClient, table: str, regions: Sequence[Region]) -> dict[str, str]:
+    """The line of each region of a table, as just read: server with its start code, open sequence number.
+
+    The line of a region of an enabled table that is not open on a live server never equals any other.
+    """
+    alive = {server.name for server in client.servers()}
+    lines = {region.encoded: line_of(region) for region in regions}
+    moving = [r.encoded for r in regions if r.server is None or r.server.name not in alive]
+    if moving and client.table_enabled(table):
+        lines |= {region: f"in transition {uuid4().hex}" for region in moving}
+    return lines
+
+
+def line_of(region: Region) -> str:
+    """The line of a region that is not in transition."""
+    return line_at(region.server.name if region.server else "-", region.open_sequence)
+
+
+def line_at(server: str, open_sequence: int) -> str:
+    """The line of a region that a server has, as hbase:meta gets to know it."""
+    return f"{server} {open_sequence}"
+
+
+def server_of(line: str) -> str:
+    """The server that a line of a region in no transition names."""
+    return line.rpartition(" ")[0]
+
+
+def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:
+    """The regions of each table that stood still between two cuts."""
+    return {
+        table: frozenset(region for region, _ in lines.items() & earlier.get(table, {}).items())
+        for table, lines in later.items()
+    }
+
+
+def regions_of(client: HBaseClient, table: str) -> list[Region]:
+    """The table's regions; none when somebody dropped it (`checks.gates` reports that)."""
+    try:
+        return client.regions(table)
+    except TableNotFoundError:
+        return []
+
+
+def cut_log(run: Run, *, whole: bool = False, applied: Lines | None = None) -> Cut:
+    """Roll the source's WALs and wait until each group has a new file and the previous one is closed.
+
+    `whole`: all archived files are listed, not only those that matter to the run (`_with_archive`). `applied`: lines of
+    the last applied cut; while they still hold, servers on which nothing was written since are not rolled.
+    Raises TransientError when that does not happen within a minute.
+    """
+    names = [pair.source for pair in run.tables]
+    started_ms = time.time_ns() // 1_000_000
+    before = {name: lines_of(run.source, name, regions_of(run.source, name)) for name in names}
+    servers = run.source.servers()
+    # What preceded a move may be on any server, also on one where nothing is now.
+    idle, remember = idle_servers(run, servers, started_ms, may_rest=before == applied)
+    old = newest(run.source_log.live())
+    deadline = unhindered_s() + ROLL_SECONDS
+    for server in servers:
+        if server.name not in idle:
+            _roll(run, server, deadline)
+    closed: dict[str, WalFile] = {}
+    while True:
+        files = run.source_log.live()
+        # Asked after the listing: a server registers before it opens a log, so none of the listed ones seems dead.
+        alive = {server.name for server in run.source.servers()}
+        new = newest(file for file in files if file.place is Place.LIVE)
+        waiting = [
+            group for group, file in old.items()
+            if file.place is Place.LIVE and file.server in alive and file.server not in idle
+            and (group not in new or new[group].number <= file.number)
+        ]  # fmt: skip
+        left = [
+            file for file in files
+            if file.place is Place.LIVE and file.server in alive
+            and (old[file.group].number if file.group in old else 0) <= file.number < new[file.group].number
+        ]  # fmt: skip
+        # A new file in the listing need not be in use yet: its predecessor may receive edits until it is closed.
+        for file in () if waiting else left:
+            if file.name not in closed:
+                now = if_sealed(run.source_files, run.wal_root, file)
+                if now is None:
+                    break
+                closed[file.name] = now
+        if not waiting and all(file.name in closed for file in left):
+            break
+        if unhindered_s() > deadline:
+            open_one = old[waiting[0]].name if waiting else next(f.name for f in left if f.name not in closed)
+            raise TransientError(
+                f"the source was asked to roll its WALs {ROLL_SECONDS:.0f} s ago and has not closed {open_one} yet; "
+                "check the region server's log",
+                file=open_one,
+            )
+        time.sleep(0.3)
+    remember()
+    # A server that died meanwhile has no file after the cut; its folder is split and archived as a whole.
+    current = {group: file.number for group, file in new.items() if file.server in alive}
+    regions = {name: regions_of(run.source, name) for name in names}
+    after = {name: lines_of(run.source, name, regions[name]) for name in names}
+    # The listing shows no length of a file that was open.
+    files = _with_archive(run, [closed.get(file.name, file) for file in files], whole=whole)
+    return Cut(started_ms, before, after, files, current, regions, run.source_log.whole)
+
+
+def _roll(run: Run, server: Server, deadline: float) -> None:
+    """Ask a server to roll its WALs, unless it has died: its session in ZooKeeper may end later."""
+    told = False
+    while True:
+        try:
+            return run.source.roll_wal(server, attempts=1)
+        except TransientError as error:
+            if server.name not in {alive.name for alive in run.source.servers()}:
+                return None
+            if unhindered_s() > deadline:
+                raise
+            if not told:
+                log.warning(
+                    "%s does not answer, and is asked again until it does or counts as dead: %s", server.name, error
+                )
+                told = True
+        time.sleep(1.0)
+
+
+def _with_archive(run: Run, live: Sequence[WalFile], *, whole: bool) -> list[WalFile]:
+    """The live files and the archived ones that matter: seen or queued for the run's peer, and not applied yet.
+
+    A log that was begun, closed and archived since the last cut is in the peer's queue, or holds no edit
+    (`completeness`). Without a peer all are listed: the cleaner leaves few there.
+    """
+    way = way_of(run)
+    if whole or not way.NAMES_EVERY_LOG:
+        return run.source_log.with_archive(live, (), whole=True)
+    fences = run.fences()
+    expected = {file.name for file in fences.within(run.ledger.log.unapplied())}
+    for name in not_applied(run, way.kept(run)):
+        place = parse_wal_name(name)
+        if place is not None and fences.starts_by(place):
+            expected.add(name)
+    return run.source_log.with_archive(live, expected, whole=whole)
+
+
+def quiet_cut(run: Run) -> Cut:
+    """A cut during which no region of the run's tables moved. Raises TransientError after two minutes without one."""
+    return cut_until(run, lambda cut: [table for table in cut.before if not cut.is_quiet(table)], whole=True)
+
+
+def cut_until(
+    run: Run, moving: Callable[[Cut], Collection[str]], *, whole: bool = False, applied: Lines | None = None
+) -> Cut:
+    """Cut the log, as `cut_log` does, until `moving` returns no table whose moves spoil the cut.
+
+    Raises TransientError after two minutes.
+    """
+    deadline = unhindered_s() + REST_SECONDS
+    logged = ""
+    while True:
+        cut = cut_log(run, whole=whole, applied=applied)
+        moved = ", ".join(sorted(moving(cut)))
+        if not moved:
+            return cut
+        if unhindered_s() > deadline:
+            raise TransientError(
+                f"regions of {moved} moved during every cut of the log for {REST_SECONDS:.0f} s; "
+                "pause the balancer and try again",
+                tables=moved.split(", "),
+            )
+        if moved != logged:
+            logged = moved
+            log.info("regions of %s moved while the log was cut; cutting again until they rest", moved)
+        time.sleep(1.0)
+
+
+def await_archive(run: Run) -> list[WalFile]:
+    """All WAL files, once HBase has split and archived those of dead servers. Raises TransientError after a while."""
+    deadline = unhindered_s() + SPLIT_SECONDS
+    while True:
+        alive = {server.name for server in run.source.servers()}
+        files = run.source_log.live()
+        left = [f for f in files if f.place is Place.SPLITTING or (f.place is Place.LIVE and f.server not in alive)]
+        if not left:
+            return _with_archive(run, files, whole=True)
+        if unhindered_s() > deadline:
+            raise TransientError(
+                f"the source is still splitting {left[0].path} after {SPLIT_SECONDS:.0f} s; "
+                "check the source's master, then run again",
+                file=left[0].name,
+            )
+        time.sleep(1.0)
+
+
+def newest(files: Iterable[WalFile]) -> dict[str, WalFile]:
+    """The newest of the files of each group."""
+    found: dict[str, WalFile] = {}
+    for file in files:
+        if file.group not in found or found[file.group].number < file.number:
+            found[file.group] = file
+    return found
+
+
+# ------------------------------------------------------------------ fences
+
+
+def start_fence(run: Run) -> FenceFacts:
+    """Cut the log and record where replay begins, for every group that exists now.
+
+    Every edit that a later snapshot lacks is at or past these positions. Groups of dead servers, even those still being
+    split, are completely in the snapshot: a region reopens only after their edits were put into it, and a snapshot
+    waits for its regions. Groups that appear later are read from their first file.
+    """
+
+    def work() -> dict[str, Any]:
+        cut = quiet_cut(run)
+        # A kill came after the fence was set and before this phase was done: regions may have moved since.
+        known = not run.ledger.log.fence("start")
+        positions = run.ledger.log.set_fence("start", _start_positions(cut))
+        record_seen(run, [file for file in cut.files if run.fences().starts_by(file)], sealed=())
+        keep_lines(run, "applied", cut.before if known else {})
+        take_stock(run, cut.files)
+        return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
+
+    return FenceFacts.model_validate(run.once("fence", work))
+
+
+def _start_positions(cut: Cut) -> list[Position]:
+    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    for file in cut.files:
+        by_group[file.group].append(file)
+    positions = []
+    for group, files in by_group.items():
+        after = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
+        if after:
+            first = min(after, key=lambda file: file.number)
+            positions.append(Position(group, first.name, first.number, 0))
+        else:  # a dead server's group: after its last file
+            positions.append(Position(group, "", max(file.number for file in files) + 1, 0))
+    return positions
+
+
+def end_fence(run: Run) -> FenceFacts:
+    """Cut the log after writes have stopped: replay ends at the positions recorded here."""
+
+    def work() -> dict[str, Any]:
+        cut = quiet_cut(run)
+        see(run, cut)
+        first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
+        positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
+        run.ledger.log.set_fence("end", positions)
+        keep_lines(run, "end fence", cut.before)
+        return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
+
+    return FenceFacts.model_validate(run.once("end_fence", work))
+
+
+def see(run: Run, cut: Cut) -> list[WalFile]:
+    """Record every file at or after the start fence in the ledger. Returns those of them that are before the cut.
+
+    What is applied and no longer exists at the source is folded, if the whole archive was listed.
+    """
+    fences = run.fences()
+    wanted = [file for file in cut.files if fences.starts_by(file)]
+    below = {file.name for file in cut.below()}
+    record_seen(run, wanted, sealed=below)
+    if cut.whole:
+        run.ledger.log.fold({file.name for file in cut.files})
+        take_stock(run, cut.files)
+    return [file for file in wanted if file.name in below]
+
+
+def record_seen(run: Run, files: Iterable[WalFile], sealed: Collection[str]) -> None:
+    """Record a listing in the ledger; `sealed`: names of the files that nobody writes to any more.
+
+    For the others the listing does not show whether they hold anything, so each is opened until it does. If such a log
+    is later deleted together with its server, the ledger knows whether it ever held an entry.
+    """
+    listed = {file.name: file for file in files}
+    for name in run.ledger.log.applied(listed):
+        del listed[name]  # nothing about it can change
+    known = run.ledger.log.known(listed)
+    seen = []
+    for file in listed.values():
+        if file.name not in sealed and not file.length and not (file.name in known and known[file.name].length):
+            file = replace(file, length=bytes_held(run.source_files, run.wal_root, file))
+        seen.append(as_seen(file, file.name in sealed))
+    run.ledger.log.see_files(seen)
+
+
+def as_seen(file: WalFile, sealed: bool) -> SeenFile:
+    """A listed file as the ledger records it."""
+    return SeenFile(file.name, file.group, file.server, file.number, file.path, file.length, sealed)
+
+
+def as_listed(file: ledger.WalFile) -> WalFile:
+    """A file of the ledger as if it were listed, for readers that look up where it is now."""
+    return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

@@ -1,0 +1,197 @@
+"""What the target tables already have from other runs, by what those runs recorded: a window takes it into account."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from walferry.apply.window_rows import Settled, WriteTimes
+from walferry.errors import TransientError, UsageError
+from walferry.ledger import RunLedger, RunRecord
+from walferry.refusals import ANY_REGION
+from walferry.replay.log import window_log
+from walferry.replay.log.cut import as_listed
+from walferry.replay.log.window_log import covering, window_of
+from walferry.run.facts import fenced_ms
+from walferry.run.fences import fences_of
+from walferry.run.run import Run
+from walferry.run.spec import Cluster, ResolvedSpec, TimeWindow
+from walferry.wal.files import WalFile
+
+ALWAYS = WriteTimes(0, 1 << 62)
+Part = tuple[str, str, Settled]
+"""a file, a source table, and which of the table's edits in the file the target has"""
+
+
+class OverlappingRunError(TransientError):
+    """An unfinished run applies edits of the same times to the same tables; fact `run`."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """What other runs have applied to the target tables of a window's run."""
+
+    runs: tuple[str, ...]
+    """ids of those that applied edits which the window takes into account"""
+    settled: Mapping[tuple[str, str], tuple[Settled, ...]]
+    """those edits, by file and source table"""
+    gone: tuple[WalFile, ...]
+    """files that held some of them and no longer exist at the source"""
+    copied_until_ms: int
+    """what was written before this came with a snapshot; 0 without one"""
+
+    def holds(self, file: str, table: str, write_time: int) -> bool:
+        """Whether the target has edits of the file that were written at that time."""
+        parts = self.settled.get((file, table), ())
+        return any(part.span.has(write_time) for part in parts)
+
+
+def reads(run: RunRecord, source: Cluster) -> bool:
+    """Whether a run reads the log of this cluster."""
+    there = run.spec.get("source") or {}
+    return (there.get("zookeeper"), there.get("znode", source.znode)) == (source.zookeeper, source.znode)
+
+
+def appliers(run: Run) -> list[RunRecord]:
+    """Other runs that had the lease on one of this run's target tables, or that cloned one."""
+    ledger = run.ledger.whole
+    cluster, tables = run.target.cluster_id(), {pair.target for pair in run.tables}
+    runs = {lease.run_id for table in tables for lease in ledger.leases(f"{cluster} {table}")}
+    for other in ledger.runs():
+        if other.kind in ("migration", "copy", "standby"):
+            made = {(o.kind, o.name) for o in ledger.of(other.run_id).objects.all() if o.state == "made"}
+            spec = ResolvedSpec.model_validate(other.spec)
+            same = (spec.target.zookeeper, spec.target.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
+            if same and any(("table", table) in made for table in tables):
+                runs.add(other.run_id)
+    return [ledger.run(run_id) for run_id in sorted(runs - {run.run_id})]
+
+
+def look_at_others(run: Run, others: Sequence[RunRecord], listed: Sequence[WalFile]) -> Others:
+    """What other runs have applied, file by file, as they recorded it; `listed`: the source's files now.
+
+    Only edits that may be later in their rows' history than the window's own count. A run that recorded nothing, such
+    as a window's that was aborted or failed, counts as having applied nothing: it is repeated, or was given up.
+    Raises UsageError for edits of another source or table: their order relative to this one's is unknown.
+    """
+    # Clocks differ, and a row's order does not follow them: edits of the minute before may be later in the row.
+    begins = window_of(run).start_ms - window_log.SKEW_MS
+    present = {file.name for file in listed}
+    settled: dict[tuple[str, str], list[Settled]] = defaultdict(list)
+    gone: dict[str, WalFile] = {}
+    runs, copied_until = [], 0
+    for other in others:
+        _require_same_tables(run, other)
+        theirs = run.ledger.whole.of(other.run_id)
+        known = {file.name: file for file in (*map(as_listed, theirs.log.files()), *listed)}
+        later = {file.name: file for file in covering(known.values(), begins, ALWAYS.end_ms)}
+        parts = list(_applied(theirs, other, begins))
+        if (until := _copied_until(theirs, other)) > begins:
+            copied_until = max(copied_until, until)
+            parts += _copied(run, theirs, covering(listed, begins, until), until)
+        parts = [part for part in parts if part[0] in later]
+        for file, table, part in parts:
+            if file in present:
+                settled[file, table].append(part)
+            else:
+                gone[file] = later[file]
+        runs += [other.run_id] if parts else []
+    frozen = {key: tuple(parts) for key, parts in settled.items()}
+    return Others(tuple(runs), frozen, tuple(gone.values()), copied_until)
+
+
+def require_no_overlap(run: Run, others: Sequence[RunRecord]) -> None:
+    """Raise OverlappingRunError when another unfinished run has begun to apply edits of the window's times.
+
+    Of two windows, the one that took the lease first continues, so that they never wait for each other.
+    """
+    window = window_of(run)
+    for other in others:
+        if other.state != "running" or not _overlaps(run.ledger.whole.of(other.run_id), other, window):
+            continue
+        if other.kind != "window" or not _began_before(run, other):
+            raise OverlappingRunError(
+                f"run {other.run_id} has not finished applying edits of {window} to the same tables: wait for it, or "
+                f"end it by `walferry abort {other.run_id} --reason …`; then repeat this window",
+                run=other.run_id,
+            )
+
+
+def _overlaps(theirs: RunLedger, other: RunRecord, window: TimeWindow) -> bool:
+    """Whether a run may still apply edits that were written in the window."""
+    own = ResolvedSpec.model_validate(other.spec).window
+    if own is not None:
+        return own.start_ms < window.end_ms and window.start_ms < own.end_ms
+    if theirs.batches.now() is not None:  # part of it may be applied without being recorded by table yet
+        return True
+    last = theirs.rounds.last()
+    return window.end_ms > (last.covered_ms if last else fenced_ms(theirs) or 0)
+
+
+def _began_before(run: Run, other: RunRecord) -> bool:
+    """Whether this run took the lease on a table that both write to before the other one did."""
+    cluster = run.target.cluster_id()
+    for pair in run.tables:
+        holders = [lease.run_id for lease in run.ledger.whole.leases(f"{cluster} {pair.target}")]
+        if other.run_id in holders:
+            return run.run_id in holders and holders.index(run.run_id) < holders.index(other.run_id)
+    return False
+
+
+def _require_same_tables(run: Run, other: RunRecord) -> None:
+    spec = ResolvedSpec.model_validate(other.spec)
+    if not reads(other, run.spec.source):
+        raise UsageError(
+            f"run {other.run_id} applied edits of another source ({spec.source.zookeeper}) to a target table of "
+            "this window; their order is unknown. Replay into a separate table",
+            run=other.run_id,
+        )
+    mine = {pair.target: pair.source for pair in run.tables}
+    for pair in spec.tables:
+        if mine.get(pair.target, pair.source) != pair.source:
+            raise UsageError(
+                f"run {other.run_id} applied edits of {pair.source} to {pair.target}, and this window those of "
+                f"{mine[pair.target]}; their order is unknown. Replay into a separate table",
+                run=other.run_id, table=pair.target,
+            )  # fmt: skip
+
+
+def _applied(theirs: RunLedger, other: RunRecord, begins: int) -> Iterator[Part]:
+    """From the ranges that a run recorded as applied; for a file with held regions, the other regions."""
+    own = ResolvedSpec.model_validate(other.spec).window
+    span = ALWAYS if own is None else WriteTimes(own.start_ms, own.end_ms)
+    held: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for hold in theirs.quarantine.holds():
+        held[hold.file, hold.table].add(hold.region)
+    for r in theirs.log.ranges(since_ms=max(begins, span.start_ms)):
+        if r.first_write_ms is not None and r.last_write_ms is not None:
+            if r.last_write_ms < max(begins, span.start_ms) or r.first_write_ms >= span.end_ms:
+                continue
+        elif own is not None:
+            continue  # no entry of the table
+        regions = held.get((r.file, r.table), set())
+        if r.state in ("applied", "verified"):
+            yield r.file, r.table, Settled(span)
+        elif regions and ANY_REGION not in regions:
+            yield r.file, r.table, Settled(span, frozenset(regions))
+
+
+def _copied_until(theirs: RunLedger, other: RunRecord) -> int:
+    """The moment up to which edits came to the target with snapshots; 0 unless all of them were cloned."""
+    tables = [pair.source for pair in ResolvedSpec.model_validate(other.spec).tables]
+    if any(theirs.phases.facts("clone", table) is None for table in tables):
+        return 0
+    # Planned once, before it is taken: a phase that was repeated after a kill started later than its snapshot.
+    taken = [o.planned_ms for o in theirs.objects.all() if (o.cluster, o.kind) == ("source", "snapshot")]
+    return min(taken, default=window_log.SKEW_MS) - window_log.SKEW_MS
+
+
+def _copied(run: Run, theirs: RunLedger, files: Sequence[WalFile], until_ms: int) -> Iterator[Part]:
+    """What snapshots hold of these files: all before the start fence, and what was written before the snapshots."""
+    fences = fences_of(theirs)
+    tables = [pair.source for pair in run.tables]
+    for file in files:
+        before = not fences.starts_by(file)
+        for table in tables:
+            yield file.name, table, Settled(ALWAYS if before else WriteTimes(0, until_ms))

@@ -1,0 +1,200 @@
+"""Edits in bulk, for windows and rounds: whether tables take them, and their pieces, which are ranges of rows.
+
+A piece has all edits of its rows, whichever regions they were written to: what is sorted needs no calm region. A piece
+that is applied again is loaded again, which changes nothing as long as nobody else has written to the table meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+
+from walferry.amounts import amount
+from walferry.apply.bulk_loader import staging_folder
+from walferry.apply.by_row import RowTask
+from walferry.apply.in_bulk import BulkApplied, BulkTask, InFile, sample_rows
+from walferry.errors import WalferryError
+from walferry.formats.hfile_writer import BLOOMS, COMPRESSIONS, ENCODINGS, StoreFormat
+from walferry.hbase.descriptors import Family, TableDescriptor
+from walferry.ledger import Piece
+from walferry.ledger.batches import Change
+from walferry.replay.pieces.pieces import apply_pieces
+from walferry.replay.pieces.row_ranges import RowRange
+from walferry.replay.rights.applying import remove_staged
+from walferry.run.run import Run
+from walferry.storage import PermissionDeniedError, QuotaExceededError
+
+log = logging.getLogger(__name__)
+
+BULK_FROM_BYTES = 64 << 20
+"""of files from which on `apply: auto` goes in bulk (docs/performance.md)"""
+BULK_REGION_BYTES = 2 << 20
+"""of them for each region of the target tables: a load flushes a region, and adds a file to it, so small ones for many
+regions cost more than they save"""
+
+
+class Loaded(BaseModel):
+    """What a piece has shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cells: int
+    outranked: int
+    files: int
+    bytes: int
+
+
+def table_faults(name: str, table: TableDescriptor) -> list[str]:
+    """Why edits cannot be applied in bulk to a target table of this name and schema, each as text."""
+    faults = []
+    for family in table.families.values():
+        if family.new_version_behavior:
+            faults.append(f"{name}:{family.name} has NEW_VERSION_BEHAVIOR: the order of its edits counts")
+        if "ENCRYPTION" in family.attributes:
+            faults.append(f"{name}:{family.name} is encrypted; HFiles are written as they are")
+        if family.is_mob:
+            faults.append(f"{name}:{family.name} keeps large values in MOB files")
+    if any(attribute.lower().startswith("coprocessor$") for attribute in table.attributes):
+        faults.append(f"{name} has coprocessors, which see no edit that comes in bulk")
+    return faults
+
+
+def bulk_faults(run: Run) -> list[str]:
+    """Why edits cannot be applied to the target tables in bulk, each as text."""
+    return [fault for pair in run.tables for fault in table_faults(pair.target, run.target.describe(pair.target))]
+
+
+def _staging_faults(run: Run) -> list[str]:
+    """Why files cannot be staged for the target tables, each as text."""
+    root, faults = run.spec.target.address().root_path, []
+    for pair in run.tables:
+        try:
+            run.target_files.mkdirs(staging_folder(root, pair.target))
+        except (PermissionDeniedError, QuotaExceededError) as error:
+            faults.append(f"{error.message} (bulk loads wait there)")
+    return faults
+
+
+def goes_in_bulk(run: Run, size: int, held: Collection[str] = ()) -> bool:
+    """Whether so many bytes of log are applied sooner in bulk than by rpc, and can be; otherwise the log says why not.
+
+    `held`: source tables with regions in quarantine.
+    """
+    if size < BULK_FROM_BYTES:
+        return False
+    regions = sum(len(run.target.regions(pair.target)) for pair in run.tables)
+    if size < regions * BULK_REGION_BYTES:
+        return False
+    faults = [f"quarantine holds regions of {table}" for table in held] or bulk_faults(run) or _staging_faults(run)
+    if faults:
+        log.warning("%.1f MB of log go by rpc, not in bulk: %s", size / 1e6, "; ".join(faults))
+    return not faults
+
+
+def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
+    """The cells to load, and how the target's families are written."""
+    formats: dict[str, Mapping[bytes, StoreFormat]] = {}
+    keeps: set[tuple[str, bytes]] = set()
+    for source, target in task.route.tables.items():
+        descriptor = run.target.describe(target)
+        formats[source] = store_formats(descriptor)
+        keeps |= {(source, family) for family in keeping_deleted(descriptor)}
+    borders = tuple(part.start for part in ranges if part.start is not None)
+    return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), run.spec.target.address().root_path)
+
+
+def store_formats(table: TableDescriptor) -> dict[bytes, StoreFormat]:
+    """How the files of each family of a target table are written."""
+    return {name.encode(): _format(family) for name, family in table.families.items()}
+
+
+def keeping_deleted(table: TableDescriptor) -> frozenset[bytes]:
+    """The families that show deleted cells to who asks for them (KEEP_DELETED_CELLS)."""
+    return frozenset(
+        name.encode()
+        for name, family in table.families.items()
+        if family.attributes.get("KEEP_DELETED_CELLS", "FALSE").upper() != "FALSE"
+    )
+
+
+def _format(family: Family) -> StoreFormat:
+    """As the family says, as far as it can be written; its next compaction does the rest."""
+
+    def known(name: str, usual: str, values: Collection[str]) -> str:
+        value = family.attributes.get(name, usual).upper()
+        return value if value in values else "NONE"
+
+    return StoreFormat(
+        int(family.attributes.get("BLOCKSIZE", StoreFormat.block_bytes)),
+        known("COMPRESSION", "NONE", COMPRESSIONS),
+        known("DATA_BLOCK_ENCODING", "NONE", ENCODINGS),
+        known("BLOOMFILTER", "ROW", BLOOMS),
+    )
+
+
+def cut_in_bulk(run: Run, at_once: int, task: RowTask) -> list[RowRange]:
+    """Ranges of rows with about the same number of edits, one table each; they begin where regions do if those are
+    many, so that few regions are written by two."""
+    total = sum(file.length for file in task.files)
+    count = max(at_once, -(-total // task.route.limits.piece_bytes))
+    samples = sample_rows(task)
+    starts = {table: [r.start for r in run.target.regions(target)] for table, target in task.route.tables.items()}
+    borders = {(table, b"") for table in task.route.tables}
+    for number in range(1, count):
+        if samples:
+            table, row = samples[len(samples) * number // count]
+            regions = starts[table]
+            borders.add((table, regions[bisect_right(regions, row) - 1] if len(regions) > count else row))
+    tables = frozenset(task.route.tables)
+    return [
+        RowRange(number=number, start=start, size=total // len(borders), tables=tables, held=frozenset())
+        for number, start in enumerate(sorted(borders))
+    ]
+
+
+def as_pieces(ranges: Sequence[RowRange]) -> list[Piece]:
+    """The ranges as the ledger keeps them."""
+    return [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+
+
+def load_pieces(
+    run: Run,
+    spark: SparkSession | None,
+    task: RowTask,
+    told: Sequence[InFile],
+    apply: Callable[[int, str], BulkApplied],
+    fence: Change,
+) -> list[Loaded]:
+    """Load the pieces that are left; what each of them, also of those done earlier, has shown.
+
+    `told` and `apply`: of the cells placed into the pieces.
+    """
+    pieces = run.ledger.batches.pieces("rows")
+    outcomes = [Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
+
+    def begin(piece: Piece) -> Callable[[], BulkApplied]:
+        return partial(apply, piece.number, f"load edits in bulk, piece {piece.number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, applied: BulkApplied) -> None:
+        placed = sum(file.placed.get(piece.number, 0) for file in told)
+        if applied.taken != placed:
+            raise WalferryError(
+                f"{piece.subject}: {placed} cells were read, but {applied.taken} came to be loaded; please report this",
+                piece=piece.number,
+            )
+        outcome = Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        outcomes.append(outcome)
+
+    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
+    remove_staged(run, run.tables)
+    files, cells = sum(piece.files for piece in outcomes), sum(piece.cells for piece in outcomes)
+    size = sum(piece.bytes for piece in outcomes)
+    log.info("loaded in bulk: %s with %s, %d bytes", amount(files, "HFile"), amount(cells, "cell"), size)
+    return outcomes

@@ -1,0 +1,184 @@
+"""The right to apply: the leases of a run's target tables, the claims of its executors, a pause between rounds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+from sqlalchemy import Connection
+
+from walferry.apply.bulk_loader import staging_folder
+from walferry.apply.route import Route
+from walferry.apply.writers import limits_of
+from walferry.errors import is_transient
+from walferry.ledger.batches import Change, in_one
+from walferry.replay.rights import lease
+from walferry.replay.rights.claims import Claims
+from walferry.replay.rights.durability import give_back, make_durable
+from walferry.replay.rights.throttle import node_of, publishing
+from walferry.run.run import Run, RunEndedError
+from walferry.run.spec import TablePair
+from walferry.run.waits import begin_wait, end_wait
+from walferry.spark.clients import workers
+from walferry.storage import PermissionDeniedError
+
+log = logging.getLogger(__name__)
+
+LEASE_WAIT_SECONDS = 90.0
+
+
+Leases = Mapping[str, lease.HeldLease]
+"""by target table"""
+
+
+@contextmanager
+def applying(run: Run) -> Iterator[Route]:
+    """Hold the leases of all target tables, and provide the route that the executors use under them."""
+    with leased(run, run.tables) as (route, leases):
+        try:
+            make_durable(run)
+            yield route
+        except BaseException as error:
+            _give_back_at_end(run, leases, not is_transient(error))
+            raise
+        _give_back_at_end(run, leases, True)
+
+
+@contextmanager
+def leased(run: Run, pairs: Sequence[TablePair]) -> Iterator[tuple[Route, Leases]]:
+    """Hold the leases of some target tables, which need not exist yet; nothing waits to be loaded into them.
+
+    Raises FollowedTwiceError while another run follows a log into one of them.
+    """
+    limits = limits_of(run.spec.writer_kind)
+    target = run.spec.target.address()
+    names = {pair.target: lease.resource(run.target.cluster_id(), pair.target) for pair in pairs}
+    run.ledger.leases.require_alone(names.values())
+    with lease.hold(
+        run.target.zk,
+        list(names),
+        holder=lease.holder(run.run_id, run.actor),
+        request_seconds=limits.quiet_seconds,
+        wait_seconds=LEASE_WAIT_SECONDS,
+        newest=lambda table: run.ledger.leases.newest(names[table]),
+        tell=partial(begin_wait, run.ledger),
+    ) as leases:
+        end_wait(run.ledger)
+        for table, held in leases.items():
+            run.ledger.leases.take(names[table], run.actor, held.number)
+        remove_staged(run, pairs)
+        uuid = run.source.cluster_uuid()
+        throttle = node_of(leases[min(leases)])
+        route = Route(
+            source=run.source_address(workers=1),
+            root=run.wal_root,
+            source_id=(uuid.int & (1 << 64) - 1, uuid.int >> 64),
+            target=target,
+            tables={pair.source: pair.target for pair in pairs},
+            guard=Claims(
+                target, dict(leases), run.run_id, limits.claim_seconds, limits.quiet_seconds, throttle=throttle
+            ),
+            limits=limits,
+            writer_kind=run.spec.writer_kind,
+        )
+        verdict: Exception | None = None
+        with publishing(run, run.target.zk, throttle):
+            try:
+                yield route, leases
+            except lease.VERDICTS as error:
+                verdict = error
+        for table, held in leases.items():
+            run.ledger.leases.release(names[table], held.number)
+        if verdict is not None:
+            raise verdict
+
+
+def fence_of(run: Run, route: Route) -> Change:
+    """Raises LeaseLostError, within a change of the ledger, once another process has taken the leases.
+
+    Whoever takes them records their numbers before it does anything else.
+    """
+    cluster = run.target.cluster_id()
+    names = [lease.resource(cluster, table) for table in route.tables.values()]
+    numbers = {name: run.ledger.leases.newest(name) for name in names}
+    route.guard(list(route.tables.values()))  # so that these numbers are this process's own
+
+    def fence(connection: Connection) -> None:
+        newer = run.ledger.leases.outdated(connection, numbers)
+        if newer is not None:
+            raise lease.LeaseLostError(
+                f"the lease number {numbers[newer]} on {newer} is no longer held: another process has taken it; "
+                "run it again",
+                table=newer, number=numbers[newer],
+            )  # fmt: skip
+
+    return fence
+
+
+class Fenced(ExitStack):
+    """Leases that are held until the block ends, and the fence of what is recorded meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fence: Change = in_one()
+
+    def under(self, run: Run, leases: AbstractContextManager[Route]) -> None:
+        """Take these leases; without them nothing is fenced."""
+        self._fence = fence_of(run, self.enter_context(leases))
+
+    def fence(self, connection: Connection) -> None:
+        """Raise LeaseLostError, within a change of the ledger, if the leases are no longer held."""
+        self._fence(connection)
+
+
+def remove_staged(run: Run, pairs: Sequence[TablePair]) -> None:
+    """Remove the files that wait to be loaded into target tables, under their leases.
+
+    A request that is still under way finds none of them, however late it is carried out.
+    """
+    root = run.spec.target.address().root_path
+    for pair in pairs:
+        with suppress(PermissionDeniedError):  # then nobody has been able to put files there either
+            run.target_files.delete(staging_folder(root, pair.target), recursive=True)
+
+
+def shared_by_workers(run: Run, route: Route, spark: SparkSession) -> Route:
+    """The route with each worker's share of the requests that the spec allows; the number of workers changes."""
+    return replace(route, source=run.source_address(workers(spark)))
+
+
+def _give_back_at_end(run: Run, leases: Leases, ends: bool) -> None:
+    """Restore DURABILITY now if no later phase of the run does: for a window's run, and a run that was ended meanwhile.
+
+    Other runs keep their tables durable until their release.
+    """
+    if not (ends and run.record.kind == "window") and run.ledger.record.state == "running":
+        return
+    for held in leases.values():
+        lease.check(run.target.zk, held)
+    give_back(run, list(leases))
+
+
+def is_paused(run: Run) -> bool:
+    """Whether the run is paused. Raises RunEndedError when it was ended."""
+    record = run.ledger.record
+    if record.state != "running":
+        raise RunEndedError(
+            f"run {record.run_id} was {record.state}: {record.outcome or 'no reason given'}", run=record.run_id
+        )
+    return record.paused
+
+
+def wait_while_paused(run: Run) -> None:
+    """Return at once, or when a paused run is resumed. Raises RunEndedError when the run was ended."""
+    announced = False
+    while is_paused(run):
+        if not announced:
+            log.info("paused; `walferry resume %s` continues", run.record.name)
+            announced = True
+        time.sleep(1.0)

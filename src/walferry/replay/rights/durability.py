@@ -1,0 +1,153 @@
+"""While a run writes to a target table, acknowledged edits survive a crash of the table's servers.
+
+A clone inherits DURABILITY from the source table. With SKIP_WAL or ASYNC_WAL a region server acknowledges edits that
+are only in its memory, and the requests do not override the table's DURABILITY.
+
+Several runs may write to one table, one at a time. So DURABILITY is changed only under the table's lease, and the run
+that changes it records the previous value; the others find the table durable. A run that ends while another one writes
+leaves the table as it is, and the last of them restores what all of them recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+
+from walferry.ledger import RunLedger
+from walferry.ledger.rows import ClusterObject
+from walferry.replay.rights import lease
+from walferry.run.run import Run, RunEndedError
+from walferry.run.spec import ResolvedSpec
+from walferry.run.waits import begin_wait, end_wait
+
+log = logging.getLogger(__name__)
+
+NOT_DURABLE = ("SKIP_WAL", "ASYNC_WAL")
+"""the values of org.apache.hadoop.hbase.client.Durability that acknowledge before the log is synced"""
+MEANWHILE = "USE_DEFAULT"
+"""SYNC_WAL, unless the cluster says otherwise"""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A table's DURABILITY as some run found it, recorded before it was changed and not restored yet."""
+
+    table: str
+    before: str
+    item: ClusterObject
+    ledger: RunLedger
+    """the part of the run that recorded it in the ledger"""
+
+
+def make_durable(run: Run) -> None:
+    """Set target tables that acknowledge too early to the cluster's default. Call it under their leases.
+
+    Raises RunEndedError when the run was ended meanwhile: its caller restores what was changed (`give_back`).
+    """
+    # An interrupted change is in the schema at once, but in a region only after it was reopened.
+    cut_off = {change.table for change in changes(run) if change.item.state == "planned"}
+    own = {c.table: c.item.name for c in changes(run) if c.item.state == "planned" and c.ledger.run_id == run.run_id}
+    for pair in run.tables:
+        descriptor = run.target.describe(pair.target)
+        early = descriptor.durability in NOT_DURABLE
+        if not early and pair.target not in cut_off:
+            continue
+        name = f"{pair.target}={descriptor.durability}" if early else own.get(pair.target)
+        if name is not None:
+            run.ledger.objects.plan("target", "durability", name)
+        run.target.modify_table(descriptor.with_attribute("DURABILITY", MEANWHILE))
+        if name is not None:
+            run.ledger.objects.made("target", "durability", name)
+            log.info("%s has DURABILITY %s at the target; it is %s while edits are applied",
+                     pair.target, name.partition("=")[2], MEANWHILE)  # fmt: skip
+    record = run.ledger.record
+    if record.state != "running":
+        raise RunEndedError(f"run {run.run_id} was {record.state} while it was about to apply edits", run=run.run_id)
+
+
+def give_back(run: Run, tables: Collection[str]) -> list[str]:
+    """Restore target tables' DURABILITY, unless somebody has changed it since. Returns what was done, as text.
+
+    Call it under their leases: it restores what this run recorded, and what ended runs left to it. HBase flushes
+    regions before it reopens them, so applied edits are kept. A table whose lease another unfinished run has had is
+    left to that run.
+    """
+    done = []
+    for change in _due(run):
+        if change.table not in tables or _successor(run, change.table):
+            continue
+        if run.target.table_exists(change.table):
+            now = run.target.describe(change.table)
+            if now.durability == MEANWHILE:
+                run.target.modify_table(now.with_attribute("DURABILITY", change.before))
+        change.ledger.objects.removed("target", "durability", change.item.name)
+        done.append(_text(change))
+        log.info("gave back %s", _text(change))
+    return done
+
+
+def restore(run: Run, *, at_work: bool, wait_seconds: float) -> tuple[list[str], list[str]]:
+    """As `give_back`, for a run that ends and holds no lease. Returns what was done and what is left to others.
+
+    Left to others is also a table whose lease is held by a process that is `at_work` on this run: it restores the table
+    when it notices that the run has ended. Raises LeaseHeldError when somebody else holds a lease for `wait_seconds`.
+    """
+    done, left = [], []
+    due = _due(run)
+    for table in sorted({change.table for change in due}):
+        if other := _successor(run, table):
+            log.warning("unfinished run %s also writes to %s: the table's DURABILITY is restored when that run ends",
+                        other, table)  # fmt: skip
+        elif at_work and lease.is_of(run.run_id, lease.holder_of(run.target.zk, table)):
+            other = run.run_id
+            log.warning("the process that works on run %s restores the DURABILITY of %s; if it is killed first, abort "
+                        "again", other, table)  # fmt: skip
+        if other:
+            left += [_text(change) for change in due if change.table == table]
+            continue
+        newest = partial(_newest, run, lease.resource(run.target.cluster_id(), table))
+        with lease.hold(
+            run.target.zk, [table], holder=lease.holder(run.run_id, run.actor), request_seconds=0,
+            wait_seconds=wait_seconds, newest=newest, tell=partial(begin_wait, run.ledger),
+        ):  # fmt: skip
+            end_wait(run.ledger)
+            done += give_back(run, [table])
+    return done, left
+
+
+def _newest(run: Run, resource: str, table: str) -> int:
+    return run.ledger.leases.newest(resource)
+
+
+def changes(run: Run) -> list[Change]:
+    """What any run recorded of this run's target tables and has not been restored, newest first."""
+    found = []
+    tables = {pair.target for pair in run.tables}
+    for run_id, item in run.ledger.objects.of_all_runs("durability"):
+        table, _, before = item.name.partition("=")
+        if table in tables and _same_target(run, run_id):
+            found.append(Change(table, before, item, run.ledger.whole.of(run_id)))
+    return found[::-1]
+
+
+def _due(run: Run) -> list[Change]:
+    """What this run recorded, and what ended runs recorded."""
+    return [c for c in changes(run) if c.ledger.run_id == run.run_id or c.ledger.record.state != "running"]
+
+
+def _text(change: Change) -> str:
+    return f"target durability {change.item.name}"
+
+
+def _same_target(run: Run, run_id: str) -> bool:
+    there = ResolvedSpec.model_validate(run.ledger.whole.run(run_id).spec).target
+    return (there.zookeeper, there.znode) == (run.spec.target.zookeeper, run.spec.target.znode)
+
+
+def _successor(run: Run, table: str) -> str | None:
+    """Another unfinished run that writes to the table from time to time: at its end it restores what is left to it."""
+    whole = run.ledger.whole
+    others = {taken.run_id for taken in whole.leases(lease.resource(run.target.cluster_id(), table))} - {run.run_id}
+    return next((run_id for run_id in sorted(others) if whole.run(run_id).state == "running"), None)

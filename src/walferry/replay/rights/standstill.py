@@ -1,0 +1,174 @@
+"""Rows are written to the target beside the log only while the replay stands still.
+
+What is read of the source then is at least as new as all that was applied, and whatever is newer is applied afterwards:
+of two puts with equal timestamps the later one still wins. If the replay went on, an older reading could replace a
+newer edit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from walferry.apply.route import Route
+from walferry.clock import steady_s
+from walferry.errors import TransientError
+from walferry.hbase.errors import may_be_under_way
+from walferry.replay.rights.applying import applying
+from walferry.replay.rights.lease import OutcomeUnknownError
+from walferry.run.run import Run, RunEndedError
+
+LOOK_SECONDS = 0.2
+END_SECONDS = 10.0
+"""for what is written when the replay ends: it may wait for as long as the run is paused"""
+
+
+class NoStandstillError(TransientError):
+    """Whoever waited for the replay to stand still is no longer to write."""
+
+
+class Standstill:
+    """The replay of one process, and who waits for it to stand still. Usable from several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._alone = threading.Lock()
+        self._replays = 0
+        """blocks of `about_to_replay`"""
+        self._route: Route | None = None
+        self._kept: Route | None = None
+        """of `kept`"""
+        self._waiting = False
+        self._still = False
+        self._waits = threading.local()
+        self._doubt: BaseException | None = None
+        """with what somebody ended who wrote under the leases of the replay, if a request may be under way"""
+
+    @property
+    def replays(self) -> bool:
+        """Whether a replay goes on in this process, or waits for its leases."""
+        return self._replays > 0
+
+    @property
+    def waited_s(self) -> float:
+        """How long this thread, in all, has waited for its turn to write."""
+        return getattr(self._waits, "seconds", 0.0)
+
+    @contextmanager
+    def about_to_replay(self) -> Iterator[None]:
+        """Until the block ends a replay goes on or takes its leases, perhaps once more; nobody else of this process
+        takes them meanwhile."""
+        with self._changed:
+            self._replays += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._replays -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def replaying(self, run: Run) -> Iterator[Route]:
+        """Take the leases and replay until the block ends; the replay stands still at each `rest`."""
+        with self.about_to_replay(), applying(run) as route:
+            self._route, self._doubt = route, None
+            try:
+                yield route
+            finally:
+                with self._changed:  # whoever writes now does so under these leases; without them, nobody can
+                    self._changed.wait_for(lambda: not self._still, END_SECONDS)
+                    self._route = None
+
+    def rest(self) -> None:
+        """Called by the replay where no request of its own is under way: returns once nobody else wants to write.
+
+        Raises OutcomeUnknownError if a request of theirs may still be carried out.
+        """
+        with self._changed:
+            while self._still or (self._waiting and self._doubt is None):
+                self._still = True
+                self._changed.notify_all()
+                self._changed.wait()
+            if self._doubt is not None:
+                raise OutcomeUnknownError(
+                    f"rows that were written beside the log may not have arrived: {self._doubt}"
+                ) from self._doubt
+
+    @contextmanager
+    def kept(self, run: Run) -> Iterator[Route]:
+        """Keep the leases while nothing is replayed: no other process writes to the target, this one does under them.
+
+        Raises LeaseHeldError while another process has them.
+        """
+        with applying(run) as route:
+            self._kept = route
+            try:
+                yield route
+            finally:
+                with self._alone:  # whoever writes now does so under these leases
+                    self._kept = None
+
+    @contextmanager
+    def held(self, run: Run, over: Callable[[], bool] = lambda: False) -> Iterator[Route]:
+        """The right to write while nothing is replayed. Waits for the replay of this process to rest; where there is
+        none, takes the leases itself.
+
+        Raises NoStandstillError once `over` is true before that, LeaseHeldError when another process replays.
+        """
+        began = steady_s()
+        with self._alone:
+            if self._kept is not None:
+                yield self._kept
+                return
+            try:
+                route = self._await_rest(over)
+            finally:
+                self._waits.seconds = self.waited_s + steady_s() - began
+            if route is None:
+                with applying(run) as own:
+                    yield own
+                return
+            try:
+                yield route
+            except (NoStandstillError, RunEndedError):
+                raise
+            except BaseException as error:
+                self._doubt = error if may_be_under_way(error) else None
+                raise
+            finally:
+                with self._changed:
+                    self._still = False
+                    self._changed.notify_all()
+
+    @contextmanager
+    def beside(self, run: Run) -> Iterator[Route]:
+        """The right to change the target by what does not depend on the order of edits, while the replay goes on: under
+        its leases; where nothing is replayed, under own ones.
+
+        Raises NoStandstillError while the replay of this process waits for its leases, LeaseHeldError when another
+        process replays.
+        """
+        with self._changed:
+            replays, route = self._replays, self._route or self._kept
+        if replays and route is None:
+            raise NoStandstillError("the replay waits for its leases: nothing else changes the target meanwhile")
+        if route is not None:
+            yield route
+            return
+        with self._alone, applying(run) as own:
+            yield own
+
+    def _await_rest(self, over: Callable[[], bool]) -> Route | None:
+        with self._changed:
+            self._waiting = True
+            try:
+                while self._replays and not self._still and not over():
+                    self._changed.wait(LOOK_SECONDS)
+                if over():
+                    self._still = False
+                    raise NoStandstillError("rows are no longer to be written beside the log: the replay goes on")
+                return self._route if self._still else None
+            finally:
+                self._waiting = False
+                self._changed.notify_all()

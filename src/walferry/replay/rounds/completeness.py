@@ -1,0 +1,161 @@
+"""Whether every required file of the log exists (R1).
+
+HBase adds a log to every peer's queue before the log's first edit (ReplicationSourceManager.preLogRoll, called after
+the new writer is created and before it is used), and deletes none that is in a queue. The log of a server that died at
+once is archived like any other, even without a byte (WALSplitter: "nothing to split"); since no queue has it, the
+cleaner deletes it once its TTL is over. So a log may be deleted and have held nothing:
+
+- one that is in no queue and is found empty is recorded as read at the cut that sees it in the archive, because it may
+  be deleted before it is applied;
+- one that is in no queue and was found empty while it was open may be deleted together with its server. Only a peer's
+  queue proves that (`NAMES_EVERY_LOG`): a log that has no copy (`protect: stage`) may have received edits after it was
+  found empty.
+
+Any other missing file was removed by somebody, or put aside by HBase: what it held is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from walferry import ledger
+from walferry.errors import GapError, TransientError
+from walferry.ledger import WalRange
+from walferry.replay.keeping.protect import not_applied, way_of
+from walferry.replay.log.cut import as_listed, as_seen, newest
+from walferry.replay.log.settled import reads
+from walferry.run.facts import opened_ms
+from walferry.run.run import Run
+from walferry.wal.fences import InGroup
+from walferry.wal.files import Place, WalFile, find_wal, parse_wal_name
+from walferry.wal.open import bytes_held
+
+log = logging.getLogger(__name__)
+
+QUEUE_LOOKS, LOOK_SECONDS = 30, 1.0
+"""at the queues, and between two of them: a log is created before it is in them, and used after. The first log of a
+server that starts is in them only once its replication has started."""
+
+
+def check_complete(run: Run, listed: Sequence[WalFile], *, to_end_fence: bool = False) -> None:
+    """Raise GapError when a required file is missing from a listing of the source's files (R1).
+
+    Two lists say which files are required: those that the ledger has seen and not applied, and those that are kept
+    (`protect`): in the queue in which HBase keeps every WAL for the peer, or in the folder with staged copies. What
+    neither of them knows is found by its sequence numbers (`numbering`). `to_end_fence`: files past the end fence are
+    not required. Raises PeerChangedError or StageLostError when nothing keeps the WALs.
+    """
+    way = way_of(run)
+    way.require(run)
+    present = {file.name for file in listed}
+    fences = run.fences()
+    inside = fences.holds if to_end_fence else fences.starts_by
+    queued = way.kept(run)
+    if way.NAMES_EVERY_LOG and not to_end_fence:  # what is being written then is past it
+        _require_queued(run, listed, queued)
+    unnamed = [file for file in listed if file.name not in queued and file.place is Place.ARCHIVED and inside(file)]
+    applied = run.ledger.log.applied(file.name for file in unnamed)
+    _account_for_empty(run, [file for file in unnamed if file.name not in applied and _holds_nothing(run, file)])
+    known = {file.name: file for file in run.ledger.log.unapplied()}
+    places: dict[str, InGroup] = dict(known)
+    places |= {name: place for name in not_applied(run, queued) if (place := parse_wal_name(name)) is not None}
+    expected = {name for name, place in places.items() if inside(place)}
+    # The queue may be newer than the listing: list again before reporting a gap.
+    missing = expected - present
+    if missing:
+        present |= {file.name for file in run.source_log.with_archive(run.source_log.live(), missing)}
+        missing = expected - present
+        empty = {name for name in missing - queued if way.NAMES_EVERY_LOG and _was_empty(run, known[name])}
+        _account_for_empty(run, [as_listed(known[name]) for name in empty])
+        missing -= empty
+    if missing:
+        for name in sorted(missing & known.keys()):
+            run.ledger.log.mark_missing(name)
+        raise _gap(run, sorted(missing), queued)
+
+
+class NotQueuedError(TransientError):
+    """The open log of a server is in no queue of the run's peer, so that HBase may delete it; facts `files`."""
+
+
+def _require_queued(run: Run, listed: Sequence[WalFile], queued: Collection[str]) -> None:
+    """Raise NotQueuedError if a log that a live server writes to is in no queue for some seconds."""
+    names = _written(listed).keys() - set(queued)
+    for _ in range(QUEUE_LOOKS):
+        if not names:
+            return
+        time.sleep(LOOK_SECONDS)
+        written = _written(run.source_log.live())
+        alive = {server.name for server in run.source.servers()}
+        names = {name for name in names if written.get(name) in alive} - way_of(run).kept(run)
+    if names:
+        raise NotQueuedError(
+            f"WAL {min(names)} is in no queue of the peer {run.peer} ({len(names)} in all): HBase may delete it before "
+            "it is applied. Somebody removed a queue, or hbase.replication is off at its server. Restart that server: "
+            "what it writes then is in the queue",
+            files=sorted(names),
+        )
+
+
+def _written(listed: Iterable[WalFile]) -> dict[str, str]:
+    """The logs that servers write to, by name, each with its server."""
+    return {file.name: file.server for file in newest(file for file in listed if file.place is Place.LIVE).values()}
+
+
+def _gap(run: Run, missing: Sequence[str], queued: Collection[str]) -> GapError:
+    first, root = missing[0], run.wal_root
+    aside = f"{root}/corrupt/{first}"
+    if run.source_files.status(aside) is not None:
+        cause = f"HBase could not read it when it split its server's log, and moved it to {aside}"
+    elif first in queued:
+        cause = way_of(run).why_missing(run, first)
+    else:
+        cause = "it was never seen to be empty: the NameNode's audit log shows who removed it"
+    lost = "abort this run and start over with a new snapshot"
+    if opened_ms(run.ledger) is not None:
+        verify = f"`walferry verify {run.record.name}`"
+        lost = f"the target is open to clients and stays so, and {verify} names the rows that differ"
+    return GapError(
+        f"WAL file {first} is missing at the source and was not applied ({len(missing)} in all): the log has a gap. "
+        f"{cause}. If you still have the file (there, in HDFS's trash or in an HDFS snapshot), put it into "
+        f"{root}/oldWALs and run again; if it is lost, {lost}",
+        file=first, start=0, end=None, files=missing,
+    )  # fmt: skip
+
+
+def _holds_nothing(run: Run, file: WalFile) -> bool:
+    """Whether the file is archived, so that nobody writes to it any more, and has no entry."""
+    files, root = run.source_files, run.wal_root
+    if file.place is not Place.ARCHIVED or bytes_held(files, root, file):
+        return False
+    return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read
+
+
+def _was_empty(run: Run, file: ledger.WalFile) -> bool:
+    """Whether a missing file that is in no queue never held an entry.
+
+    It was the last open one of a dead server, and no run that looked into it found any entry. Only for a way that names
+    every log (`protect.Protection`).
+    """
+    if file.length or file.sealed_ms is not None:
+        return False
+    if file.server in {server.name for server in run.source.servers()}:
+        return False
+    if any(other.number > file.number for other in run.ledger.log.files([file.group])):
+        return False
+    whole = run.ledger.whole
+    readers = [other.run_id for other in whole.runs() if reads(other, run.spec.source)]
+    seen = whole.files_between(readers, file.number, file.number + 1)
+    return not any(other.length for other in seen if other.name == file.name)
+
+
+def _account_for_empty(run: Run, files: Iterable[WalFile]) -> None:
+    """Record files without an entry as sealed and applied."""
+    for file in sorted(files, key=lambda file: file.name):
+        log.info("WAL file %s holds nothing: its server died at once", file.name)
+        run.ledger.log.see_files([as_seen(file, sealed=True)])
+        size = file.length
+        nothing = [WalRange(file.name, 0, size, pair.source, 0, 0, None, None, "applied") for pair in run.tables]
+        run.ledger.log.set_ranges(nothing)

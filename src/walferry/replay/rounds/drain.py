@@ -1,0 +1,44 @@
+"""The drain: apply the sealed edits of a source's log to existing target tables, DAG run after DAG run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.errors import UsageError
+from walferry.ledger import Round
+from walferry.replay.rounds.follower import replay
+from walferry.replay.targets import target_faults
+from walferry.run.run import Run
+
+DRAINER = "airflow hbase_wal_drain"
+"""owner of the drains' runs"""
+
+
+def check_targets(run: Run) -> None:
+    """Raise UsageError with every reason why a drain cannot apply edits: it needs tables that exist on both sides.
+
+    A run that has not created anything yet then ends as failed, so that a corrected one may take its name.
+    """
+    faults = target_faults(run)
+    if run.source.cluster_id() == run.target.cluster_id():
+        faults.insert(0, "source and target are one cluster")
+    if faults:
+        reason = f"nothing can be drained: {'; '.join(faults)}"
+        if not run.ledger.objects.all():
+            run.ledger.end("failed", run.actor, reason)
+        raise UsageError(reason, faults=faults)
+
+
+def drain_sealed(run: Run, spark: SparkSession) -> None:
+    """The phase `drain_sealed`: apply what is sealed."""
+
+    def last() -> Round:
+        return run.ledger.rounds.latest(1)[0]
+
+    def work() -> dict[str, Any]:
+        replay(run, spark, until=lambda: True)
+        return {"round": last().number, "cells": last().cells}
+
+    run.once("drain_sealed", work)

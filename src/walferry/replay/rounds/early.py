@@ -1,0 +1,45 @@
+"""What was sent of the files of a batch before it was begun: while they were being written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from walferry.apply.prefix import Sent
+from walferry.replay.log.cut import Cut
+from walferry.run.run import Run
+from walferry.run.sent_early import sent_early
+from walferry.wal.files import parse_wal_name
+
+
+@dataclass(frozen=True)
+class Early:
+    """What was sent of the files of a batch before it was begun, and can be left out."""
+
+    sent: Mapping[str, Sent]
+    """by file"""
+    followed: frozenset[str] = frozenset()
+    """regions that have moved, and all of whose edits before their last opening were sent"""
+    logs: Collection[str] = ()
+    """names of those to be compared with what they had shown, once the batch is applied"""
+
+
+def sent_before(run: Run, cut: Cut) -> Early:
+    """What another process may have sent of the files before a cut."""
+    sent = sent_earlier(run)
+    seen = run.ledger.log.known(sent)
+
+    def is_sealed(name: str) -> bool:
+        place = parse_wal_name(name)
+        if place is None or cut.is_before(place.group, place.number):
+            return True
+        return place.group not in cut.groups and name in seen  # those of a server that came since are in no list yet
+
+    return Early(sent, logs={name for name in sent if is_sealed(name)})
+
+
+def sent_earlier(run: Run) -> dict[str, Sent]:
+    """By file, what another process may have sent while the file was open; no region is named."""
+    return {
+        name: Sent(0, sent.shown, frozenset(sent.tables), frozenset()) for name, sent in sent_early(run.ledger).items()
+    }

@@ -1,0 +1,506 @@
+"""Apply what the open logs show, so that the target is a second behind and not a round.
+
+Each WAL group's file that is being written is read as far as it is visible, again and again, and then the one after it.
+What they hold is sent at once, of the regions that stood still during the first cut: all of their edits since then are
+in the files of that group, in order, or after a move in those of the servers that the region's closings and openings
+name, one after the other (`replay.rounds.handover`). hbase:meta is not asked.
+
+Nothing of this counts as applied (R2). A round's batch has the same files, sealed, and accounts for every byte of them.
+By group it leaves out what was sent, but only if the sealed file begins with the very bytes that had been visible:
+those past the last acknowledgement may be taken back when HDFS recovers the file of a dead server
+(`replay.log.taken_back`).
+
+A round goes on beside this (`OpenLogs.beside`). After its cut, what is in the batch's files was sent, of the regions
+that are followed without a break (`OpenLogs.settle`): the batch sends nothing of them. What it does send is of others,
+with other rows. Those wait for it, with what their logs show since the cut.
+
+Leaving out rests on six more facts. Where one does not hold, everything is sent again, which changes nothing (R3):
+
+1. The leases were not interrupted: nobody else has written since. `OpenLogs` belongs to one taking of them, and
+   `OpenLogs.settle` asserts that the batch is applied under the same.
+2. Of a region that quarantine holds nothing was sent from some entry on. `Handover.whole` has none that was held at
+   the last cut, or later.
+3. A line never returns: every opening of a region raises its number. Of a region which has, after the cut, a line that
+   the logs have shown it to have (`Handover.lines`), all that came before that opening was sent, and what came after it
+   is in one group. `OpenLogs._whole_at` names no other one.
+4. A server that rests is not rolled (`replay.log.idle`): its file goes on, with all that was read of it, and is in no
+   batch.
+5. The files of a group were read one after the other, each up to its trailer, and the batch has no other one before
+   the last of them (`OpenLogs._broken`): what it has after them is newer than what was sent. A file whose writer broke
+   has no trailer, and the next one may repeat some of its entries; so of a region that has left such a server nothing
+   is left out (`_whole_at`). A file with a trailer was closed by its server, and does not become another one.
+6. While the batch is applied, something newer of a region is sent only if everything of it in the batch's files was
+   sent. If they were not all read to their ends, or the batch goes in bulk, nothing is followed until it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from walferry import background
+from walferry.apply.by_group import GroupTask, Part, send_entries
+from walferry.apply.outcomes import Refusal, unreadable_markers
+from walferry.apply.prefix import Sent
+from walferry.apply.region_events import region_events
+from walferry.apply.route import Route
+from walferry.clock import now_ms, steady_s
+from walferry.errors import WalferryError
+from walferry.formats.markers import Marker
+from walferry.formats.wal import EntryBatch
+from walferry.hbase.errors import may_be_under_way
+from walferry.ledger.batches import Change
+from walferry.refusals import ANY_REGION
+from walferry.replay.log.cut import Cut, server_of, standing
+from walferry.replay.log.lineage import follow_at
+from walferry.replay.quarantine import held_regions
+from walferry.replay.rights.applying import is_paused
+from walferry.replay.rights.dirty import UnmarkedRowsError
+from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
+from walferry.replay.rounds.early import Early, sent_before
+from walferry.replay.rounds.handover import Handover
+from walferry.replay.rounds.open_tail import OpenTail
+from walferry.run.facts import Lines
+from walferry.run.lag import Ahead, ahead_of, keep_ahead
+from walferry.run.run import Run, RunEndedError
+from walferry.run.sent_early import SentEarly, note_sent, sent_early
+from walferry.wal.files import Place, WalFile, by_number
+
+log = logging.getLogger(__name__)
+
+PASS_SECONDS = 0.5
+"""between the beginnings of two passes, at least"""
+SECONDS_PER_GROUP = 0.02
+"""and for each WAL group, since a pass lists each server's folder and reads each open file: of many servers each is
+asked less often"""
+READERS = 8
+ENOUGH_BYTES = 64 << 20
+"""read since the cut; then a round is better, which shares the work among Spark's executors"""
+SETTLE_SECONDS = (3.0, 10.0)
+"""after a cut, at most: until a region that has opened was seen to close before, and until what was sealed is read"""
+LATE_PASSES, LATE_SECONDS = 3, 10.0
+"""after so many times the pause between two passes, and so long, another one is late"""
+LOOK_SECONDS = 0.05
+"""between two looks whether a pass is due, beside a round"""
+END_SECONDS = 10.0
+"""for the pass that is being made when the process is interrupted: it may wait for as long as the run is paused"""
+WARN_SECONDS = 30.0
+_VERDICTS = (LeaseLostError, RunEndedError, OutcomeUnknownError, UnmarkedRowsError)
+
+
+def seconds_between(groups: int) -> float:
+    """From the beginning of a pass over the open logs of so many WAL groups to that of the next one, at least."""
+    return max(PASS_SECONDS, SECONDS_PER_GROUP * groups)
+
+
+class OpenLogs:
+    """Sends what the open files show. One per replay, under its leases; usable from several threads.
+
+    What is about to be sent is noted together with `fence`: it raises once the leases belong to another process.
+    """
+
+    def __init__(self, run: Run, route: Route, fence: Change) -> None:
+        self._run = run
+        self._route = route
+        self._fence = fence
+        self._passing = threading.RLock()
+        """held during a pass, and while what is followed changes"""
+        self._tails: dict[str, OpenTail] = {}
+        """by WAL group"""
+        self._read: list[OpenTail] = []
+        """those before them, read up to their trailers, as far as no batch that is applied has them"""
+        self._overdue: set[str] = set()
+        """logs that had no trailer at the last pass, though the next one of their group was there"""
+        self._groups: frozenset[str] = frozenset()
+        """that were there at the cut"""
+        self._followed: frozenset[str] = frozenset()
+        """the tables"""
+        self._regions: Mapping[str, Collection[str]] = {}
+        """of each table at the cut"""
+        self._handover = Handover({})
+        self._whole: frozenset[str] = frozenset()
+        """regions that were followed up to the cut, and beyond: of each log up to the place in `_taken`"""
+        self._taken: Mapping[str, int] = {}
+        self._is_applied = False
+        """whether what waits for the batch can be sent now"""
+        self._is_behind = False
+        """whether the batch that is under way has something which was not sent"""
+        self._holds: Mapping[str, Collection[str]] = {}
+        """for each table, the regions that quarantine holds"""
+        self._rejected: frozenset[tuple[str, int]] = frozenset()
+        self._ahead = Ahead()
+        self._noted: dict[str, SentEarly] = {}
+        self._bytes = 0
+        self._due = 0.0
+        self._listed_at = 0.0
+        self._warned = -WARN_SECONDS
+        self._verdict: BaseException | None = None
+        """that ended the passes: no batch is begun under these leases any more"""
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Make passes in a thread until the block ends, also by an error. Raises then what `go_on` raises, in place of
+        the error, too: whoever goes on after that must know of a request whose outcome is unknown."""
+        over = threading.Event()
+        going = background.begun(lambda: self._go_on_until(over), "open logs")
+        try:
+            yield
+        except Exception as error:
+            over.set()
+            with suppress(Exception):
+                going.result()
+            if self._verdict is not None:
+                raise self._verdict from error
+            raise
+        except BaseException:
+            over.set()
+            with suppress(Exception):
+                going.result(END_SECONDS)
+            raise
+        over.set()
+        going.result()
+
+    def _go_on_until(self, over: threading.Event) -> None:
+        while not over.wait(LOOK_SECONDS):
+            if time.monotonic() >= self._due and not self._is_paused():
+                self.go_on()
+
+    def _is_paused(self) -> bool:
+        try:
+            return is_paused(self._run)
+        except RunEndedError:
+            raise
+        except WalferryError:  # the ledger cannot be reached: the round tells of it
+            return True
+
+    def settle(self, cut: Cut, files: Sequence[WalFile], applied: Lines, route: Route) -> Early:
+        """Read what was sealed by a cut; what of it was sent then, for a batch that is applied under the leases of
+        `route`. Goes on from the cut if it could be read to the end, and if not, once the batch is `applied`.
+
+        `files`: those of the batch. `applied`: the lines at the last applied cut. Raises what has ended the passes, if
+        something has.
+        """
+        assert route.guard is self._route.guard, "sent under other leases"
+        began = steady_s()
+        while True:
+            with self._passing:
+                self._due = 0.0
+                self.go_on()
+                is_read = self._has_read(cut)
+                most = SETTLE_SECONDS[0 if is_read else 1]
+                if (is_read and not self._handover.awaits_closing) or steady_s() - began > most:
+                    return self._settled(cut, files, applied, goes_on=is_read and bool(self._tails))
+            time.sleep(LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Send nothing more until the batch is `applied`, and let the next one leave nothing out."""
+        with self._passing:
+            self._tails, self._read, self._overdue = {}, [], set()
+            self._handover, self._whole, self._taken = Handover({}), frozenset(), {}
+
+    def applied(self, cut: Cut) -> None:
+        """Everything before a cut is applied."""
+        with self._passing:
+            self._hold()
+            if self._tails:
+                self._read = [tail for tail in self._read if not _is_below(tail, cut)]
+                self._is_applied = True
+            else:
+                self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
+                self._handover = Handover({}, (), self._continues)
+                self._listed_at = steady_s() - max(0, now_ms() - cut.started_ms) / 1000
+                self._take_up(cut, {})
+                self._handover.batch_done()
+            self._is_behind = False
+            for tail in self._tails.values():
+                tail.covered(cut.started_ms)
+            self._covered(cut.started_ms)
+
+    def _has_read(self, cut: Cut) -> bool:
+        """Whether all that was sealed was read, but for groups of which that cannot be."""
+        return all(tail.closed or tail.file.number >= cut.current.get(group, 0) for group, tail in self._tails.items())
+
+    def _settled(self, cut: Cut, files: Sequence[WalFile], applied: Lines, *, goes_on: bool) -> Early:
+        every = self._every
+        below = [tail for tail in every if _is_below(tail, cut)]
+        doubted = {tail.file.server for tail in below if not tail.sealed}
+        whole = self._whole_at(cut, self._broken(cut, files, below, goes_on=goes_on), doubted)
+        before = sent_before(self._run, cut)
+        sent = dict(before.sent)
+        for tail in below:
+            if tail.end:
+                known = tail.shown()
+                sent[tail.file.name] = Sent(tail.end, known.shown, frozenset(known.tables), frozenset(whole))
+        logs = set(before.logs) - {tail.file.name for tail in every if not _is_below(tail, cut)}
+        stood = frozenset().union(*standing(applied, cut.after).values())
+        if goes_on:
+            self._take_up(cut, whole)
+        else:
+            self.stop()
+        return Early(sent, frozenset(whole) - stood, logs)
+
+    def _broken(
+        self, cut: Cut, files: Sequence[WalFile], below: Sequence[OpenTail], *, goes_on: bool
+    ) -> frozenset[str]:
+        """The servers of which something may have been sent before what is older, or after what nobody has seen."""
+        names = {tail.file.name for tail in below}
+        last = {tail.file.group: tail.file.number for tail in sorted(below, key=lambda tail: by_number(tail.file))}
+        unread = [file for file in files if file.name not in names]
+        found = {file.server for file in unread if goes_on or file.number <= last.get(file.group, file.number)}
+        found |= {tail.file.server for tail in self._tails.values() if tail.is_broken}
+        dead = cut.groups - cut.current.keys()
+        return frozenset(found | {tail.file.server for tail in below if tail.file.group in dead})
+
+    def _whole_at(self, cut: Cut, broken: Collection[str], doubted: Collection[str]) -> dict[str, str]:
+        """The regions everything of which was sent, up to the cut at least, or as far as the log of their server was
+        read, with their lines at the cut. None that was on a `broken` server, or has left a `doubted` one: if its
+        writer broke, its next log may repeat some entries of this one."""
+        self._hold()
+        now = {region: line for table in self._followed for region, line in cut.after.get(table, {}).items()}
+        had = {region: self._handover.lines(region) for region in self._handover.whole & now.keys()}
+        servers = {region: {server_of(line) for line in lines} for region, lines in had.items()}
+        return {
+            region: now[region]
+            for region, lines in had.items()
+            if now[region] in lines and servers[region].isdisjoint(broken)
+            and (servers[region] - {server_of(now[region])}).isdisjoint(doubted)
+        }  # fmt: skip
+
+    def _take_up(self, cut: Cut, whole: Mapping[str, str]) -> None:
+        """Go on from a cut with `whole` regions; others wait for the batch, if they stood still during the cut: those
+        that moved may have edits in a file after it that are older than some before it."""
+        self._holds, self._rejected = held_regions(self._run), self._run.ledger.late.rejected()
+        self._followed = frozenset(table for table in cut.after if ANY_REGION not in self._holds.get(table, ()))
+        self._regions = {table: frozenset(lines) for table, lines in cut.after.items()}
+        still = standing(cut.before, cut.after)
+        at_rest = {r: cut.after[table][r] for table in self._followed for r in still.get(table, ())}
+        others = {region: line for region, line in at_rest.items() if region not in whole and region not in self._held}
+        self._handover.take_up(whole, others, self._held)
+        followed = frozenset().union(*(self._regions[table] for table in self._followed))
+        self._is_behind = not (followed - self._held).issubset(whole)
+        first, tails = {file.group: file for file in current(cut)}, self._every
+        if others:  # of them, what was passed over since the cut is read again
+            shown = {tail.file.name: tail.shown() for tail in tails if tail.sends}
+            self._whole, self._taken = frozenset(whole), {tail.file.name: tail.end for tail in tails}
+            self._read = [tail for tail in tails if _is_below(tail, cut)]
+            self._tails = {group: self._tail(file, shown.get(file.name)) for group, file in first.items()}
+        else:
+            gone = cut.groups | {group for group, tail in self._tails.items() if tail.is_broken}
+            gone -= first.keys()
+            self._tails = {group: tail for group, tail in self._tails.items() if group not in gone}
+            for group, file in first.items():
+                tail = self._tails.get(group)
+                if tail is None or (tail.is_broken and tail.file.number < file.number):
+                    self._tails[group] = self._tail(file)
+        self._groups = cut.groups
+        self._is_applied, self._bytes = False, 0
+
+    @property
+    def _every(self) -> list[OpenTail]:
+        return [*self._read, *self._tails.values()]
+
+    def _tail(self, file: WalFile, shown: SentEarly | None = None) -> OpenTail:
+        return OpenTail(self._run, file, shown or sent_early(self._run.ledger).get(file.name))
+
+    @property
+    def _held(self) -> frozenset[str]:
+        return frozenset().union(*self._holds.values())
+
+    def go_on(self) -> bool:
+        """Make a pass over the open files if one is due. False if a round should begin now.
+
+        Raises LeaseLostError, RunEndedError, OutcomeUnknownError, and UnmarkedRowsError. After another error nothing is
+        followed until the next round.
+        """
+        with self._passing:
+            if self._verdict is not None:
+                raise self._verdict
+            if time.monotonic() < self._due:
+                return True
+            self._due = time.monotonic() + seconds_between(len(self._tails))
+            try:
+                return self._pass()
+            except BaseException as error:
+                self.stop()  # what was read and not sent is unknown: the next round sends everything
+                if isinstance(error, _VERDICTS) or not isinstance(error, Exception):
+                    self._verdict = error
+                    raise
+                # Whatever it is, rounds do not need it.
+                if time.monotonic() - self._warned > WARN_SECONDS:
+                    self._warned = time.monotonic()
+                    known = isinstance(error, (WalferryError, OSError))
+                    log.warning("the open logs cannot be followed now; rounds go on: %s", error, exc_info=not known)
+                self._ahead = self._ahead.model_copy(update={"fault": str(error) or type(error).__name__})
+                with suppress(WalferryError):  # it may be the ledger that fails
+                    keep_ahead(self._run.ledger, self._ahead)
+                return True
+
+    def _pass(self) -> bool:
+        if not self._tails:
+            return True
+        began_ms = now_ms()
+        for tail in self._tails.values():
+            tail.begin_pass()
+        self._hold()
+        if self._is_applied:
+            self._is_applied = False
+            self._send(self._handover.batch_done())
+        listed = self._run.source_log.live()
+        pause, self._listed_at = steady_s() - self._listed_at, steady_s()
+        if pause > LATE_PASSES * seconds_between(len(self._tails)) + LATE_SECONDS:
+            self._doubt_next(listed)
+        # Logs that were sealed at the last pass, after it had listed them: their next ones are listed now.
+        self._next(listed)
+        waiting = [tail for tail in (*self._tails.values(), *self._new(listed)) if not tail.closed]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="open log") as readers:
+            while waiting:
+                found = list(readers.map(OpenTail.read, waiting))
+                self._take([(tail, batch) for tail, (some, _) in zip(waiting, found, strict=True) for batch in some])
+                waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
+                waiting += self._next(listed)
+        self._handover.end_pass()
+        overdue = {tail.file.name for tail in self._tails.values() if not tail.closed and _after(tail, listed)}
+        broken = any(tail.is_broken for tail in self._tails.values())
+        for tail in self._tails.values():
+            name = tail.file.name
+            if not (self._is_behind or tail.is_broken or name in overdue or self._handover.is_behind(name)):
+                tail.covered(began_ms)
+        # Of a server that has come and died, or of one whose log was not closed in order.
+        unknown = any(file.group not in self._groups and file.group not in self._tails for file in listed)
+        needs_round = bool(self._handover.left) or broken or unknown or bool(overdue & self._overdue)
+        all_seen = not overdue and all(file.place is Place.LIVE for file in listed)
+        self._overdue = overdue
+        if not (needs_round or self._handover.waits or self._is_behind) and all_seen:
+            self._covered(began_ms)
+        else:
+            self._note()
+        return not needs_round and self._bytes < ENOUGH_BYTES
+
+    def _new(self, listed: Sequence[WalFile]) -> list[OpenTail]:
+        """Begin with the first log of each group that was not there at the cut."""
+        found = []
+        for file in sorted(listed, key=by_number):
+            if file.place is Place.LIVE and file.group not in self._groups and file.group not in self._tails:
+                found.append(self._tails.setdefault(file.group, self._tail(file)))
+        return found
+
+    def _doubt_next(self, listed: Sequence[WalFile]) -> None:
+        """The last listing was long ago: a log may have been begun, closed and archived since, before those that are
+        listed now. So nothing is read of groups that have begun another one."""
+        for tail in self._tails.values():
+            if _after(tail, listed) is not None:
+                tail.break_off()
+
+    def _next(self, listed: Sequence[WalFile]) -> list[OpenTail]:
+        """Begin with the next log of each group whose log was read up to its trailer."""
+        found = []
+        for group, tail in list(self._tails.items()):
+            if tail.sealed and (file := _after(tail, listed)) is not None:
+                self._read.append(tail)
+                self._tails[group] = self._tail(file)
+                self._tails[group].followed = tail.followed
+                found.append(self._tails[group])
+        return found
+
+    def _take(self, read: Sequence[tuple[OpenTail, EntryBatch]]) -> None:
+        """Send what is in order of what was just read."""
+        parts = list[Part]()
+        for tail, batch in read:
+            ours, again = batch.of_tables(self._followed), self._taken_before(tail, batch)
+            names = sorted({batch.tables[code].decode() for code in np.unique(batch.table[ours])})
+            edits = ours & ~again & (batch.marker == Marker.NONE) & (batch.cell_count > 0)
+            self._bytes += batch.buffer.nbytes
+            for refusal in unreadable_markers(batch, tail.file.name, names):
+                self._handover.leave(refusal.region)
+            for name, offset in self._rejected:
+                if name == tail.file.name:
+                    edits &= batch.offset != offset
+            tail.events += region_events(batch, tail.file.name, ours)
+            tail.took(batch, names)
+            tail.measure(batch, edits)
+            parts += self._handover.take(tail.file.server, tail.file.name, batch, edits, again)
+        self._send(parts)
+
+    def _taken_before(self, tail: OpenTail, batch: EntryBatch) -> np.ndarray:
+        """The entries that were taken before the cut's batch was begun."""
+        before = batch.offset_end <= self._taken.get(tail.file.name, 0)
+        return before & batch.of_regions(self._whole) if before.any() else before
+
+    def _send(self, parts: Sequence[Part]) -> None:
+        if not parts:
+            return
+        sending = {part.file for part in parts}
+        senders = [tail for tail in self._tails.values() if tail.file.name in sending]
+        for tail in senders:
+            tail.sending()
+        self._note()
+        for refusal in self._sent(parts):
+            self._handover.leave(refusal.region)
+        for tail in senders:
+            tail.sent()
+
+    def _sent(self, parts: Sequence[Part]) -> list[Refusal]:
+        """Send them, under the leases; what the target refused."""
+        try:
+            return send_entries(GroupTask(self._route, (), frozenset(), self._held), parts)
+        except (LeaseLostError, RunEndedError, UnmarkedRowsError):
+            raise
+        except Exception as error:
+            if not may_be_under_way(error):
+                raise
+            facts = error.facts if isinstance(error, WalferryError) else {}
+            raise OutcomeUnknownError(f"edits of open logs may not have arrived: {error}", **facts) from error
+
+    def _hold(self) -> None:
+        """Pass on nothing more of what quarantine holds by now; what is released waits for the next cut."""
+        now = held_regions(self._run)
+        if now != self._holds:
+            merged: dict[str, set[str]] = defaultdict(set)
+            for table, regions in (*self._holds.items(), *now.items()):
+                merged[table] |= set(regions)
+            self._holds = merged
+            stopped = {table for table, regions in merged.items() if ANY_REGION in regions}
+            self._followed -= stopped
+            self._handover.hold(self._held.union(*(self._regions.get(table, ()) for table in stopped)))
+
+    def _continues(self, region: str) -> bool:
+        """Whether a region holds what it held before it opened, by what the log has shown up to now (R11)."""
+        events = [event for tail in self._every for event in tail.events if event.region == region]
+        known = self._run.ledger.regions.known({event.table for event in events}, [region])
+        return not follow_at(self._run.source, known, events).breaks
+
+    def _covered(self, moment_ms: int) -> None:
+        """Record that the target has everything that was written before a moment."""
+        self._ahead = self._ahead.covering(moment_ms, now_ms())
+        self._note()
+
+    def _note(self) -> None:
+        """Keep what has been sent or is about to be, and how far each group is."""
+        sent = {tail.file.name: tail.shown() for tail in self._every if tail.sends}
+        changed = {name: one for name, one in sent.items() if self._noted.get(name) != one}
+        note_sent(self._run.ledger, changed, self._fence)
+        self._noted = sent
+        self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
+        keep_ahead(self._run.ledger, self._ahead)
+
+
+def current(cut: Cut) -> list[WalFile]:
+    """The files that were begun last at a cut, one of each group that still writes."""
+    return [file for file in cut.files if file.number == cut.current.get(file.group)]
+
+
+def _is_below(tail: OpenTail, cut: Cut) -> bool:
+    return cut.is_before(tail.file.group, tail.file.number)
+
+
+def _after(tail: OpenTail, listed: Sequence[WalFile]) -> WalFile | None:
+    """The next live log of a group; None if there is none yet."""
+    mine = (file for file in listed if file.group == tail.file.group and file.place is Place.LIVE)
+    return min((file for file in mine if file.number > tail.file.number), key=by_number, default=None)

@@ -1,0 +1,118 @@
+"""Apply a window's edits in bulk: sorted into HFiles, which the target's regions take; each piece recorded on its own.
+
+As in `window_pieces`, but with the pieces of `bulk_pieces`; `window_pieces.kept_plan` tells whether they may be loaded
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_row import RowTask
+from walferry.apply.in_bulk import InFile, place_here, place_in_bulk
+from walferry.apply.index import FileIndex
+from walferry.apply.outcomes import Refusal
+from walferry.clock import now_ms
+from walferry.errors import DamagedInputError
+from walferry.refusals import RefusalKind
+from walferry.replay.pieces.bulk_pieces import (
+    as_pieces,
+    bulk_task,
+    cut_in_bulk,
+    goes_in_bulk,
+    load_pieces,
+)
+from walferry.replay.pieces.row_ranges import RowRange
+from walferry.replay.rights.applying import fence_of
+from walferry.replay.windows.window_pieces import (
+    Found,
+    WindowApplied,
+    concerns,
+    digest_of,
+    found_in,
+    is_small,
+    kept_plan,
+)
+from walferry.run.run import Run
+from walferry.spark.clients import workers
+from walferry.spark.fan_out import AT_ONCE_HERE
+
+log = logging.getLogger(__name__)
+
+
+def in_bulk(run: Run, size: int) -> bool:
+    """Whether the run's window, of files of so many bytes, is applied in bulk."""
+    return run.spec.apply == "bulk" or (run.spec.apply == "auto" and goes_in_bulk(run, size))
+
+
+def apply_in_bulk(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    task: RowTask,
+    own: int,
+    released: Collection[tuple[int, str | None]],
+    require_one_history: Callable[[Sequence[FileIndex]], None],
+) -> WindowApplied:
+    """Apply what is left of a window's edits in bulk; as `window_pieces.apply_in_pieces`."""
+    session = None if is_small(task.files, task.route.limits) else spark()
+    place = place_here if session is None else partial(place_in_bulk, session)
+    fence = fence_of(run, task.route)
+    planned_from = digest_of(task, released, "bulk")
+    found = kept_plan(run, planned_from, fence)
+    if found is None:
+        ranges = cut_in_bulk(run, AT_ONCE_HERE if session is None else workers(session), task)
+        left = None
+    else:
+        pieces = run.ledger.batches.pieces("rows")
+        ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
+        left = frozenset(piece.number for piece in pieces if piece.state != "done")
+    with closing(place(bulk_task(run, replace(task, pieces=left), ranges))) as placed:
+        # Also by a process that continues: a file may have become unreadable.
+        told = placed.read()
+        refusals = _refusals(task, told, own)
+        if found is None or refusals:
+            require_one_history([file.index for file in told])
+            found = _found(run, task, told, own, planned_from)
+        if refusals:
+            return WindowApplied(0, 0, found.bytes, 0, 0, refusals, (), fence)
+        if left is None:
+            run.ledger.batches.begin(found.model_dump_json(), as_pieces(ranges), now_ms(), fence)
+        loaded = load_pieces(run, session, task, told, placed.apply, fence)
+    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    outranked = sum(piece.outranked for piece in loaded)
+    return WindowApplied(
+        cells=found.cells - outranked,
+        outranked=found.outranked + outranked,
+        bytes=found.bytes,
+        pieces=len(attempts),
+        repeated=sum(max(0, count - 1) for count in attempts),
+        refusals=(),
+        ranges=found.ranges,
+        fence=fence,
+    )
+
+
+def _refusals(task: RowTask, told: Sequence[InFile], own: int) -> tuple[Refusal, ...]:
+    """What cannot be applied of the window's files, the first `own`.
+
+    Raises DamagedInputError if one of the others cannot be read: what the target has of it counts too.
+    """
+    for file in told[own:]:
+        for refusal in file.index.report.refusals:
+            if refusal.kind is RefusalKind.DAMAGE and refusal.file not in task.cut_off:
+                raise DamagedInputError(refusal.reason, file=refusal.file, offset=refusal.start, reason=refusal.reason)
+    return tuple(r for file in told[:own] for r in file.index.report.refusals if concerns(r, task))
+
+
+def _found(run: Run, task: RowTask, told: Sequence[InFile], own: int, planned_from: str) -> Found:
+    outranked = sum(file.outranked for file in told)
+    cells = sum(file.cells for file in told) - outranked
+    reports = [file.index.report for file in told[:own]]
+    found = found_in(run, task, reports, planned_from, frozenset(), cells)
+    return found.model_copy(update={"outranked": outranked})

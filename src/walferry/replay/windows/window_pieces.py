@@ -1,0 +1,332 @@
+"""Apply a window's edits in pieces, each of them recorded on its own: a kill costs the pieces that were running.
+
+What the files hold is read first and kept in the ledger, with the pieces. Rows that need sorting go before what goes by
+group: what a region has of the time before it opened is older than all that follows. A process that continues starts
+over if something was released from quarantine since, or if another run has had the lease on one of the tables: it may
+have applied older edits over those of pieces that are done. So it does if a target table was emptied or created anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_group import GroupTask, apply_groups
+from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
+from walferry.apply.index import FileIndex, InWindow, merge
+from walferry.apply.outcomes import FileReport, Refusal
+from walferry.apply.writer_protocol import Limits
+from walferry.clock import now_ms
+from walferry.errors import WalferryError
+from walferry.ledger import Piece, WalRange
+from walferry.ledger.batches import Change
+from walferry.refusals import RefusalKind
+from walferry.replay.log.cut import line_of, lines_of, regions_of
+from walferry.replay.pieces.pieces import apply_pieces, cut_groups
+from walferry.replay.pieces.row_ranges import RowRange, cut_rows
+from walferry.replay.quarantine import range_of
+from walferry.replay.rights.applying import fence_of, shared_by_workers
+from walferry.replay.rights.lease import resource
+from walferry.run.run import Run
+from walferry.wal.files import WalFile
+
+log = logging.getLogger(__name__)
+
+_JSON = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Found(BaseModel):
+    """What a window's files hold, and what follows from it."""
+
+    model_config = _JSON
+
+    planned_from: str
+    """digest of what this follows from besides the files"""
+    leases: dict[str, int]
+    """number of the lease on each target table"""
+    targets: dict[str, frozenset[str]]
+    """the regions of each target table"""
+    standing: frozenset[str]
+    """regions whose edits in the window go by group"""
+    cells: int
+    """of the window, in those regions; in bulk all of them"""
+    refusals: tuple[Refusal, ...]
+    ranges: tuple[WalRange, ...]
+    """of the window's files, as applied"""
+    bytes: int
+    outranked: int = 0
+    """cells that were left out as the files were read, because the target has later ones"""
+
+
+class _RowsDone(BaseModel):
+    """What a piece of rows has shown."""
+
+    model_config = _JSON
+
+    cells: int
+    outranked: int
+    refusals: tuple[Refusal, ...]
+
+
+class _GroupDone(BaseModel):
+    """What a piece of a group has shown."""
+
+    model_config = _JSON
+
+    held: frozenset[str]
+    """regions of which nothing is applied from here on"""
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True)
+class WindowApplied:
+    """What was done with a window's edits."""
+
+    cells: int
+    outranked: int
+    """cells that were left out because the target has later ones"""
+    bytes: int
+    """of the window's files"""
+    pieces: int
+    repeated: int
+    """attempts at pieces beyond each one's first"""
+    refusals: tuple[Refusal, ...]
+    ranges: tuple[WalRange, ...]
+    """to be recorded if nothing was refused"""
+    fence: Change
+    """raises LeaseLostError, within a change of the ledger, if this process has been succeeded by another one"""
+
+
+def apply_in_pieces(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    task: RowTask,
+    own: int,
+    released: Collection[tuple[int, str | None]],
+    require_one_history: Callable[[Sequence[FileIndex]], None],
+) -> WindowApplied:
+    """Apply what is left of a window's edits.
+
+    `task`: the window's edits and what the target already has of other times; the first `own` of its files are the
+    window's. `released`: items of quarantine with what was decided about them. `require_one_history` raises when the
+    edits in the files belong to two histories. Nothing is applied if a file is damaged.
+
+    The batch stays in the ledger: whoever records the result removes it. Raises LeaseLostError, and records nothing
+    more, if the leases were lost meanwhile; GapError when a file has vanished.
+
+    Spark is asked for when it is needed: not if the files are small and nothing has to be sorted.
+    """
+    session = None if is_small(task.files, task.route.limits) else spark()
+    fence = fence_of(run, task.route)
+    planned_from = digest_of(task, released)
+    found = kept_plan(run, planned_from, fence)
+    if found is None:
+        indexes = index_files(session, task.route, task.files, task)
+        require_one_history(indexes)
+        found = _found(run, task, indexes, own, planned_from)
+        if any(refusal.kind is RefusalKind.DAMAGE for refusal in found.refusals):
+            return WindowApplied(0, 0, found.bytes, 0, 0, found.refusals, (), fence)
+        pieces = _cut(task, found, indexes)
+        run.ledger.batches.begin(found.model_dump_json(), pieces, now_ms(), fence)
+    rows = _apply_rows(run, spark, task, found, fence)
+    groups = _apply_groups(run, session, task, found, fence)
+    of_rows, of_groups = [r for done in rows for r in done.refusals], [r for done in groups for r in done.refusals]
+    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    return WindowApplied(
+        cells=sum(done.cells for done in rows) + found.cells,
+        outranked=sum(done.outranked for done in rows),
+        bytes=found.bytes,
+        pieces=len(attempts),
+        repeated=sum(max(0, count - 1) for count in attempts),
+        refusals=tuple(dict.fromkeys([*found.refusals, *of_rows, *of_groups])),
+        ranges=found.ranges,
+        fence=fence,
+    )
+
+
+# ------------------------------------------------------------------ plan
+
+
+def is_small(files: Iterable[WalFile], limits: Limits) -> bool:
+    """Whether this process reads files sooner by itself than Spark starts, and applies them about as soon."""
+    return sum(file.length for file in files) <= limits.here_bytes
+
+
+def digest_of(task: RowTask, released: Collection[tuple[int, str | None]], *more: str) -> str:
+    """What a plan follows from besides the files, in short."""
+    settled = [
+        (file, table, [(part.span.start_ms, part.span.end_ms, sorted(part.held)) for part in parts])
+        for (file, table), parts in sorted(task.window.settled.items())
+    ]
+    names = [file.name for file in task.files]
+    told = json.dumps([names, settled, sorted(task.window.absent_at_target), sorted(released), *more])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def kept_plan(run: Run, planned_from: str, fence: Change) -> Found | None:
+    """What an earlier attempt has found, if it can be continued; otherwise its batch is removed."""
+    batch = run.ledger.batches.now()
+    if batch is None:
+        return None
+    found = Found.model_validate_json(batch.plan)
+    emptied = [name for name, before in found.targets.items() if not before & target_regions(run, name)]
+    why = f"{emptied[0]} was emptied or created anew" if emptied else _disturbed(run, found.leases)
+    if why is None and found.planned_from != planned_from:
+        why = "what the target has from other runs, or what was decided about quarantine, has changed"
+    if why is None:
+        return found
+    log.warning("%s is applied again from its beginning: %s since the last attempt", run.run_id, why)
+    run.ledger.batches.drop(fence)
+    return None
+
+
+def target_regions(run: Run, target: str) -> set[str]:
+    """Encoded names: a table that is truncated or created again has other ones, a split leaves most of them."""
+    return {region.encoded for region in run.target.regions(target)}
+
+
+def _disturbed(run: Run, leases: Mapping[str, int]) -> str | None:
+    """Who else has had one of these leases since its number was taken, as text."""
+    for name, number in leases.items():
+        later = {lease.fencing_number: lease.run_id for lease in run.ledger.whole.leases(name)}
+        for since in range(number + 1, max(later) + 1):
+            if later.get(since) != run.run_id:
+                who = f"run {later[since]}" if since in later else "an attempt that recorded nothing"
+                return f"{who} has had the lease number {since} on {name}"
+    return None
+
+
+def found_in(
+    run: Run, task: RowTask, reports: Sequence[FileReport], planned_from: str, standing: frozenset[str], cells: int
+) -> Found:
+    """What the window's files hold, by their reports."""
+    cluster = run.target.cluster_id()
+    names = [resource(cluster, target) for target in task.route.tables.values()]
+    return Found(
+        planned_from=planned_from,
+        leases={name: run.ledger.leases.newest(name) for name in names},
+        targets={name: frozenset(target_regions(run, name)) for name in task.route.tables.values()},
+        standing=standing,
+        cells=cells,
+        refusals=tuple(r for report in reports for r in report.refusals if concerns(r, task)),
+        ranges=tuple(range_of(report, tally, "applied") for report in reports for tally in report.tallies),
+        bytes=sum(report.length for report in reports),
+    )
+
+
+def _found(run: Run, task: RowTask, indexes: Sequence[FileIndex], own: int, planned_from: str) -> Found:
+    edits: dict[tuple[str, str], InWindow] = {}
+    for index in indexes:
+        for key, more in index.in_window.items():
+            edits[key] = merge(edits.get(key), more)
+    mine = {key: found for key, found in edits.items() if found.cells}
+    # Damage that was accepted ends a group's file earlier than its edits' order tells.
+    candidates = {} if task.cut_off else {key: found for key, found in mine.items() if found.settled < found.lowest}
+    still = _open_since(run, candidates)
+    reports = [index.report for index in indexes[:own]]
+    standing = frozenset(region for _, region in still)
+    return found_in(run, task, reports, planned_from, standing, sum(mine[key].cells for key in still))
+
+
+def _open_since(run: Run, edits: Mapping[tuple[str, str], InWindow]) -> set[tuple[str, str]]:
+    """Which of these regions are still open as they were when the first of the edits was written.
+
+    hbase:meta has the sequence number of the region's latest opening, and every edit since has a higher one: so all of
+    them are in one WAL group, in order. What other regions have of the rows is older than that opening.
+    """
+    found = set()
+    for table in {table for table, _ in edits}:
+        regions = regions_of(run.source, table)
+        lines = lines_of(run.source, table, regions)
+        for region in regions:
+            mine = edits.get((table, region.encoded))
+            if mine is not None and lines[region.encoded] == line_of(region) and region.open_sequence <= mine.lowest:
+                found.add((table, region.encoded))
+    return found
+
+
+def concerns(refusal: Refusal, task: RowTask) -> bool:
+    """Whether a refusal is about the window and was not released."""
+    if refusal.kind is RefusalKind.DAMAGE:
+        return refusal.file not in task.cut_off
+    return task.window.times.has(refusal.write_time) and (refusal.file, refusal.start) not in task.skipped
+
+
+def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piece]:
+    """The pieces by row, then those by group."""
+    limit, tables = task.route.limits.piece_bytes, frozenset(task.route.tables)
+    by_row = [e for index in indexes for e in index.inside if e.region not in found.standing]
+    settled = [edits for index in indexes for edits in index.settled]
+    ranges = cut_rows([*by_row, *settled], tables, frozenset(), limit) if by_row else []
+    pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+    names = {index.report.file for index in indexes if any(e.region in found.standing for e in index.inside)}
+    names |= {refusal.file for refusal in found.refusals}  # a marker holds its region from there on
+    return pieces + cut_groups([file for file in task.files if file.name in names], limit, len(pieces))
+
+
+# ------------------------------------------------------------------ pieces
+
+
+def _apply_rows(
+    run: Run, spark: Callable[[], SparkSession], task: RowTask, found: Found, fence: Change
+) -> list[_RowsDone]:
+    pieces = run.ledger.batches.pieces("rows")
+    outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
+    left = frozenset(piece.number for piece in pieces if piece.state != "done")
+    if not left:
+        return outcomes
+    ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
+    borders = tuple(part.start for part in ranges if part.start is not None)
+    session = spark()
+    window = replace(task.window, by_group=found.standing)
+    task = replace(task, route=shared_by_workers(run, task.route, session), window=window, borders=borders, pieces=left)
+    apply = place_rows(session, task)
+
+    def begin(piece: Piece) -> Callable[[], RowsApplied]:
+        return partial(apply, piece.number, f"apply edits by row, piece {piece.number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, applied: RowsApplied) -> None:
+        outcome = _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        outcomes.append(outcome)
+
+    apply_pieces(run, session, task.route, fence, pieces, begin, done)
+    return outcomes
+
+
+def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
+    pieces = run.ledger.batches.pieces("group")
+    files = {file.name: file for file in task.files}
+    outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
+
+    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
+        # A region that stood still is in one group only, whose pieces come one after the other.
+        held = frozenset().union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
+        mine = tuple(files[name] for name in json.loads(piece.plan))
+        one = GroupTask(task.route, mine, found.standing, held, window=task.window.times, skipped=task.skipped)
+        what = f"apply edits, piece {piece.number - pieces[0].number + 1} of {len(pieces)}"
+        return partial(apply_groups, spark, [one], what)
+
+    def done(piece: Piece, reports: list[FileReport]) -> None:
+        refusals = tuple(refusal for report in reports for refusal in report.refusals)
+        left = [report.file for report in reports if report.withheld or not report.complete]
+        if left and not refusals and not any(outcome.refusals for outcome in outcomes.values()):
+            raise WalferryError(
+                f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
+                file=left[0],
+            )
+        held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}
+        if any(not report.complete for report in reports):
+            held |= found.standing  # nothing of the group goes past damage
+        outcomes[piece.number] = _GroupDone(held=frozenset(held), refusals=refusals)
+        run.ledger.batches.finish(piece.number, outcomes[piece.number].model_dump_json(), fence)
+
+    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
+    return list(outcomes.values())
