@@ -23,10 +23,11 @@ from bench.side_by_side.clusters import Clusters, booted
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.ledger import Ledger
-from walferry.migration import copy, touched
-from walferry.migration.compare import compare
+from walferry.migration.comparing.compare import compare
+from walferry.migration.comparing.written_rows import compare_written
+from walferry.migration.copying import copy
 from walferry.migration.plan import plan_run
-from walferry.migration.written_rows import compare_written
+from walferry.migration.touching import touched
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay

@@ -1,4 +1,4 @@
--- Pairs of tables that something else keeps equal, verified pass after pass (walferry/migration/pair_pass.py).
+-- Pairs of tables that something else keeps equal, verified pass after pass (walferry/migration/pairs/pair_pass.py).
 
 -- One pass over all tables of a pair. Sums grow as regions are recorded; a pass that was interrupted is resumed.
 CREATE TABLE passes (

@@ -18,18 +18,20 @@ from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
 from walferry.background import begun
-from walferry.checks.gates import after_drain, before_cutover, check_copy, check_drain
 from walferry.checks.validation import import_ahead
+from walferry.cutover import approval
+from walferry.cutover.gates import after_drain, before_cutover, check_copy, check_drain
+from walferry.cutover.late_edits import require_silence, watched
+from walferry.cutover.open_target import open_target
 from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
-from walferry.migration import copy, cutover, report
-from walferry.migration.accept import unexplained_but_accepted
-from walferry.migration.compare_ahead import compared_ahead
-from walferry.migration.compare_last import compare_last
-from walferry.migration.copy_again import copied_again
-from walferry.migration.late_edits import require_silence, watched
-from walferry.migration.open_target import open_target
-from walferry.migration.pair_pass import verify_pair
+from walferry.migration import report
+from walferry.migration.comparing.compare_ahead import compared_ahead
+from walferry.migration.comparing.compare_last import compare_last
+from walferry.migration.copying import copy
+from walferry.migration.explaining.accept import unexplained_but_accepted
+from walferry.migration.pairs.pair_pass import verify_pair
 from walferry.migration.plan import plan_run
+from walferry.migration.repairing.copy_again import copied_again
 from walferry.replay.keeping import protect
 from walferry.replay.log import cut
 from walferry.replay.rights.standstill import Standstill
@@ -85,10 +87,10 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "clone": lambda run, table, means: copy.clone(run, table),
     "check_copy": lambda run, _, means: check_copy(run, means.docs),
     "replay": lambda run, _, means: follower.follow(
-        run, means.spark(), partial(cutover.heed_word, run), means.standstill
+        run, means.spark(), partial(approval.heed_word, run), means.standstill
     ),
-    "approve": lambda run, _, means: cutover.approve(run, means.by, before_cutover),
-    "write_stop": lambda run, _, means: cutover.stop_writes(run, means.by, means.said_ms),
+    "approve": lambda run, _, means: approval.approve(run, means.by, before_cutover),
+    "write_stop": lambda run, _, means: approval.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
     "open_target": lambda run, _, means: open_target(run, means.spark, after_drain, means.standstill),
@@ -271,8 +273,8 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
     while True:
         try:
             _await_gate(run, at_work)
-            cutover.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work), before_cutover)
-            cutover.stop_writes(
+            approval.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work), before_cutover)
+            approval.stop_writes(
                 run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
             )  # asked with `write_stop: confirm` only
             return

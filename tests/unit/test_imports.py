@@ -33,12 +33,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replay": GROUND | {"background", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
-    "checks": {"errors", "amounts", "background", "ledger", "run", "replay", "migration"},
+    "checks": {"errors", "amounts", "background"},
+    "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
     "process": {"errors", "ledger", "run"},
-    "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks"},
+    "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks", "cutover"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
     "cli": {"errors", "amounts", "clock", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration"}
-    | {"checks", "process", "pipeline"},
+    | {"checks", "cutover", "process", "pipeline"},
     # ledger: the board
     "airflow": {
         "__init__",
@@ -53,6 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "watch",
         "migration",
         "checks",
+        "cutover",
         "process",
     }
     | {"process", "pipeline"},
@@ -86,8 +88,10 @@ WHAT = {
     "replay": "what is applied when: cuts, rounds, windows, drains, leases, the throttle, lineage, protection, "
     "quarantine",
     "watch": "watching a source's log without a migration: what is new, what has been announced",
-    "migration": "a migration's own phases: plan, copy, compare, cut over; its readiness and its report",
-    "checks": "the gates: over the ledger, and Great Expectations suites over small frames",
+    "migration": "a migration's own phases up to the cutover: plan, copy, compare, repair; its report; pairs",
+    "checks": "Great Expectations suites over small frames",
+    "cutover": "what must hold before the target opens, and how it opens: readiness, gates, approval, write stop, "
+    "late edits, ways out",
     "process": "start and end of every process: logs, ledger, exit code",
     "pipeline": "each phase bound to its function; the order of a migration for a shell",
     "spark_app": "a phase as a Spark app, thin",
@@ -96,7 +100,7 @@ WHAT = {
     "embedded": "real HDFS, HBase, Thrift, Spark and Airflow on one machine, for demo and tests",
 }
 FRAMEWORKS = {
-    "pyspark": {"spark", "apply", "replay", "migration", "pipeline"},
+    "pyspark": {"spark", "apply", "replay", "migration", "cutover", "pipeline"},
     "airflow": {"airflow"},
     "great_expectations": {"checks"},
 }

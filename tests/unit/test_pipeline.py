@@ -15,10 +15,10 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry import pipeline
+from walferry.cutover import approval
 from walferry.errors import GapError, GateShutError, TransientError, UsageError
 from walferry.ledger import Ledger, QuarantineItem
 from walferry.ledger.rows import RunKind
-from walferry.migration import cutover
 from walferry.pipeline import WORK, Means, do, migrate, retried
 from walferry.refusals import RefusalKind
 from walferry.replay.keeping import protect
@@ -311,7 +311,7 @@ def test_one_process_goes_on_from_the_replay_to_the_last_check(run: Run, means: 
     ready_to_replay(run)
     say(run)
     pipeline.WORK["replay"] = lambda run, _, means: follower.follow(  # type: ignore[index]
-        run, means.spark(), lambda: cutover.heed_word(run)
+        run, means.spark(), lambda: approval.heed_word(run)
     )
     pipeline.do_through(run, "replay", "check_drain", means)
     assert order == ["replay", "end_fence", "drain", "open_target", "compare", "check_drain"]
@@ -336,10 +336,10 @@ def test_what_fails_after_the_replay_is_left_to_others(
 
 def test_a_word_counts_only_after_the_approval_and_while_nobody_else_records_it(run: Run) -> None:
     keep_word(run.ledger, "write_stop", Word("airflow ann", 7))
-    cutover.heed_word(run)
+    approval.heed_word(run)
     assert run.ledger.phases.find("write_stop") is None
     ready_to_replay(run)
     run.once("approve", dict)
     run.ledger.phases.start("write_stop")
-    cutover.heed_word(run)
+    approval.heed_word(run)
     assert run.ledger.phases.find("write_stop").attempts == 1  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ from integration.migration.moves import (
     unique,
 )
 from versions.sites import ENCRYPTED, SPREAD, STORE_URI
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient

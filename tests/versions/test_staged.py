@@ -27,7 +27,7 @@ from integration.migration.moves import (
 )
 from integration.migration.test_cli import left_behind, phase_of, running, wait_until
 from versions.test_migration import TTL_MS, under_load
-from walferry.checks.gates import before_cutover
+from walferry.cutover.gates import before_cutover
 from walferry.embedded.cluster import Cluster, boot, shut_down
 from walferry.embedded.environment import Settings
 from walferry.errors import GateShutError

@@ -25,7 +25,7 @@ from walferry.hbase.mutate import (
     put,
 )
 from walferry.ledger import Ledger
-from walferry.migration.copy_again import copy_again
+from walferry.migration.repairing.copy_again import copy_again
 from walferry.replay.log import window_log
 from walferry.replay.windows.window import open_window, replay_window
 from walferry.run.run import Run

@@ -284,7 +284,7 @@ class HBaseCutoverOperator(WalferrySparkOperator):
         return self.run
 
     def _approve(self, run: Run, by: str) -> None:
-        from walferry.checks.gates import before_cutover
+        from walferry.cutover.gates import before_cutover
         from walferry.errors import GateShutError
 
         deadline = time.monotonic() + self.wait_seconds
@@ -321,7 +321,7 @@ class HBaseCompareOperator(WalferrySparkOperator):
 
     def execute(self, context: Any) -> str:
         """Do what the ledger does not have yet, table by table."""
-        from walferry.checks.gates import require_alike
+        from walferry.cutover.gates import require_alike
 
         with step(self.run) as run:
             moves = run.record.kind == "migration"

@@ -189,7 +189,7 @@ class WayOutOperator(HITLOperator, SkipMixin):
 
     def _do(self, context: Context, run: Run, chosen: _Chosen) -> dict[str, Any]:
         """Do what was chosen, or the rest of it."""
-        from walferry.migration.ways_out import abort, take
+        from walferry.cutover.ways_out import abort, take
 
         try:
             if chosen.way in ways_out(run.ledger):

@@ -1,1 +1,1 @@
-"""The gates of a run: what the ledger says, and Great Expectations suites over small frames of results."""
+"""Great Expectations suites over small frames of results: `suites` has them, `validation` judges a frame by one."""

@@ -29,7 +29,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     read by a second reader (`spot_check` of the spec). The result is recorded, but the gate uses the run's own
     comparison.
     """
-    from walferry.migration.compare_now import compare_now
+    from walferry.migration.comparing.compare_now import compare_now
     from walferry.run.last_comparison import AFTER_THE_RUN, is_after_the_run
     from walferry.run.run import Run
     from walferry.spark.session import opened_once
@@ -69,7 +69,7 @@ def accept(
 
     This covers exactly the cells that the comparison found. Afterwards resume the run, or clear `check_drain`.
     """
-    from walferry.migration import accept as decisions
+    from walferry.migration.explaining import accept as decisions
 
     if bool(row) == all_:
         raise UsageError("say which rows: either --row, one or more times, or --all")

@@ -27,7 +27,7 @@ def late(
     Stop the writer first. Afterwards resume the run, or clear `end_fence` (--apply) or `compare` (--reject) and
     everything after it.
     """
-    from walferry.migration import late_edits
+    from walferry.cutover import late_edits
     from walferry.run.run import Run
 
     if apply and reject:

@@ -51,8 +51,8 @@ def verify(
 
 def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.ledger import Ledger
-    from walferry.migration.pair_findings import differing_rows, findings, pass_line
-    from walferry.migration.pair_pass import (
+    from walferry.migration.pairs.pair_findings import differing_rows, findings, pass_line
+    from walferry.migration.pairs.pair_pass import (
         WHOLE_EVERY_DAYS,
         describe_plan,
         open_pair,

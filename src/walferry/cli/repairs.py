@@ -29,7 +29,7 @@ def repair(
     followed, the process that replays does it; after the drain this command, and then the tables are compared again:
     resume the run, or clear `compare` and everything after it.
     """
-    from walferry.migration import asked_repairs
+    from walferry.migration.repairing import asked_repairs
     from walferry.run.run import Run
 
     if row and table is None:
@@ -60,7 +60,7 @@ def copy_again(
     process that replays does it; otherwise this command. Until it is done no gate opens; interrupted, it goes on. Not
     once the cutover has begun.
     """
-    from walferry.migration import copy_again as again
+    from walferry.migration.repairing import copy_again as again
     from walferry.run.run import Run
 
     with existing(ledger) as book:
@@ -99,8 +99,8 @@ def withdraw(
     Only the end fence is withdrawn; rejected late edits stay left out. Afterwards resume the run, or clear `replay` and
     everything after it: the cutover is offered again. Not once the target is open to clients.
     """
-    from walferry.migration import late_edits
-    from walferry.migration.ways_out import withdraw as withdraw_cutover
+    from walferry.cutover import late_edits
+    from walferry.cutover.ways_out import withdraw as withdraw_cutover
     from walferry.run.run import Run
 
     with existing(ledger) as book:

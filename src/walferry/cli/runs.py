@@ -142,7 +142,7 @@ def ready(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> N
 
     Looks at the ledger and at both clusters, and changes nothing but what the board shows of it.
     """
-    from walferry.checks.gates import cutover_readiness
+    from walferry.cutover.gates import cutover_readiness
     from walferry.run.run import Run
 
     with existing(ledger) as book:
@@ -289,8 +289,8 @@ def abort(
 
     Source tables that the run has set READONLY are writable again, unless clients may use the target already.
     """
-    from walferry.migration.ways_out import abort as abort_run
-    from walferry.migration.ways_out import require_closed
+    from walferry.cutover.ways_out import abort as abort_run
+    from walferry.cutover.ways_out import require_closed
     from walferry.replay.keeping.objects import named, stays_read_only
     from walferry.run.run import Run
 

@@ -45,7 +45,7 @@ DifferenceKind = Literal[
     "changed-since-opening",
     "unexplained",
 ]
-"""Why a row differs (walferry/migration/explain.py)."""
+"""Why a row differs (walferry/migration/explaining/explain.py)."""
 
 RANGE_STATES: tuple[RangeState, ...] = ("seen", "sealed", "applied", "verified")
 """In the order in which a range passes through them; never backwards."""

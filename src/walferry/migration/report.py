@@ -14,9 +14,9 @@ from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import AuditHead, RunLedger
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
-from walferry.migration.accept import describe
-from walferry.migration.explain import WORST_FIRST
-from walferry.migration.verified import unseen
+from walferry.migration.explaining.accept import describe
+from walferry.migration.explaining.explain import WORST_FIRST
+from walferry.migration.touching.verified import unseen
 from walferry.run.copying_again import copied
 from walferry.run.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
 from walferry.run.missing_numbers import describe as describe_numbers

@@ -11,7 +11,7 @@ from integration.migration.moves import as_if_copied, content
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger
-from walferry.migration import copy
+from walferry.migration.copying import copy
 from walferry.migration.plan import plan_run
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log import cut

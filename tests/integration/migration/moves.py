@@ -19,7 +19,7 @@ from walferry.hbase.mutate import Cell
 from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 from walferry.ledger.rows import RunKind
-from walferry.migration import copy
+from walferry.migration.copying import copy
 from walferry.migration.plan import plan_run
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log import cut

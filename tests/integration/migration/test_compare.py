@@ -14,9 +14,9 @@ from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.migration.accept import accept
-from walferry.migration.compare import compare
-from walferry.migration.explain import EXPIRED_OVERWRITE, HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
+from walferry.migration.comparing.compare import compare
+from walferry.migration.explaining.accept import accept
+from walferry.migration.explaining.explain import EXPIRED_OVERWRITE, HISTORY, IN_FLIGHT, NOT_IN_LOG, UNEXPLAINED
 from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 

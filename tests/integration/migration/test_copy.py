@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, spark, unique, visible
-from walferry.checks.gates import check_copy
+from walferry.cutover.gates import check_copy
 from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.ledger.leases import FollowedTwiceError
-from walferry.migration import copy
+from walferry.migration.copying import copy
 from walferry.migration.plan import plan_run
 from walferry.replay.rights.lease import resource
 from walferry.run.run import archive_folder

@@ -15,18 +15,18 @@ from pyspark.sql import SparkSession
 
 from integration.migration.command import COMMAND
 from integration.migration.moves import at_work, raw, skip
-from walferry.checks.gates import after_drain
+from walferry.cutover.gates import after_drain
+from walferry.cutover.readiness import readiness
 from walferry.errors import GateShutError, UsageError
 from walferry.formats.cells import CellType
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
-from walferry.migration import compare_ahead
-from walferry.migration import copy_again as module
-from walferry.migration.claims import standing_comparison
-from walferry.migration.compare import compare
-from walferry.migration.copy_again import ask_copy_again, copied_again, copy_again, plan_copy_again
-from walferry.migration.readiness import readiness
+from walferry.migration.comparing import compare_ahead
+from walferry.migration.comparing.compare import compare
+from walferry.migration.repairing import copy_again as module
+from walferry.migration.repairing.copy_again import ask_copy_again, copied_again, copy_again, plan_copy_again
 from walferry.migration.report import render, summary
+from walferry.migration.touching.claims import standing_comparison
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.follower import replay
@@ -162,7 +162,7 @@ def test_until_a_table_is_copied_again_no_gate_opens_and_afterwards_it_is_compar
 KILLED = """
 import os, signal, sys
 from walferry.ledger import Ledger
-from walferry.migration import copy_again as module
+from walferry.migration.repairing import copy_again as module
 from walferry.run.run import Run
 
 url, run_id, table, place = sys.argv[1:5]

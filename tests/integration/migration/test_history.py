@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import begin, content, copy_tables, make_spec, run_of, spark, unique
 from integration.migration.test_rules import edit, one_round
 from walferry.apply.bulk_loader import Loader, staging_folder
-from walferry.checks.gates import check_copy, schema_differences
+from walferry.cutover.gates import check_copy, schema_differences
+from walferry.cutover.ways_out import abort
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError, WalferryError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_family, put
-from walferry.migration import copy, history
-from walferry.migration.compare import compare
+from walferry.migration.comparing.compare import compare
+from walferry.migration.copying import copy, history
 from walferry.migration.plan import plan_run
-from walferry.migration.ways_out import abort
 from walferry.run.run import Run, RunEndedError
 from walferry.spark.clients import shared_files
 

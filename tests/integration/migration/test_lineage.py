@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import unique
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_family

@@ -21,8 +21,9 @@ from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
 from walferry.embedded.environment import Environment
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import copy_files, digest
-from walferry.migration.compare import TableComparison, compare
+from walferry.migration.comparing.compare import TableComparison, compare
+from walferry.migration.copying import copy_files
+from walferry.migration.sides import digest
 from walferry.replay.rounds.follower import replay
 from walferry.spark.fan_out import fan_out
 

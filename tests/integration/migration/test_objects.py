@@ -10,10 +10,11 @@ import pytest
 
 from integration.migration.moves import begin, copy_tables, fill, make_spec, run_of, skip, spark, unique, visible
 from integration.migration.test_cli import left_behind
+from walferry.cutover import approval
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.ledger.rows import ClusterSide, ObjectKind
-from walferry.migration import copy, cutover
+from walferry.migration.copying import copy
 from walferry.migration.plan import make_plan
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log import cut
@@ -28,7 +29,7 @@ STEPS: list[tuple[str, str, tuple[ClusterSide, ObjectKind], Phase]] = [
     ("source", "snapshot", ("source", "snapshot"), copy.snapshot),
     ("target_files", "write", ("target", "snapshot"), lambda run, table: copy.copy(run, spark, table)),
     ("target", "clone_snapshot", ("target", "table"), copy.clone),
-    ("source", "set_read_only", ("source", "read-only table"), lambda run, table: cutover.stop_writes(run, None)),
+    ("source", "set_read_only", ("source", "read-only table"), lambda run, table: approval.stop_writes(run, None)),
 ]
 """whose method makes an object, the method, what the ledger calls the object, and the phase that makes it"""
 
@@ -110,7 +111,7 @@ def test_a_table_that_its_owner_had_set_read_only_stays_so_after_an_abort(
             run.source.create_table(table, {"f": {}})
         run.source.set_read_only(closed, True)
         skip(run, "approve")
-        cutover.stop_writes(run, None)
+        approval.stop_writes(run, None)
         assert run.source.describe(written).read_only
         objects.release(run, aborted=True)
         assert run.source.describe(closed).read_only

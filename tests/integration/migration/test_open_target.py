@@ -14,18 +14,20 @@ from integration.migration.moves import skip, unique
 from integration.migration.test_rules import edit
 from walferry.apply.recopy import send_cells
 from walferry.apply.writers import writer_to
-from walferry.checks.gates import after_drain
 from walferry.clock import now_ms
+from walferry.cutover import late_edits
+from walferry.cutover.gates import after_drain
+from walferry.cutover.open_target import open_target
+from walferry.cutover.ways_out import withdraw
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.migration import compare_ahead, known_differences, late_edits
-from walferry.migration.compare import compare
-from walferry.migration.compare_last import compare_last
-from walferry.migration.open_target import open_target
-from walferry.migration.ways_out import withdraw
+from walferry.migration.comparing import compare_ahead
+from walferry.migration.comparing.compare import compare
+from walferry.migration.comparing.compare_last import compare_last
+from walferry.migration.repairing import known_differences
 from walferry.pipeline import WORK, Means
 from walferry.replay.log import cut
 from walferry.replay.rights.applying import applying

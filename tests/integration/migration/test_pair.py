@@ -18,13 +18,15 @@ from walferry.hbase.thrift import connect
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.ledger.passes import Passes
-from walferry.migration import digest, pair_pass, pair_rows, written_rows
-from walferry.migration.digest import scans
-from walferry.migration.pair_findings import findings
-from walferry.migration.pair_log import COMPACTED
-from walferry.migration.pair_pass import open_pair, verify_pair
-from walferry.migration.pair_plan import MOVED, NEW
-from walferry.migration.spot_check import ONLY_SECOND, UNREAD
+from walferry.migration.comparing import written_rows
+from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
+from walferry.migration.pairs import pair_pass, pair_rows
+from walferry.migration.pairs.pair_findings import findings
+from walferry.migration.pairs.pair_log import COMPACTED
+from walferry.migration.pairs.pair_pass import open_pair, verify_pair
+from walferry.migration.pairs.pair_plan import MOVED, NEW
+from walferry.migration.sides import digest
+from walferry.migration.sides.digest import scans
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name

@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import fill, skip
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column
-from walferry.migration import parts, touched
-from walferry.migration.compare import compare
-from walferry.migration.compare_last import compare_last
-from walferry.migration.parts import ComparisonStoppedError, Parts
-from walferry.migration.written_rows import compare_written
+from walferry.migration.comparing import parts
+from walferry.migration.comparing.compare import compare
+from walferry.migration.comparing.compare_last import compare_last
+from walferry.migration.comparing.parts import ComparisonStoppedError, Parts
+from walferry.migration.comparing.written_rows import compare_written
+from walferry.migration.touching import touched
 from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip, taken_away
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError, UsageError

@@ -16,7 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import at_work, raw, skip, unique
-from walferry.checks.gates import after_drain
+from walferry.cutover.gates import after_drain
+from walferry.cutover.open_target import open_target
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
@@ -24,12 +25,11 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.bulk_load import store_files
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
-from walferry.migration import touched
-from walferry.migration.asked_repairs import ask
-from walferry.migration.compare import compare
-from walferry.migration.compare_last import compare_last
-from walferry.migration.open_target import open_target
-from walferry.migration.repair import NO_COMPACTION, is_unfinished, plan_repair, repair
+from walferry.migration.comparing.compare import compare
+from walferry.migration.comparing.compare_last import compare_last
+from walferry.migration.repairing.asked_repairs import ask
+from walferry.migration.repairing.repair import NO_COMPACTION, is_unfinished, plan_repair, repair
+from walferry.migration.touching import touched
 from walferry.replay.log import cut
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
@@ -190,7 +190,7 @@ def test_a_row_that_is_written_while_it_is_repaired_ends_as_the_source_has_it(
 KILLED = """
 import os, signal, sys
 from walferry.ledger import Ledger
-from walferry.migration import repair as module
+from walferry.migration.repairing import repair as module
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 
@@ -255,7 +255,7 @@ STOPPED = """
 import os, signal, sys, threading, time
 from walferry.hbase import admin
 from walferry.ledger import Ledger
-from walferry.migration import repair as module
+from walferry.migration.repairing import repair as module
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.run import Run
 

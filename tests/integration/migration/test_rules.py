@@ -10,12 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip, taken_away
-from walferry.checks import gates
+from walferry.cutover import gates, late_edits
 from walferry.errors import GapError, GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.ledger import Hold, QuarantineItem
-from walferry.migration import late_edits
 from walferry.replay.log import cut
 from walferry.replay.rights.applying import applying
 from walferry.replay.rights.lease import LeaseLostError

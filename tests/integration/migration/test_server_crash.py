@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import skip
 from integration.migration.test_rules import edit
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server

@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, spark, unique
-from walferry.checks.gates import drain_rows
 from walferry.cli.comparisons import verify
+from walferry.cutover.gates import drain_rows
 from walferry.embedded.cluster import Cluster
 from walferry.errors import SidesDifferError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.hbase.thrift import connect
-from walferry.migration import digest, reasons
-from walferry.migration.accept import accept
-from walferry.migration.compare import TableComparison, compare
-from walferry.migration.digest import scans
+from walferry.migration.comparing.compare import TableComparison, compare
+from walferry.migration.comparing.spot_check import ONLY_SECOND, spot_check
+from walferry.migration.explaining import reasons
+from walferry.migration.explaining.accept import accept
 from walferry.migration.report import compared_tables
-from walferry.migration.spot_check import ONLY_SECOND, spot_check
+from walferry.migration.sides import digest
+from walferry.migration.sides.digest import scans
 from walferry.replay.rounds.follower import replay
 from walferry.run.run import Run
 from walferry.run.spot_check import SpotCheck

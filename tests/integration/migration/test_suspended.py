@@ -20,15 +20,14 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import visible
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, Limits
-from walferry.checks import gates
+from walferry.cutover import gates, readiness
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
-from walferry.migration import readiness
-from walferry.migration.compare import compare
+from walferry.migration.comparing.compare import compare
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import applying
 from walferry.replay.rights.claims import Claims

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import begin, copy_tables, make_spec, run_of, skip
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.embedded.cluster import Cluster
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_family, delete_version

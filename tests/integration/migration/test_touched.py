@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import fill, raw, skip, unique
-from walferry.checks.gates import after_drain, before_cutover
+from walferry.cutover.gates import after_drain, before_cutover
+from walferry.cutover.open_target import open_target
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
 from walferry.formats.proto import hbase_pb2 as pb
@@ -19,11 +20,12 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version, put
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable
-from walferry.migration import compare_ahead, digest, touched, written_rows
-from walferry.migration.compare import compare
-from walferry.migration.open_target import open_target
-from walferry.migration.verified import verified
-from walferry.migration.written_rows import compare_written, differing
+from walferry.migration.comparing import compare_ahead, written_rows
+from walferry.migration.comparing.compare import compare
+from walferry.migration.comparing.written_rows import compare_written, differing
+from walferry.migration.sides import digest
+from walferry.migration.touching import touched
+from walferry.migration.touching.verified import verified
 from walferry.replay.log import cut
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.follower import replay

@@ -29,7 +29,7 @@ from walferry.airflow.operators import (
     step,
 )
 from walferry.airflow.spark_submit import SparkHook, app_page, cluster_conf
-from walferry.checks import gates
+from walferry.cutover import gates
 from walferry.errors import UsageError
 from walferry.ledger import Ledger
 from walferry.pipeline import Means

@@ -15,8 +15,8 @@ from unit.migration.filled_ledger import SPEC
 from walferry.airflow.dags import hbase_repair, repair
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RepairedRow, RunLedger
-from walferry.migration import asked_repairs
-from walferry.migration import copy_again as copy_again_module
+from walferry.migration.repairing import asked_repairs
+from walferry.migration.repairing import copy_again as copy_again_module
 from walferry.run.copying_again import Copied, Copying, GivenUpError, copied, copying, end_copying
 from walferry.run.run import Run
 

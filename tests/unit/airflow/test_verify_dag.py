@@ -13,8 +13,8 @@ from unit.migration.filled_ledger import SPEC
 from unit.migration.pair_ledger import differs, one_pass
 from walferry.airflow.dags import hbase_verify, verify
 from walferry.ledger import Ledger, RunLedger
-from walferry.migration.pair_findings import pass_facts
-from walferry.migration.pair_pass import open_pair
+from walferry.migration.pairs.pair_findings import pass_facts
+from walferry.migration.pairs.pair_pass import open_pair
 from walferry.run.spec import ResolvedSpec
 
 

@@ -120,7 +120,7 @@ def test_a_try_that_is_killed_before_or_after_it_has_done_what_was_chosen_is_fol
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for place in ("walferry.migration.ways_out.take", "walferry.airflow.questions.note_refused"):
+    for place in ("walferry.cutover.ways_out.take", "walferry.airflow.questions.note_refused"):
         with monkeypatch.context() as patch:
             patch.setattr(place, killed)
             with pytest.raises(KeyboardInterrupt):
@@ -154,7 +154,7 @@ def test_an_abort_whose_clean_up_fails_is_repeated(run: RunLedger, monkeypatch: 
             raise TransientError("ZooKeeper does not answer")
         return {"removed": [], "left": []}
 
-    monkeypatch.setattr("walferry.migration.ways_out.objects.release", release)
+    monkeypatch.setattr("walferry.cutover.ways_out.objects.release", release)
     with pytest.raises(AirflowException, match="ZooKeeper"):
         Try(run).answer("Abort")
     last = Try(run)
@@ -184,7 +184,7 @@ def test_what_cannot_be_done_is_asked_again_and_told_until_something_can(run: Ru
 
 def test_after_an_abort_nothing_is_continued(run: RunLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("walferry.replay.keeping.objects.restore", lambda *_, **__: ([], []))
-    monkeypatch.setattr("walferry.migration.ways_out.objects.release", lambda *_, **__: {"removed": [], "left": []})
+    monkeypatch.setattr("walferry.cutover.ways_out.objects.release", lambda *_, **__: {"removed": [], "left": []})
     last = Try(run)
     last.answer("Abort", "the copy is not worth it")
     assert last.skipped == ["go_on"]

@@ -10,7 +10,7 @@ from unit.migration.filled_ledger import FILE, GROUP, compared, filled
 from walferry import clock
 from walferry.ledger import Difference, Ledger, NumberGap, Position, RangeComparison, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
-from walferry.migration.touched import Seen
+from walferry.migration.touching.touched import Seen
 from walferry.run.heartbeat import NOTE
 from walferry.run.last_comparison import AFTER_THE_RUN
 from walferry.run.looks import note_look

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from walferry.formats.resolve import FamilyRules
-from walferry.migration import second_reader
+from walferry.migration.comparing import second_reader
 
 SHOWN = {b"f:q": (b"v", 5)}
 OTHERS = {b"f:q": (b"w", 6)}

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from unit.migration.filled_ledger import SPEC
+from walferry.cutover import open_target
 from walferry.ledger import Ledger
-from walferry.migration import open_target, written_rows
+from walferry.migration.comparing import written_rows
 from walferry.run.run import Run
 from walferry.storage import WebHdfs
 

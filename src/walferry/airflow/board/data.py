@@ -14,6 +14,7 @@ from walferry.airflow.board.lanes import Hole, draw_lanes, find_holes
 from walferry.airflow.board.passes import passes
 from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms
+from walferry.cutover.readiness import readiness
 from walferry.errors import UsageError, WalferryError, message_of
 from walferry.hbase.rowkey import shown_row
 from walferry.ledger import (
@@ -32,10 +33,9 @@ from walferry.ledger import (
 )
 from walferry.ledger.comparisons import Decision, needs_decision
 from walferry.ledger.rows import RANGE_STATES, to_json
-from walferry.migration.accept import describe as describe_difference
-from walferry.migration.explain import WORST_FIRST
-from walferry.migration.readiness import readiness
-from walferry.migration.repairable import repairable
+from walferry.migration.explaining.accept import describe as describe_difference
+from walferry.migration.explaining.explain import WORST_FIRST
+from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from walferry.ledger import RunLedger, RunRecord
-from walferry.migration.pair_findings import findings, pass_facts
+from walferry.migration.pairs.pair_findings import findings, pass_facts
 
 MOST_PASSES = 300
 """of the trend: the newest"""

@@ -112,9 +112,9 @@ def do_for_table(run: str, phase: str, table: str) -> None:
 @task.sensor(poke_interval=15, timeout=timedelta(days=14).total_seconds(), mode="reschedule", retries=20)
 def wait_until_ready(run: str) -> bool:
     """Wait until nothing speaks against a cutover. Rows that the parameter `anyway` names are accepted as they are."""
-    from walferry.checks.gates import before_cutover
+    from walferry.cutover.gates import before_cutover
     from walferry.errors import GateShutError
-    from walferry.migration.accept import accept_named
+    from walferry.migration.explaining.accept import accept_named
 
     with step(run) as opened:
         if opened.ledger.phases.facts("approve") is not None:

@@ -71,7 +71,7 @@ def repair() -> dict[str, Any]:
 
 
 def _repair_rows(run: Run, params: Mapping[str, Any]) -> dict[str, Any]:
-    from walferry.migration.asked_repairs import ask
+    from walferry.migration.repairing.asked_repairs import ask
 
     dry_run = bool(params["dry_run"])
     if not dry_run:
@@ -88,7 +88,7 @@ def _repair_rows(run: Run, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copy_again(run: Run, params: Mapping[str, Any], request: str) -> dict[str, Any]:
-    from walferry.migration.copy_again import copy_again, plan_copy_again, plan_lines
+    from walferry.migration.repairing.copy_again import copy_again, plan_copy_again, plan_lines
 
     table = params["table"]
     if not table:

@@ -58,7 +58,7 @@ def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any],
 def open_pair() -> str:
     """Find the run of the pair, or open it. Returns its id."""
     from walferry.ledger import Ledger
-    from walferry.migration import pair_pass
+    from walferry.migration.pairs import pair_pass
     from walferry.run.spec import parse_spec, refuse_window, resolve
 
     context = get_current_context()
@@ -76,7 +76,7 @@ def open_pair() -> str:
 @task(on_failure_callback=[])  # the alert is for what is new, not for each pass
 def judge(run: str) -> None:
     """Fail while rows differ; alert for those of which nobody was told."""
-    from walferry.migration.pair_findings import differing_rows, findings, new_differences, pass_line, told
+    from walferry.migration.pairs.pair_findings import differing_rows, findings, new_differences, pass_line, told
 
     context = get_current_context()
     with step(run) as opened:

@@ -125,7 +125,7 @@ def standing(earlier: Lines, later: Lines) -> dict[str, frozenset[str]]:
 
 
 def regions_of(client: HBaseClient, table: str) -> list[Region]:
-    """The table's regions; none when somebody dropped it (`checks.gates` reports that)."""
+    """The table's regions; none when somebody dropped it (`cutover.gates` reports that)."""
     try:
         return client.regions(table)
     except TableNotFoundError:

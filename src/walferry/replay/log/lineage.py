@@ -245,7 +245,7 @@ def _of_present_families(files: Collection[str], table: str, families: FamiliesO
 
 
 def families_of(client: HBaseClient, table: str) -> Collection[str] | None:
-    """The table's column families now; None when somebody dropped it (`checks.gates` reports that)."""
+    """The table's column families now; None when somebody dropped it (`cutover.gates` reports that)."""
     try:
         return client.describe(table).families.keys()
     except TableNotFoundError:

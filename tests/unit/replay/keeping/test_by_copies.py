@@ -16,11 +16,12 @@ from unit.formats.wal_builder import TRAILER, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry import clock
 from walferry.clock import now_ms
+from walferry.cutover import late_edits
+from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
 from walferry.ledger import Ledger, Position, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
-from walferry.migration import late_edits, report
-from walferry.migration.ways_out import abort
+from walferry.migration import report
 from walferry.replay.keeping import by_copies, by_peer, protect
 from walferry.replay.keeping.retention import Retention
 from walferry.replay.rounds.completeness import check_complete

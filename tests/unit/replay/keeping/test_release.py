@@ -14,9 +14,9 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from walferry.apply.bulk_loader import staging_folder
+from walferry.cutover.ways_out import abort
 from walferry.errors import TransientError
 from walferry.ledger import Ledger
-from walferry.migration.ways_out import abort
 from walferry.replay.keeping import by_peer, objects, protect
 from walferry.replay.keeping.objects import release
 from walferry.run import heartbeat

@@ -12,12 +12,12 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.replay.memory_zookeeper import MemoryZooKeeper
 from unit.spark_stand_in import SPARK
+from walferry.cutover.ways_out import abort
 from walferry.errors import TransientError
 from walferry.hbase.descriptors import TableDescriptor, new_table
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger, Round
 from walferry.ledger.rows import RunKind
-from walferry.migration.ways_out import abort
 from walferry.replay.rights import applying as applying_module
 from walferry.replay.rights import lease
 from walferry.replay.rights.applying import applying

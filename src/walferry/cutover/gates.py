@@ -1,0 +1,349 @@
+"""The gates of a run: after the copy, before the cutover, after the drain. New checks belong here or in `suites`."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from walferry.amounts import amount, amount_of_each
+from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
+from walferry.checks.validation import require, validate
+from walferry.cutover.approval import drain_again
+from walferry.cutover.late_edits import require_silence
+from walferry.cutover.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
+from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
+from walferry.ledger import ComparedTable, Difference, RunLedger
+from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
+from walferry.migration.comparing.compare import EXPLAINED_ROWS
+from walferry.migration.copying.copy import check_rows
+from walferry.migration.copying.history import load_rows
+from walferry.migration.explaining.accept import describe
+from walferry.migration.repairing.repair import is_unfinished
+from walferry.migration.schema import family_differences
+from walferry.migration.touching import touched
+from walferry.replay.log.lineage import missing_tables
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import Fenced, applying
+from walferry.replay.rights.dirty import DirtyRows
+from walferry.run.comparing_ahead import left_to_compare
+from walferry.run.copying_again import copying, waits_for_copying
+from walferry.run.facts import note_opened, opened_ms
+from walferry.run.last_comparison import comparisons_of_phase
+from walferry.run.missing_numbers import faults
+from walferry.run.run import Run
+from walferry.run.sent_early import sent_early
+from walferry.run.shut_gate import note_shut_gate
+from walferry.run.spot_check import spot_check_of
+from walferry.run.state import way_on_if_rows_differ
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------ gates over the ledger and the schemas
+
+
+def before_cutover(run: Run) -> None:
+    """Raise GateShutError with every reason against a cutover: lag, comparison, quarantine, schemas, dirty rows…"""
+    answers = _answers(run)
+    _require_open([reason for answer in answers for reason in answer.reasons])
+
+
+def cutover_readiness(run: Run) -> Readiness:
+    """Whether a cutover may begin, as the gate sees it now; until the copy is checked, without the clusters."""
+    checked = run.ledger.phases.facts("check_copy") is not None
+    return readiness(run.ledger, _answers(run) if checked else None)
+
+
+def _answers(run: Run) -> list[Answer]:
+    """All answers but those about phases. What the state of a run does not tell by itself is noted for it."""
+    of_clusters = _of_clusters(run)
+    note_of_clusters(run.ledger, of_clusters)
+    answers = [*before_approval(run.ledger), *of_clusters]
+    questions = ("schema", "rows") if left_to_compare(run.ledger) else ("comparison", "verified", "schema", "rows")
+    untold = [answer for answer in answers if answer.question in questions]
+    note_shut_gate(run.ledger, [reason for answer in untold for reason in answer.reasons])
+    return answers
+
+
+def _of_clusters(run: Run) -> list[Answer]:
+    schema = _schema_faults(run)
+    way_on = (
+        "it is compared as a whole until both sides are equal: wait for it"
+        if run.spec.compare_ahead
+        else f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
+    )
+    rows = [rows.describe() for rows in dirty.marks_of(run)]
+    return [
+        Answer("schema", "families differ" if schema else "the families of both sides agree", tuple(schema)),
+        Answer(
+            "rows",
+            "rows may hold old edits" if rows else "no row may hold old edits of a suspended process",
+            tuple(f"{row}; {way_on}" for row in rows),
+        ),
+    ]
+
+
+def after_drain(run: Run) -> None:
+    """Raise GateShutError unless every byte between the fences is accounted for and there is no other fault."""
+    gaps = run.ledger.log.gaps()
+    _require_open([*_faults(run), *(f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10])])
+
+
+def _require_open(reasons: Sequence[str]) -> None:
+    if reasons:
+        raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=list(reasons))
+
+
+def _faults(run: Run) -> list[str]:
+    unfinished = [pair.source for pair in run.tables if is_unfinished(run, pair.source)]
+    owed = [
+        f"a repair of {table} was interrupted after it had compacted a region of the target: `walferry repair "
+        f"{run.record.name} --table {table}` ends it"
+        for table in unfinished
+    ]
+    if sent := sent_early(run.ledger):
+        owed.append(
+            f"{amount(len(sent), 'log was', 'logs were')} not compared with what was sent while still open, such as "
+            f"{min(sent)}: resume the run, or clear `drain`"
+        )
+    if again := waits_for_copying(run.ledger):
+        owed.append(f"{again}: `walferry withdraw {run.record.name}`, and it goes on")
+    return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]
+
+
+def _schema_faults(run: Run) -> list[str]:
+    return [f"table {table} no longer exists at the source" for table in missing_tables(run)] or schema_differences(run)
+
+
+def schema_differences(run: Run) -> list[str]:
+    """Differences between both sides' families and family attributes; [] when the schemas agree.
+
+    A target table that is just being emptied is left out: for a moment its master knows none of that name.
+    """
+    differences: list[str] = []
+    emptied = {table for table, again in copying(run.ledger).items() if not again.emptied}
+    for pair in run.tables:
+        if pair.source in emptied:
+            continue
+        differences += family_differences(run.source.describe(pair.source), run.target.describe(pair.target))
+    return differences
+
+
+# ------------------------------------------------------------------ gates over data, by Great Expectations
+
+
+def check_copy(run: Run, docs: Path) -> dict[str, Any]:
+    """Gate after the copy: files, bytes, checksums, region borders, schema. With `history: bulk`: rows, cells, digests,
+    schema. The facts say where the Data Docs are."""
+
+    def work() -> dict[str, Any]:
+        bulk = run.spec.history == "bulk"
+        rows = [row for pair in run.tables for row in (load_rows if bulk else check_rows)(run, pair.source)]
+        frame = _frame(rows, LOAD_COLUMNS if bulk else COPY_COLUMNS)
+        result = validate("after_load" if bulk else "after_copy", frame, docs=docs, run_name=run.run_id)
+        require(result)
+        return {"data_docs": str(result.docs_index), "rows": len(rows)}
+
+    return run.once("check_copy", work)
+
+
+def drain_rows(ledger: RunLedger, compared: Sequence[ComparedTable]) -> list[dict[str, Any]]:
+    """The frame for the gate after the drain: one row per region, with both sides according to these comparisons."""
+    ranges = ledger.comparisons.ranges(compared)
+    decided = ledger.comparisons.accepted().keys()
+    counts: dict[tuple[str, bytes], Counter[str]] = defaultdict(Counter)
+    starts: dict[str, list[bytes]] = defaultdict(list)  # in order
+    for item in ranges:
+        starts[item.table].append(item.start)
+    checks = {made.table: check for made in compared if (check := spot_check_of(ledger, made)) and check.rows}
+    only_second = {(table, row) for table, check in checks.items() for row in check.differing}
+    for difference in ledger.comparisons.differences(compared):
+        of_table = starts[difference.table]
+        start = of_table[max(0, bisect_right(of_table, difference.row) - 1)]
+        of_region = counts[difference.table, start]
+        of_region[weight := _weight(difference, decided)] += 1
+        if weight == "unexplained" and (difference.table, difference.row.hex()) in only_second:
+            of_region["second_reader"] += 1
+    weights = ("unexplained", "undecided", "explained")
+    return [
+        {name: getattr(item, name) for name in DRAIN_COLUMNS if hasattr(item, name)}
+        | {weight: counts[item.table, item.start][weight] for weight in weights}
+        | {"second_reader": counts[item.table, item.start]["second_reader"] if item.table in checks else None}
+        for item in ranges
+    ]
+
+
+def _weight(difference: Difference, decided: Collection[Decision]) -> str:
+    if lacks_explanation(difference, decided):
+        return "unexplained"
+    return "undecided" if needs_decision(difference, decided) else "explained"
+
+
+def check_drain(run: Run, docs: Path) -> dict[str, Any]:
+    """Gate after the drain: nothing written past the end fence, no gap, both sides equal, explained or accepted.
+
+    Only the comparisons that the run's own phase made for this end fence count. Rows that are marked as dirty are
+    covered by one that began after the mark. If this opens the target, no other process writes to it for this run until
+    that is recorded.
+    """
+    until_recorded = Fenced()
+
+    def work() -> dict[str, Any]:
+        if opened_ms(run.ledger) is None:
+            until_recorded.under(run, applying(run))
+        require_silence(run)
+        try:
+            after_drain(run)
+        except GateShutError:
+            drain_again(run)  # it applies held edits once their items are released
+            raise
+        compared = _compared(run)
+        marks = _require_covered(run, compared)
+        rows = drain_rows(run.ledger, compared)
+        result = validate("after_drain", _frame(rows, DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
+        if not result.passed:
+            if not _waits_only(rows):
+                _again(run)
+            _require_alike(run, compared, str(result.docs_index))
+            require(result)
+        dirty.remove(run, marks)
+        if opened_ms(run.ledger) is None:
+            _see_target_log(run)
+        return {"data_docs": str(result.docs_index), "comparisons": {c.table: c.attempt for c in compared}}
+
+    with until_recorded:
+        facts = run.once("check_drain", work, fence=until_recorded.fence)
+        note_opened(run.ledger)
+    return facts
+
+
+def _see_target_log(run: Run) -> None:
+    """What is written at the target from here on is its clients' (`migration.explaining.clients`)."""
+    try:
+        touched.look(run)
+    except (WalferryError, OSError) as error:
+        log.warning("what clients write at the target will not be told from other differences: %s", error)
+
+
+def require_alike(run: Run) -> None:
+    """Raise SidesDifferError if the comparisons of the run's phase shut the gate; facts `regions`, `rows`."""
+    _require_alike(run, _compared(run), "")
+
+
+def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> None:
+    rows = drain_rows(run.ledger, compared)
+    waiting = _undecided(run, compared)
+    kinds: tuple[tuple[str, type[SidesDifferError]], ...] = (
+        ("unexplained", SidesDifferError), ("uncompared", SidesDifferError), ("undecided", DecisionNeededError)
+    )  # fmt: skip
+    for column, kind in kinds:
+        counts = Counter[str]()
+        for row in rows:
+            counts[row["table"]] += row[column]
+        if not (counts := +counts):
+            continue
+        match column:
+            case "unexplained":
+                what = _unexplained(run, compared, counts)
+            case "undecided":
+                what = _asks(run, waiting, counts)
+            case _:
+                what = (
+                    f"{amount_of_each(counts, 'cell')} expired while they were read, and only one side held them: "
+                    "compare again, by clearing `compare` and everything after it, or `walferry resume "
+                    f"{run.record.name}`"
+                )
+        raise kind(
+            f"{what}; see `walferry report {run.run_id}`" + (f" and {docs}" if docs else ""),
+            regions=sorted({f"{row['table']} {row['region']}".strip() for row in rows if row[column]}),
+            rows=[item.row for item in waiting], docs_index=docs,
+        )  # fmt: skip
+
+
+def _unexplained(run: Run, compared: Sequence[ComparedTable], counts: Counter[str]) -> str:
+    """Which rows differ without an explanation, and what to do about it."""
+    decided = run.ledger.comparisons.accepted().keys()
+    found = [item for item in run.ledger.comparisons.differences(compared) if lacks_explanation(item, decided)]
+    many = {item.table: item.differing_rows for item in compared if item.differing_rows > EXPLAINED_ROWS}
+    rows = f"{amount_of_each(counts | many, 'row')}{_such_as(found)}"
+    what = f"source and target differ without an explanation in {rows}"
+    if not many:
+        return f"{what}. Now {way_on_if_rows_differ(run.ledger, [])}"
+    what += f". Of a table at most {EXPLAINED_ROWS} rows are examined one by one"
+    if opened_ms(run.ledger) is not None:
+        return f"{what}: find out why so many differ. Then {way_on_if_rows_differ(run.ledger, [])}"
+    targets = ", ".join(run.pair(table).target for table in many)
+    return (
+        f"{what}, so these cannot be accepted. Find out why, then copy again: `walferry abort {run.record.name} "
+        f"--reason …`, drop {targets} at the target, start a new run"
+    )
+
+
+def _asks(run: Run, waiting: Sequence[Difference], counts: Counter[str]) -> str:
+    """Which rows wait for a person's decision, and how to decide."""
+    return (
+        "source and target differ for a known reason, by rows that nobody has decided about: "
+        f"{amount_of_each(counts, 'row')}{_such_as(waiting)}. Now {way_on_if_rows_differ(run.ledger, sorted(counts))}; "
+        "then repeat this check"
+    )
+
+
+def _such_as(found: Sequence[Difference]) -> str:
+    """One or two rows, for people to find the thing."""
+    rows = [f"{describe(item, {})['row']} of {item.table}" for item in found[:2]]
+    return f", such as {' and '.join(rows)}" if rows else ""
+
+
+def _compared(run: Run) -> list[ComparedTable]:
+    compared, missing = comparisons_of_phase(run.ledger)
+    if missing:
+        _again(run)
+        raise GateShutError(
+            f"the gate is shut: no comparison of {', '.join(missing)} was made by this run's phase `compare` after the "
+            "drain and for the current end fence. Clear `compare` and everything after it, or "
+            f"`walferry resume {run.record.name}`",
+            reasons=[f"{table} was not compared for this end fence" for table in missing],
+        )
+    return compared
+
+
+def _require_covered(run: Run, compared: Sequence[ComparedTable]) -> list[DirtyRows]:
+    """The marks of dirty rows, each of which one of the comparisons began after."""
+    marks = dirty.marks_of(run)
+    if new := dirty.uncovered(run, marks, compared):
+        _again(run)
+        raise GateShutError(
+            f"the gate is shut: {new[0].describe()}{f', and {len(new) - 1} more such marks' if len(new) > 1 else ''}. "
+            f"They must be compared again: clear `compare` and everything after it, or `walferry resume "
+            f"{run.record.name}`",
+            reasons=[rows.describe() for rows in new[:10]],
+        )
+    return marks
+
+
+def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:
+    decided = run.ledger.comparisons.accepted().keys()
+    return [item for item in run.ledger.comparisons.differences(compared) if needs_decision(item, decided)]
+
+
+def _waits_only(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether only a person's decision is missing: then the comparisons stay valid."""
+    return any(row["undecided"] for row in rows) and not any(row["unexplained"] or row["uncompared"] for row in rows)
+
+
+def _again(run: Run) -> None:
+    """Have the next attempt repeat the comparisons."""
+    for pair in run.tables:
+        run.ledger.phases.reopen("compare", pair.source)
+
+
+def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(columns))

@@ -1,0 +1,178 @@
+"""Open the target: what was written since the last comparison is compared, and clients need not wait for a whole one.
+
+A whole comparison of the source, which stands still, follows in any case; it has its verdict before `release`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.amounts import amount, rows_differ
+from walferry.clock import now_ms, steady_s
+from walferry.cutover import late_edits
+from walferry.errors import GateShutError, WalferryError, is_transient
+from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.migration.comparing.written_rows import compare_written, differing
+from walferry.migration.explaining.since_opening import NOTHING, Fragile
+from walferry.migration.repairing.known_differences import Means, settle
+from walferry.migration.repairing.repair import finish_repair
+from walferry.migration.sides.fragile_rows import NONE
+from walferry.migration.sides.store_files import stood_still, store_files
+from walferry.migration.touching import touched
+from walferry.replay.rights import dirty
+from walferry.replay.rights.applying import Fenced
+from walferry.replay.rights.lease import LeaseHeldError
+from walferry.replay.rights.standstill import Standstill
+from walferry.run.facts import OpenFacts, note_opened
+from walferry.run.last_comparison import whole_comparison
+from walferry.run.newest import keeps_closed
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+TABLES_AT_ONCE = 4
+READINGS = 4
+"""of what was touched, until no row had to be repaired and no compaction came in between"""
+MOST_LOG_BYTES = 256 << 20
+"""that are read in the write stop for why rows differ"""
+COMPACTED_BYTES = 256 << 20
+"""of a region of the target, up to which it is compacted in the write stop"""
+
+
+def open_target(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    gate: Callable[[Run], None],
+    standstill: Standstill | None = None,
+) -> OpenFacts:
+    """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
+    comparison and its gate.
+
+    Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded no
+    other process writes to the target for this run: a `walferry repair` that waits for the leases sees that it is open.
+    `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
+    """
+
+    standstill, until_recorded = standstill or Standstill(), Fenced()
+
+    def work() -> dict[str, Any]:
+        began, tables = steady_s(), [pair.source for pair in run.tables]
+        try:
+            until_recorded.under(run, standstill.kept(run))
+        except LeaseHeldError as error:
+            return OpenFacts(at_ms=None, why=(f"another process writes to the target: {error}",)).model_dump()
+        for table in tables:
+            finish_repair(run, standstill, table)
+        why = [] if run.spec.compare_ahead else ["the spec has `compare_ahead: false`"]
+        why += _reasons(run, gate)
+        rows, explained = dict[str, int](), dict[str, int]()
+        if not why:
+            why = [*_look(run)]
+        if not why:
+            with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="written rows") as at_once:
+                means = partial(_compare, run, spark, standstill)
+                found = dict(zip(tables, at_once.map(means, tables), strict=True))
+            why = [one.why for one in found.values() if one.why]
+            rows = {table: one.rows for table, one in found.items() if not one.why}
+            explained = {table: one.explained for table, one in found.items() if one.explained}
+        why = why or [text for table in tables if (text := keeps_closed(run.ledger, table, now_ms()))]
+        if why:
+            log.info("clients may use the target after the whole comparison: %s", "; ".join(why))
+            return OpenFacts(at_ms=None, why=tuple(why), rows=rows).model_dump()
+        for table, one in found.items():
+            one.fragile.keep(run.ledger, table)
+        at_ms = now_ms()
+        log.info(
+            "THE TARGET IS OPEN: clients may use it. %s written since the last comparison and equal%s "
+            "(%.1f s); the whole comparison goes on", amount(sum(rows.values()), "row was", "rows were"),
+            f", but for {sum(explained.values())} that differ for a known reason" if explained else "",
+            steady_s() - began,
+        )  # fmt: skip
+        return OpenFacts(at_ms=at_ms, rows=rows, explained=explained).model_dump()
+
+    with until_recorded:
+        facts = OpenFacts.model_validate(run.once("open_target", work, fence=until_recorded.fence))
+        note_opened(run.ledger)
+    return facts
+
+
+def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
+    """What the ledger, the source's log and the target know against it."""
+    try:
+        gate(run)
+    except GateShutError as shut:
+        yield from shut.facts["reasons"]
+    for rows in dirty.marks_of(run)[:1]:
+        yield rows.describe()
+    if late := late_edits.look(run):
+        yield late_edits.describe_all(late)
+
+
+def _look(run: Run) -> Iterator[str]:
+    """See what else touched the tables. Writes that skip the log count some time after writes have stopped: where there
+    were some before, the target opens only then."""
+    stopped = run.ledger.phases.facts("write_stop")
+    counted_ms = (stopped["at_ms"] if stopped else now_ms()) + COUNTED_LATE_MS
+    try:
+        touched.look(run)
+        if touched.skips_log(run) and now_ms() < counted_ms:
+            seconds = (counted_ms - now_ms()) / 1000
+            log.info("source tables are written past the log (SKIP_WAL): waiting %.0f s until all is counted", seconds)
+            time.sleep(seconds)
+            touched.look(run)
+    except (WalferryError, OSError) as error:
+        if is_transient(error):
+            raise
+        yield f"what others than the source's log touched is not known: {error}"
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What was written to a table since its last clean comparison."""
+
+    rows: int = 0
+    explained: int = 0
+    """how many of them differ for a known reason"""
+    why: str = ""
+    """why the table does not count as equal"""
+    fragile: Fragile = NOTHING
+    """what may change by itself from the last reading on"""
+
+
+def _compare(run: Run, spark: Callable[[], SparkSession], standstill: Standstill, table: str) -> _Compared:
+    since = whole_comparison(run.ledger, table)
+    if since is None:
+        return _Compared(why=f"no whole comparison of {table} was made before")
+    reads = partial(differing, run, table)
+    means = Means(spark, standstill, reads, MOST_LOG_BYTES, COMPACTED_BYTES, without_reasons=True)
+    try:
+        for _ in range(READINGS):
+            found = compare_written(run, table, since, watched=True)
+            if found.why:
+                return _Compared(why=found.why)
+            if left := settle(run, table, found.differing, means).left:
+                row, fault = next(iter(left.items()))
+                shown = f"{row!r}: {fault}" if fault else repr(row)
+                return _Compared(why=f"of what was touched last of {table}, {rows_differ(len(left))}, such as {shown}")
+            explained = len(reads(sorted(found.differing))) if found.differing else 0
+            fragile = found.claim.fragile if found.claim is not None else NONE
+            after = store_files(run, table, fragile.marked)
+            if stood_still(found.before, after, fragile) and explained == len(found.differing):
+                return _Compared(found.rows, explained, fragile=Fragile.of(fragile, after, found.differing))
+            log.info("%s: rows were repaired, or regions compacted or flushed: what was touched is read again", table)
+    except (WalferryError, OSError) as error:
+        if is_transient(error):
+            raise
+        return _Compared(why=f"what was written to {table} since its comparison cannot be read: {error}")
+    return _Compared(
+        why=f"at each of {READINGS} readings of what was touched last of {table}, rows had to be repaired, or regions "
+        "with delete markers were flushed or compacted meanwhile"
+    )

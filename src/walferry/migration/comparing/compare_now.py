@@ -1,0 +1,37 @@
+"""The comparison that a person asks for, `walferry verify`: of a run at any moment, also of one that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.migration.comparing.compare import TableComparison, compare
+from walferry.migration.comparing.spot_check import spot_check
+from walferry.run.run import Run
+from walferry.run.spot_check import SpotCheck
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A comparison of a table, with the rows that only the second reader found, and what that one found."""
+
+    result: TableComparison
+    second: SpotCheck
+
+    def facts(self) -> dict[str, Any]:
+        """Both as plain values."""
+        return self.result.facts() | {"second_reader": self.second.facts()}
+
+
+def compare_now(run: Run, spark: Callable[[], SparkSession], table: str) -> Verified:
+    """Compare a table as a whole; what is equal then is read once more by the second reader. Both are recorded."""
+    result = compare(run, spark, table)
+    second = spot_check(run, spark, result)
+    if not second.differing:
+        return Verified(result, second)
+    compared = replace(result.compared, differing_rows=result.differing_rows + len(second.differing))
+    differences = run.ledger.comparisons.differences([compared])
+    return Verified(replace(result, compared=compared, differences=differences), second)

@@ -1,0 +1,293 @@
+"""A whole comparison in parts: each region is recorded as soon as it is compared, so that another process goes on with
+the regions that are left.
+
+While the log is followed, what is claimed of all of them begins where the first process began to read, so it does not
+matter that they are read at different times. Between two parts, what was written since is read again: little of it is
+left at the end, however long the whole takes. After the drain the source stands still: whatever was read since then of
+a table counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from walferry.amounts import amount
+from walferry.clock import now_ms, steady_s
+from walferry.errors import TransientError, WalferryError, is_transient
+from walferry.formats.resolve import Digest
+from walferry.ledger import RunLedger
+from walferry.migration.comparing.written_rows import differing, files_with, read_written, uncovered
+from walferry.migration.sides.digest import Outcome, RangePair
+from walferry.migration.sides.fragile_rows import NONE, Spans
+from walferry.migration.touching.claims import Begun, begin_whole, why_outdated
+from walferry.replay.rights import dirty
+from walferry.run.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
+from walferry.run.last_comparison import last_drain
+from walferry.run.run import Run
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""regions that are compared, and then recorded, together; more with more workers"""
+BETWEEN_SECONDS = 300.0
+"""from one reading of what was written meanwhile to the next"""
+UNDER_WAY_SECONDS = 1.5
+"""from one reading of rows that differ to the next: they may be under way"""
+REST_SECONDS = 3600.0
+"""without a part, after which the last comparison of a table starts over: nobody watches what others write there"""
+_BEGUN, _PART = "begun comparison", "compared part of "
+
+
+class ComparisonStoppedError(TransientError):
+    """Nothing more is to be compared now; what was compared is kept for whoever goes on."""
+
+
+# ------------------------------------------------------------------ where a comparison begins
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known before a table is read."""
+
+    key: str
+    """tells its parts from those of another comparison"""
+    stage: str
+    """of the run: what was compared at another one does not count"""
+    at_ms: int
+    marks: frozenset[str]
+    """names of the marks of dirty rows"""
+    applied: frozenset[str]
+    """the logs whose edits of the table the target had by then, and that no comparison covers yet; and those whose rows
+    were read between two parts"""
+    begun: Begun | None
+    """what the claim is based on; None: none is made"""
+    fragile: Spans = NONE
+    """of the parts, and of the rows that were read between two of them"""
+
+    @classmethod
+    def now(cls, run: Run, table: str, *, claims: bool, stage: str = "") -> Start:
+        """A start at this moment."""
+        marks = _mark_names(run, table)
+        begun = begin_whole(run, table) if claims else None
+        at_ms = now_ms()
+        return cls(uuid4().hex, stage, at_ms, marks, frozenset(uncovered(run, table)), begun)
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "key": self.key, "stage": self.stage, "at_ms": self.at_ms, "marks": sorted(self.marks),
+            "applied": sorted(self.applied), "begun": None if self.begun is None else self.begun.as_json(),
+            "fragile": self.fragile.pack(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Start:
+        """What `as_json` returned."""
+        begun = None if kept["begun"] is None else Begun.from_json(kept["begun"])
+        return cls(
+            kept["key"], kept["stage"], kept["at_ms"], frozenset(kept["marks"]), frozenset(kept["applied"]), begun,
+            Spans.unpack(kept["fragile"]),
+        )  # fmt: skip
+
+
+def _mark_names(run: Run, table: str) -> frozenset[str]:
+    """Names of the marks of dirty rows that a table has now."""
+    return frozenset(rows.name for rows in dirty.marks(run.target.zk, run.pair(table).target))
+
+
+# ------------------------------------------------------------------ its parts
+
+
+class Parts:
+    """The parts of a whole comparison of one table, some of them perhaps compared by a process before this one."""
+
+    def __init__(
+        self, run: Run, table: str, between: Callable[[], bool] = lambda: True, oldest_ms: float = 0, *, claims: bool
+    ) -> None:
+        """`between` is called between two parts, and may take its time; if it returns False, the comparison is stopped.
+        One that was begun before `oldest_ms` is not gone on with. `claims`: the log is followed; otherwise it is
+        applied to its end."""
+        self._run = run
+        self._table = table
+        self._between = between
+        self._claims = claims
+        self._read_s = steady_s()
+        self.seconds = 0.0
+        """that it took to read the parts"""
+        kept = run.ledger.notes.get(_BEGUN, table)
+        if kept is None or not self._goes_on(Start.from_json(kept), oldest_ms):
+            drop_parts(run.ledger, table)
+            self._keep(Start.now(run, table, claims=claims, stage=self._stage()))
+
+    def _stage(self) -> str:
+        """Which drain was the last one, up to which end fence; "" while the log is followed."""
+        if self._claims:
+            return ""
+        attempt, fence = last_drain(self._run.ledger)
+        return f"drain {attempt} {fence}"
+
+    def _goes_on(self, start: Start, oldest_ms: float) -> bool:
+        self._start = start
+        why = self._outdated()
+        if not why and start.at_ms < oldest_ms:
+            why = "it was begun too long ago"
+        if not why and not _mark_names(self._run, self._table) <= start.marks:
+            why = "rows have become dirty since"
+        last_ms = told_so_far_ms(self._run.ledger, self._table) or start.at_ms
+        if not why and not self._claims and now_ms() - last_ms > 1000 * REST_SECONDS:
+            why = "nothing of it was compared for long"
+        if why := why or self._read_meanwhile():
+            log.info("%s is compared from its first region on again: %s", self._table, why)
+        return not why
+
+    def _keep(self, start: Start) -> None:
+        self._start = start
+        self._run.ledger.notes.keep(_BEGUN, start.as_json(), self._table)
+
+    @property
+    def start(self) -> Start:
+        """Where the comparison began."""
+        return self._start
+
+    def compared(
+        self, pairs: Sequence[RangePair], read: Callable[[Sequence[RangePair]], list[Outcome]], workers: int = 0
+    ) -> list[Outcome]:
+        """The outcome of each range, of a region each; `read` compares the ones that are left.
+
+        Raises ComparisonStoppedError, and a TransientError when parts that were compared no longer count.
+        """
+        self.seconds = 0.0
+        found = self._known(pairs)
+        left = [pair for pair in pairs if pair.region not in found]
+        if found:
+            log.info(
+                "%s: %d of %s compared before",
+                self._table,
+                len(found),
+                amount(len(pairs), "region was", "regions were"),
+            )
+        at_once = max(AT_ONCE, 2 * workers)
+        for first in range(0, len(left), at_once):
+            if found:
+                self._pause()
+            some, began = left[first : first + at_once], steady_s()
+            found |= self._recorded(some, read(some), began)
+            self._tell(len(found), len(pairs))
+        return [found[pair.region] for pair in pairs]
+
+    def _known(self, pairs: Sequence[RangePair]) -> dict[str, Outcome]:
+        """What was recorded of ranges that are still those of a region."""
+        kept = self._run.ledger.notes.named(_PART + self._table)
+        found: dict[str, Outcome] = {}
+        for pair in pairs:
+            facts, _ = kept.get(pair.region, ({}, 0))
+            same = facts.get("of") == self._start.key and facts["range"] == [pair.start.hex(), pair.stop.hex()]
+            if same and not facts["uncompared"]:  # such cells have expired by now on both sides
+                found[pair.region] = _outcome(facts)
+                self.seconds += facts["seconds"]
+        return found
+
+    def _recorded(self, pairs: Sequence[RangePair], outcomes: Sequence[Outcome], began: float) -> dict[str, Outcome]:
+        """The outcomes by region, once they are recorded; their fragile rows are kept together with those before."""
+        seconds = steady_s() - began
+        self.seconds += seconds
+        if self._start.begun is not None:
+            fragile = sum((outcome.fragile for outcome in outcomes), self._start.fragile)
+            self._keep(replace(self._start, fragile=fragile))
+        found = {
+            pair.region: replace(outcome, fragile=NONE) for pair, outcome in zip(pairs, outcomes, strict=True)
+        }  # fmt: skip
+        each = {"of": self._start.key, "seconds": round(seconds / len(pairs), 3)}
+        facts = {
+            pair.region: {**each, "range": [pair.start.hex(), pair.stop.hex()], **_facts(found[pair.region])}
+            for pair in pairs
+        }  # fmt: skip
+        self._run.ledger.notes.keep_each(_PART + self._table, facts)
+        return found
+
+    def _tell(self, done: int, regions: int) -> None:
+        note_so_far(self._run.ledger, self._table, done, regions, self._start.at_ms)
+        if done < regions:
+            log.info(
+                "%s: %d of %s compared, about %.0f s are left", self._table, done,
+                amount(regions, "region is", "regions are"),
+                self.seconds / done * (regions - done),
+            )  # fmt: skip
+
+    def _pause(self) -> None:
+        if not self._between():
+            raise ComparisonStoppedError(f"{self._table} is not compared to its end now", table=self._table)
+        if why := self._outdated():
+            drop_parts(self._run.ledger, self._table)
+            raise TransientError(f"what was compared of {self._table} no longer counts: {why}", table=self._table)
+        if steady_s() - self._read_s >= BETWEEN_SECONDS and (why := self._read_meanwhile()):
+            log.warning("%s, and it is still being compared: %s", self._table, why)
+
+    def _outdated(self) -> str:
+        """Why regions that were compared would have to be read again."""
+        start = self._start
+        if start.stage != self._stage():
+            return "the run is at another stage"
+        return why_outdated(self._run, self._table, start.begun) if start.begun is not None else ""
+
+    def _read_meanwhile(self) -> str:
+        """Read again what was written until now; or return why not: then it waits for the end of the comparison."""
+        start = self._start
+        self._read_s = steady_s()
+        if start.begun is None:  # nothing is written
+            return ""
+        names = uncovered(self._run, self._table) - start.applied
+        if not names:
+            return ""
+        try:
+            read = read_written(self._run, self._table, names)
+            if isinstance(read, str):
+                return read
+            shown, by_file = read
+            rows: Collection[bytes] = shown.differing
+            if rows:  # some are under way
+                time.sleep(UNDER_WAY_SECONDS)
+                rows = differing(self._run, self._table, sorted(rows))
+        except (WalferryError, OSError) as error:  # a log is gone, say
+            if is_transient(error):
+                raise
+            return str(error)
+        done = names - files_with(by_file, rows)
+        self._keep(replace(start, applied=start.applied | done, fragile=start.fragile + shown.fragile))
+        return ""
+
+
+def drop_parts(ledger: RunLedger, table: str) -> None:
+    """Forget what was compared of a table: the comparison has ended, or begins again."""
+    end_so_far(ledger, table)
+    ledger.notes.drop(_BEGUN, table)
+    ledger.notes.drop_named(_PART + table)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain values, but for its fragile rows."""
+    facts = {
+        name: getattr(outcome, name)
+        for name in ("expiring", "uncompared", "first_ms", "last_ms", "differing", "newest")
+    }
+    sides = {name: list(vars(getattr(outcome, name)).values()) for name in ("source", "target")}
+    return {
+        **facts, **sides, "dropped": outcome.dropped.tolist(), "rows": [row.hex() for row in outcome.rows],
+        "sample": [[drawn, row.hex()] for drawn, row in outcome.sample],
+    }  # fmt: skip
+
+
+def _outcome(facts: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        Digest(*facts["source"]), Digest(*facts["target"]), np.array(facts["dropped"], np.int64), facts["expiring"],
+        facts["uncompared"], facts["first_ms"], facts["last_ms"], facts["differing"],
+        tuple(map(bytes.fromhex, facts["rows"])), NONE, facts["newest"],
+        tuple((drawn, bytes.fromhex(row)) for drawn, row in facts["sample"]),
+    )  # fmt: skip

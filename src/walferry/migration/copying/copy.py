@@ -1,0 +1,294 @@
+"""Copy: take a FLUSH snapshot of each source table, copy its files to the target, and clone the table from it there.
+
+The manifest is copied first: from then on the target's cleaner treats the files as a snapshot's and keeps them
+(SnapshotHFileCleaner). HFiles go to `archive/`, where the clone's links look for them, under the source table's name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.apply.region_events import store_file
+from walferry.apply.writer_protocol import Limits
+from walferry.clock import steady_s
+from walferry.errors import TransientError, WalferryError
+from walferry.formats.proto import hbase_pb2 as pb
+from walferry.hbase.descriptors import Region, TableDescriptor
+from walferry.migration.copying.copy_files import FileCopied, FileCopy, copy_files
+from walferry.migration.copying.history import load_history
+from walferry.migration.schema import as_cloned, left_out, make_namespace, schema_text
+from walferry.replay.keeping.objects import made, plan_own
+from walferry.replay.log.lineage import know_snapshot
+from walferry.replay.rights import lease
+from walferry.run.run import Run, archive_folder, data_folder
+from walferry.snapshots.files import read_manifest, region_name, size_of, stored
+from walferry.spark.clients import workers
+from walferry.spark.session import session_for
+from walferry.storage import FileSystem
+
+log = logging.getLogger(__name__)
+
+_WAVE = 64
+_OPEN_SECONDS = 120.0
+"""for the regions of a clone to open"""
+_LOOK_SECONDS = 0.5
+_ASKING = 8
+"""requests for checksums at a time"""
+
+
+def snapshot(run: Run, table: str) -> dict[str, Any]:
+    """Take the FLUSH snapshot of a source table. Facts: its name."""
+
+    def work() -> dict[str, Any]:
+        name = run.snapshot(table)
+        there = name in {snapshot.name for snapshot in run.source.snapshots()}
+        plan_own(run, "source", "snapshot", name, there=there)
+        if not there:
+            run.source.snapshot(name, table)
+        made(run, "source", "snapshot", name)
+        regions = store_files(manifest_of(run, table))
+        know_snapshot(run.ledger, table, regions)
+        return {"snapshot": name, "regions": len(regions)}
+
+    return run.once("snapshot", work, table)
+
+
+def manifest_of(run: Run, table: str) -> pb.SnapshotDataManifest:
+    """The manifest of the run's snapshot of a table, from the source's file system."""
+    return read_manifest(run.source_files, run.source_root, run.snapshot(table))
+
+
+def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, Any]:
+    """Copy manifest and HFiles of a table's snapshot. Facts: files, bytes, and one row per file for the check.
+
+    With `history: bulk` load its cells (`migration.copying.history`).
+
+    Spark is asked for only if the files are large.
+    """
+
+    def work() -> dict[str, Any]:
+        manifest = manifest_of(run, table)
+        if run.spec.history == "bulk":
+            return load_history(run, spark, table, manifest)
+        session = session_for(spark, size_of(manifest), Limits().here_bytes)
+        files = files_of(run, table, manifest)
+        name = run.snapshot(table)
+        there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None
+        plan_own(run, "target", "snapshot", name, there=there)
+        _copy_manifest(run, table, name)
+        made(run, "target", "snapshot", name)
+        copied: list[FileCopied] = []
+        started = time.monotonic()
+        for begin in range(0, len(files), _WAVE):
+            copied += copy_files(
+                session,
+                run.source_address(workers(session)),
+                run.spec.target.address(),
+                files[begin : begin + _WAVE],
+                tasks=workers(session) * 2,
+            )
+            _progress(table, len(copied), len(files), sum(c.target_bytes for c in copied), started)
+        return {
+            "files": len(copied),
+            "bytes": sum(c.target_bytes for c in copied),
+            "copied": [asdict(c) for c in copied],
+        }
+
+    return run.once("copy", work, table)
+
+
+def _progress(table: str, done: int, total: int, size: int, started: float) -> None:
+    elapsed = time.monotonic() - started
+    eta = elapsed / done * (total - done)
+    log.info(
+        "Copy %s: %d/%d %.1f%%; %.1f MB; Time: %.0fs; ETA: %.0fs",
+        table, done, total, 100 * done / total, size / 1e6, elapsed, eta,
+    )  # fmt: skip
+
+
+def _copy_manifest(run: Run, table: str, name: str) -> None:
+    """Copy the snapshot's two files. The manifest has the schema that the clone will have."""
+
+    def copy_file(file: str) -> None:
+        content = b"".join(run.source_files.read(f"{run.source_root}/.hbase-snapshot/{name}/{file}"))
+        if file == "data.manifest":
+            manifest = pb.SnapshotDataManifest.FromString(content)
+            schema = as_cloned(manifest.table_schema, left_out(run, table))
+            if schema != manifest.table_schema:
+                manifest.table_schema.CopyFrom(schema)
+                content = manifest.SerializeToString()
+        run.target_files.write(f"{run.target_root}/.hbase-snapshot/{name}/{file}", [content], overwrite=True)
+
+    files = ("data.manifest", ".snapshotinfo")
+    with ThreadPoolExecutor(len(files)) as threads:  # the end of a small file is waiting for the name node
+        list(threads.map(copy_file, files))
+
+
+def files_of(run: Run, table: str, manifest: pb.SnapshotDataManifest) -> list[FileCopy]:
+    """The files of the manifest that must be copied, each once: a region may have the file that another links to.
+
+    References need no copy: their content is in the manifest.
+
+    Raises WalferryError that names a store file of a kind that cannot be copied.
+    """
+    listed = {
+        (region_name(region.region_info), family.family_name.decode(), file.name)
+        for region in manifest.region_manifests
+        for family in region.family_files
+        for file in family.store_files
+    }
+    copies: dict[str, FileCopy] = {}
+    for region, family, name in sorted(listed):
+        place = stored(table, region, name)
+        if place is None:
+            referenced, _, parent = name.rpartition(".")
+            if (parent, family, referenced) in listed:  # it may have left the manifest already
+                continue
+            place = stored(table, parent, referenced)
+        if place is None:
+            raise _unknown_kind(table, name)
+        file = _copy_of(run, place.table, place.region, family, place.file)
+        copies.setdefault(file.target, file)
+    return list(copies.values())
+
+
+def _unknown_kind(table: str, name: str) -> WalferryError:
+    return WalferryError(
+        f"store file {name} of {table} is of a kind that walferry does not know: abort this run, run a major "
+        "compaction of the table, which rewrites the file, and start over",
+        table=table, file=name,
+    )  # fmt: skip
+
+
+def _copy_of(run: Run, table: str, region: str, family: str, file: str) -> FileCopy:
+    inside = f"{region}/{family}/{file}"
+    return FileCopy(
+        (
+            f"{data_folder(run.source_root, table)}/{inside}",
+            f"{archive_folder(run.source_root, table)}/{inside}",
+        ),
+        f"{archive_folder(run.target_root, table)}/{inside}",
+        region,
+    )
+
+
+def clone(run: Run, table: str) -> dict[str, Any]:
+    """Create the target table from the copied snapshot, under its mapped name. Facts: regions and their borders."""
+
+    def work() -> dict[str, Any]:
+        pair = run.pair(table)
+        if run.spec.history == "bulk":  # it is there, with its cells
+            return {"regions": len(run.target.regions(pair.target))}
+        make_namespace(run, pair.target)
+        with lease.hold(run.target.zk, [pair.target], holder=f"run {run.run_id}", request_seconds=60, wait_seconds=60):
+            there = run.target.table_exists(pair.target)
+            plan_own(run, "target", "table", pair.target, there=there)
+            if not there:
+                run.target.clone_snapshot(run.snapshot(table), pair.target)
+            made(run, "target", "table", pair.target)
+            await_open(run, pair.target, _OPEN_SECONDS)
+        return {"regions": len(run.target.regions(pair.target))}
+
+    return run.once("clone", work, table)
+
+
+def await_open(run: Run, table: str, seconds: float) -> None:
+    """Wait until all regions of a target table are open. Raises TransientError after so long."""
+    deadline = steady_s() + seconds
+    while not all(region.server for region in run.target.regions(table)):
+        if steady_s() > deadline:
+            raise TransientError(
+                f"regions of {table} do not open at the target; check its master's log for a missing codec or "
+                "coprocessor",
+                table=table,
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def check_rows(run: Run, table: str) -> list[dict[str, Any]]:
+    """The rows for the gate after the copy: one per file, per region and for the schema, with both sides in each."""
+    pair = run.pair(table)
+    manifest = manifest_of(run, table)
+    rows: list[dict[str, Any]] = []
+    copied = run.done("copy", table)["copied"]
+    with ThreadPoolExecutor(_ASKING) as threads:
+        now = list(threads.map(lambda file: _length_and_checksum(run.target_files, file["target"]), copied))
+    for file, (length, checksum) in zip(copied, now, strict=True):
+        rows.append(
+            {"table": table, "kind": "file", "name": file["target"].rpartition("/")[2], "region": file["region"]}
+            | {"source_bytes": file["source_bytes"], "source_checksum": file["source_checksum"]}
+            | {"target_bytes": length, "target_checksum": checksum}
+        )
+    there = sorted(run.target.regions(pair.target), key=lambda region: region.start)
+    for name, start, end in borders(manifest):
+        first, last = covered(there, start, end)
+        rows.append(
+            {
+                "table": table, "kind": "region", "region": name, "name": "borders",
+                "source_start": f"[{start.hex()}", "source_end": f"{end.hex()})",
+                "target_start": None if first is None else f"[{first.hex()}",
+                "target_end": None if last is None else f"{last.hex()})",
+            }
+        )  # fmt: skip
+    rows.append(
+        {
+            "table": table, "kind": "schema", "region": "all", "name": "families",
+            "source_schema": schema_text(TableDescriptor(manifest.table_schema)),
+            "target_schema": schema_text(run.target.describe(pair.target)),
+        }
+    )  # fmt: skip
+    return rows
+
+
+def covered(regions: Sequence[Region], start: bytes, end: bytes) -> tuple[bytes | None, bytes | None]:
+    """The part of a row range, from its first row on, that regions, in order, have: its start, and its end up to the
+    first hole. None: no part, or some of it twice.
+
+    The clone's regions may have been split or merged since.
+    """
+    inside = [one for one in regions if (not end or one.start < end) and (not one.end or start < one.end)]
+    if not inside:
+        return None, None
+    first = max(start, inside[0].start)
+    for before, after in pairwise(inside):
+        if not before.end or after.start < before.end:
+            return first, None
+        if before.end < after.start:
+            return first, before.end
+    last = inside[-1].end
+    return first, last if last and (not end or last < end) else end
+
+
+def _length_and_checksum(files: FileSystem, path: str) -> tuple[int | None, str | None]:
+    """Length and checksum of a file now; None if it no longer exists."""
+    try:
+        status = files.status(path)
+        return (None, None) if status is None else (status.length, files.checksum(path))
+    except FileNotFoundError:
+        return None, None
+
+
+def store_files(manifest: pb.SnapshotDataManifest) -> dict[str, set[str]]:
+    """The store files of the snapshot's live regions, by encoded name."""
+    return {
+        region_name(region.region_info): {
+            store_file(family.family_name, file.name) for family in region.family_files for file in family.store_files
+        }
+        for region in manifest.region_manifests
+        if not region.region_info.split and not region.region_info.offline
+    }
+
+
+def borders(manifest: pb.SnapshotDataManifest) -> list[tuple[str, bytes, bytes]]:
+    """Encoded name, start and end key of the snapshot's live regions, by start key."""
+    regions: Iterable[pb.RegionInfo] = (region.region_info for region in manifest.region_manifests)
+    live = [region for region in regions if not region.split and not region.offline]
+    return sorted(((region_name(r), r.start_key, r.end_key) for r in live), key=lambda border: border[1])

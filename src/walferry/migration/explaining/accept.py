@@ -1,0 +1,104 @@
+"""A person's decision to accept rows that differ: they are not repaired, and shut no gate.
+
+All rows of a table that differ for a known reason can be accepted together; one that nothing explains only by its name.
+A decision covers exactly the differences that a comparison found: the same row with the same cells. Any later
+difference, in another row or in other cells, needs its own decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from walferry.errors import UsageError
+from walferry.hbase.rowkey import parse_row, shown_row
+from walferry.ledger import AcceptedDifference, Difference, RunLedger, source_tables
+from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
+from walferry.migration.explaining.explain import UNEXPLAINED
+from walferry.run.last_comparison import comparisons_of_phase
+
+
+def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:
+    """What waits for a decision, in the table's newest comparison, at the last look since, and in the comparison that
+    the last gate uses; with `unexplained` also what nothing explains."""
+    decided = ledger.comparisons.accepted().keys()
+    known = ledger.comparisons
+    of_gate = known.differences(comparisons_of_phase(ledger)[0], table)
+    found = [*known.differences(None, table), *known.looked(table), *of_gate]
+    return list(
+        {
+            decision(item): item
+            for item in found
+            if needs_decision(item, decided) or (unexplained and lacks_explanation(item, decided))
+        }.values()
+    )
+
+
+def accept_named(ledger: RunLedger, table: str, row: str, reason: str, actor: str) -> list[Difference]:
+    """Accept what a row of a source table differs by now, of any class; [] if it does not differ, or not any more.
+
+    Raises UsageError for a table that is not part of the run, an empty reason, and a row of which not all cells are
+    known.
+    """
+    if table not in (known := source_tables(ledger.record.spec)):
+        raise UsageError(f"run {ledger.run_id} has no table {table!r}; its tables: {', '.join(known)}", table=table)
+    wanted = parse_row(row)
+    if not any(item.row == wanted for item in waiting(ledger, table, unexplained=True)):
+        return []
+    return accept(ledger, table, [row], reason, actor)
+
+
+def unexplained_but_accepted(ledger: RunLedger) -> int:
+    """How many rows that nothing explains a person accepted, of those that the last gate goes by."""
+    decided = ledger.comparisons.accepted().keys()
+    found = ledger.comparisons.differences(comparisons_of_phase(ledger)[0])
+    return sum(item.kind == UNEXPLAINED and decision(item) in decided for item in found)
+
+
+def accept(
+    ledger: RunLedger, table: str, rows: Sequence[str] | None, reason: str, actor: str, *, dry_run: bool = False
+) -> list[Difference]:
+    """Record the decision about rows of a source table (default: all that wait and have an explanation). Returns the
+    differences it covers.
+
+    `rows` as in the report, with \\xNN for bytes that are not printable. Raises UsageError for a table that is not part
+    of the run, for a row that waits for no decision, when nothing waits, and for an empty reason.
+    """
+    if not reason.strip():
+        raise UsageError("give a reason for accepting differences: it is recorded")
+    tables = {compared.table for compared in ledger.comparisons.tables()}
+    if table not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise UsageError(f"run {ledger.run_id} has no comparison of {table!r}; compared so far: {known}", table=table)
+    candidates = waiting(ledger, table, unexplained=bool(rows))
+    wanted = {parse_row(row) for row in rows} if rows else None
+    chosen = [item for item in candidates if wanted is None or item.row in wanted]
+    with_cells = {item.row for item in chosen if item.fingerprint}  # the row that names how many more differ may be one
+    chosen = [item for item in chosen if item.fingerprint or item.row not in with_cells]
+    missing = sorted((wanted or set()) - {item.row for item in chosen})
+    if missing or not chosen:
+        what = f"no row {shown_row(missing[0])} of {table}" if missing else f"nothing in {table}"
+        others = ", ".join(shown_row(item.row) for item in candidates[:5]) or "none"
+        raise UsageError(
+            f"{what} waits for a decision; waiting: {others}. Rows that nothing explains may be losses or stray "
+            "writes: they are accepted only one by one, with --row, and `walferry repair` makes them equal",
+            table=table,
+        )
+    if unknown := [item for item in chosen if not item.fingerprint]:
+        raise UsageError(
+            f"row {shown_row(unknown[0].row)} of {table} cannot be accepted, because not all cells that differ are "
+            f"known: {unknown[0].detail}",
+            table=table,
+        )
+    if not dry_run:
+        ledger.comparisons.accept(chosen, reason, actor)
+    return chosen
+
+
+def describe(item: Difference, decided: Mapping[Decision, AcceptedDifference]) -> dict[str, Any]:
+    """A difference as plain values, with the decision about it."""
+    made = decided.get(decision(item))
+    return {
+        "table": item.table, "row": shown_row(item.row), "kind": item.kind, "detail": item.detail,
+        "accepted_by": made.accepted_by if made else None, "reason": made.reason if made else None,
+    }  # fmt: skip

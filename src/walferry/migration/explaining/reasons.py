@@ -1,0 +1,134 @@
+"""Why rows differ: both sides of each are read again, live, and explained from both sides and from the log.
+
+Cells come from `row_sides`, what the log holds of them from `wal_lookup`, the verdict from `explain`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from walferry.amounts import amount
+from walferry.clock import CLOCKS_APART_MS, now_ms
+from walferry.formats.resolve import FamilyRules
+from walferry.hbase.address import ClusterAddress
+from walferry.ledger import Difference
+from walferry.migration.explaining.clients import edits_of_clients
+from walferry.migration.explaining.explain import IN_FLIGHT, classify
+from walferry.migration.explaining.since_opening import changed_since
+from walferry.migration.explaining.wal_lookup import look_up
+from walferry.migration.sides.row_sides import Bounds, Packed, Question, RowSides, row_sides
+from walferry.migration.sides.stored_sides import rules_of
+from walferry.run.run import Run
+from walferry.spark.clients import shared_client, workers
+from walferry.spark.fan_out import fan_out
+
+log = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 2_000
+"""rows that differ, read again by one job"""
+_PER_TASK = 100
+"""and by one task"""
+_AT_A_TIME = 8
+"""requested by one task, which mostly waits for the answers"""
+EQUAL_NOW = "equal when read again"
+"""of a row that was under way"""
+_LARGE_BYTES = 1 << 20
+"""of a row, after which the next one is requested by itself, so that no task holds many such"""
+
+
+def explain(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    session: SparkSession | None,
+    table: str,
+    rows: Sequence[bytes],
+) -> list[Difference]:
+    """Determine the class of each differing row, from both sides' raw cells, read again, and from the log.
+
+    What is applied by now, the target must show. The log is read after the rows, so that it holds every edit that they
+    show. `session` is the comparison's, if it needed one.
+    """
+    applied, until_ms = run.ledger.log.applied_for(table), now_ms()
+    rules = rules_of(run.source.describe(table))
+    bounds = Bounds.of_each(len(rows))
+    since = changed_since(run, table, rows)
+    sides = _read_again(run, session, table, rows, rules, bounds)
+    questions: dict[bytes, Packed[Question]] = {}
+    for row, found in sides.items():
+        if found is not None and not (value := found.value()).too_many:
+            questions[row] = Packed(value.question)
+    logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
+    clients = edits_of_clients(run, table, list(questions), bounds)  # read last: they show the other's later edits
+    differences = []
+    for row, found in sides.items():
+        if found is None:  # what differed was under way
+            differences.append(Difference(table, row, IN_FLIGHT, EQUAL_NOW))
+            continue
+        explanation = classify(found.value(), logs.of(row), rules, clients(row), since.get(row, {}))
+        differences.append(Difference(table, row, explanation.kind, explanation.detail, explanation.fingerprint))
+    kinds = Counter(difference.kind for difference in differences)
+    log.info("%s: %s", table, ", ".join(f"{amount(count, 'row')} {kind}" for kind, count in sorted(kinds.items())))
+    return differences
+
+
+def _read_again(
+    run: Run,
+    spark: SparkSession | None,
+    table: str,
+    rows: Sequence[bytes],
+    rules: Mapping[bytes, FamilyRules],
+    bounds: Bounds,
+) -> dict[bytes, Packed[RowSides] | None]:
+    """Both sides of each row; None for those that are equal now."""
+    source, target = run.source_address(workers(spark)), run.spec.target.address()
+    pair = run.pair(table)
+    sides: dict[bytes, Packed[RowSides] | None] = {}
+    for first in range(0, len(rows), _READ_AT_ONCE):
+        asked = [
+            _Rows(source, target, pair.source, pair.target, tuple(rows[start : start + _PER_TASK]), rules, bounds)
+            for start in range(first, min(first + _READ_AT_ONCE, len(rows)), _PER_TASK)
+        ]
+        sides |= fan_out(spark, _read_rows, asked, what="read rows that differ again")
+    return sides
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a table and its copy, to read again."""
+
+    source: ClusterAddress
+    target: ClusterAddress
+    source_table: str
+    target_table: str
+    rows: tuple[bytes, ...]
+    rules: Mapping[bytes, FamilyRules]
+    bounds: Bounds
+
+
+def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
+    """In an executor: both sides of each row; None if they are equal now."""
+    source, target = shared_client(asked.source), shared_client(asked.target)
+
+    def read(row: bytes) -> tuple[bytes, bytes, int]:
+        # The target first: what is written and applied meanwhile would look as if the source did not have it.
+        there = b"".join(bytes(block) for block in target.scan_raw(asked.target_table, row, row + b"\x00"))
+        here = b"".join(bytes(block) for block in source.scan_raw(asked.source_table, row, row + b"\x00"))
+        return here, there, now_ms()
+
+    large = True  # until the first one is known
+    done = 0
+    with ThreadPoolExecutor(_AT_A_TIME) as readers:
+        while done < len(asked.rows):
+            rows = asked.rows[done : done + (1 if large else _AT_A_TIME)]
+            done += len(rows)
+            large = False
+            for row, (here, there, read_ms) in zip(rows, readers.map(read, rows), strict=True):
+                sides = row_sides(here, there, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
+                large |= max(len(here), len(there)) > _LARGE_BYTES
+                yield row, None if sides is None else Packed(sides)

@@ -1,0 +1,304 @@
+"""What the WALs hold of rows that differ, looked up in one pass: in the executors, or here if the files are small.
+
+Only files that can hold them are read: those past the start fence in which the ledger counted cells of the table, and
+those that it has not counted yet. A file's write times and regions do not rule it out: applications may set any
+timestamp, and a row's region may have been on any server.
+
+Each file is read once for all rows. Its finds go to the partitions of their rows, where what is kept of a row is
+bounded, and the driver gets one result per row. So no process holds more than its rows' share; the driver, where it
+reads the files itself, holds what each of them has of the rows.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from walferry.apply.writer_protocol import Limits
+from walferry.errors import DamagedInputError, GapError, WalferryError
+from walferry.formats.cells import binary_column, cells_to_arrow
+from walferry.formats.entries import index_entry_cells
+from walferry.hbase.address import ClusterAddress
+from walferry.migration.explaining.explain import RowLog
+from walferry.migration.sides.row_sides import Bounds, Cell, Packed, Question, Room, cells_of
+from walferry.replay.log.cut import as_listed
+from walferry.run.facts import fence_facts
+from walferry.run.run import Run
+from walferry.spark.clients import shared_files, workers
+from walferry.spark.fan_out import fan_out, job
+from walferry.spark.load import handing_over
+from walferry.spark.session import session_for
+from walferry.wal.files import Place, WalFile, list_wals
+from walferry.wal.open import Until, edits_of, open_wal
+
+_EDITS_PER_PARTITION = 100_000
+_QUESTIONS_AT_ONCE = 1_000
+_CELLS_AT_ONCE = 1_000
+_OPEN_BYTES = 128 << 20
+"""what a file that is being written counts as: the NameNode lists it with length 0, and it is usually rolled at this"""
+_UNREAD, _GONE, _FAILED = -1, -2, -3
+"""instead of a row's number: why a file could not be read, an applied one that no longer exists, an error to raise"""
+_FOUND = pa.schema([("row", pa.int32()), ("found", pa.binary())])
+_FOUND_DDL = "row int, found binary"
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    """What to look for, and where."""
+
+    source: ClusterAddress
+    table: str
+    files: tuple[WalFile, ...]
+    applied: frozenset[str]
+    """names of the files whose edits the target has"""
+    rows: tuple[bytes, ...]
+    questions: tuple[Packed[Question], ...]
+    """of each row"""
+    left_out: frozenset[tuple[str, int]]
+    """(file, offset) of entries that an operator left out"""
+    nothing: RowLog
+    """of a row that no file holds"""
+    bounds: Bounds
+
+
+@dataclass(frozen=True)
+class RowLogs:
+    """What the log holds of each row that was looked up."""
+
+    nothing: RowLog
+    found: Mapping[bytes, Packed[RowLog]]
+
+    def of(self, row: bytes) -> RowLog:
+        """What the log holds of a row."""
+        if row not in self.found:
+            return self.nothing
+        return replace(self.found[row].value(), unread=self.nothing.unread, let_go=self.nothing.let_go)
+
+
+def look_up(
+    run: Run,
+    spark: Callable[[], SparkSession],
+    table: str,
+    questions: Mapping[bytes, Packed[Question]],
+    applied: set[str],
+    until_ms: int,
+    bounds: Bounds,
+) -> RowLogs:
+    """What WAL files past the start fence hold of these rows; `applied` names those whose edits the target has.
+
+    `until_ms`: the latest timestamp that the source's clock can have given to a cell that differs. `bounds`: the edits
+    kept of a row; one with more has `too_many`. Spark is asked for if the files are large; where there is none, that
+    raises NoSparkError.
+    """
+    loaded = table in run.ledger.late.rejected_loads()
+    nothing = RowLog(fence_facts(run, "start").at_ms, until_ms, late_load=loaded)
+    files = _files(run, table, applied) if questions else []
+    if not files:
+        return RowLogs(nothing, {})
+    released = run.ledger.quarantine.items("released")
+    left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
+    left_out |= {edit.place for edit in run.ledger.late.all() if edit.decision == "reject" and edit.table == table}
+    rows = tuple(sorted(questions))
+    session = session_for(spark, _bytes_of(files), Limits().here_bytes)
+    lookup = _Lookup(
+        run.source_address(workers(session)), table, tuple(files), frozenset(applied), rows,
+        tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
+    )  # fmt: skip
+    found = {}
+    unread = []
+    let_go = False
+    for number, data in _finds(session, lookup):
+        result = pickle.loads(data)
+        if number == _FAILED:
+            raise result
+        if number == _UNREAD:
+            unread.append(result)
+        elif number == _GONE:
+            let_go = True
+        else:
+            found[rows[number]] = result
+    return RowLogs(replace(nothing, unread=sorted(unread), let_go=let_go), found)
+
+
+def log_bytes(run: Run, table: str) -> int:
+    """How many bytes of log are read to look rows of a table up, by which `look_up` also decides where."""
+    return _bytes_of(_files(run, table, run.ledger.log.applied_for(table)))
+
+
+def _bytes_of(files: Iterable[WalFile]) -> int:
+    return sum(max(file.length, _OPEN_BYTES if file.place is Place.LIVE else 0) for file in files)
+
+
+def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
+    """The files that can hold rows of the table: those that the ledger knows, and newer ones."""
+    files = {known.name: as_listed(known) for known in run.ledger.log.files()}
+    fences = run.fences()
+    for file in list_wals(run.source_files, run.wal_root):
+        if fences.starts_by(file):
+            files.setdefault(file.name, file)
+    empty = run.ledger.log.without_cells(table) & applied
+    return [file for file in files.values() if file.name not in empty]
+
+
+def _finds(spark: SparkSession | None, lookup: _Lookup) -> list[tuple[int, bytes]]:
+    """Numbers of rows, each with its pickled Packed[RowLog], and what else `_merge` yields."""
+    if spark is None:
+        return _finds_here(lookup)
+    shared = spark.sparkContext.broadcast(lookup)  # once per worker process, not once per task
+    count = len(lookup.files)
+    most = len(lookup.rows) * lookup.bounds.cells
+    partitions = max(spark.sparkContext.defaultParallelism, most // _EDITS_PER_PARTITION)
+    try:
+        found = (
+            spark.range(0, count, 1, count)
+            .mapInArrow(handing_over(spark, lambda numbers: _read(shared.value, numbers)), _FOUND_DDL)
+            .repartition(partitions, "row")
+            .mapInArrow(lambda batches: _merge(shared.value, batches), _FOUND_DDL)
+        )
+        with job(spark, "look rows up in the WALs"):
+            return [(item["row"], item["found"]) for item in found.collect()]
+    finally:
+        shared.destroy()
+
+
+def _finds_here(lookup: _Lookup) -> list[tuple[int, bytes]]:
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        return _read(lookup, [pa.record_batch([pa.array([number])], ["id"])])
+
+    found = fan_out(None, read, range(len(lookup.files)), what="look rows up in the WALs")
+    merged = pa.Table.from_batches(_merge(lookup, found), _FOUND)
+    return list(zip(merged["row"].to_pylist(), merged["found"].to_pylist(), strict=True))
+
+
+# ------------------------------------------------------------------ in the executors, or here
+
+
+class _Place(IntEnum):
+    """What became of an edit."""
+
+    APPLIED = 1
+    PENDING = 2
+    LEFT_OUT = 3
+
+
+_Edits = dict[tuple[_Place, Cell], int]
+"""what a row has in the log, with the sequence number of each one's newest edit"""
+
+
+class _Finds:
+    """Edits by number of their row; None for a row with more than are kept."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._rooms: dict[int, Room] = {}
+        self.edits: dict[int, _Edits | None] = {}
+
+    def has_room(self, row: int) -> bool:
+        """Whether the row has no more edits than are kept, so far."""
+        return row not in self._rooms or not self._rooms[row].exhausted
+
+    def add(self, row: int, edits: _Edits | None) -> None:
+        """Keep edits of a row, as far as there is room."""
+        if not self.has_room(row):
+            return
+        kept = self.edits.get(row) or {}
+        self.edits[row] = kept
+        room = self._rooms.setdefault(row, self._bounds.room())
+        if edits is None:
+            room.cells = -1
+        for edit, number in (edits or {}).items():
+            if edit in kept or room.takes(edit[1]):
+                kept[edit] = max(number, kept.get(edit, -1))
+        if room.exhausted:
+            self.edits[row] = None
+
+
+def _read(lookup: _Lookup, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the numbered files hold of the rows: pickled _Edits as they come, reasons and errors."""
+    try:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                file = lookup.files[number]
+                try:
+                    yield from _read_file(lookup, file)
+                except GapError:
+                    if file.name in lookup.applied:
+                        yield _frame({_GONE: file.name})
+                    else:
+                        yield _frame({_UNREAD: f"WAL file {file.name} no longer exists at the source"})
+                except DamagedInputError as error:
+                    yield _frame({_UNREAD: str(error)})
+    except WalferryError as error:  # Spark would turn it into a traceback; it is passed on as a row instead
+        yield _frame({_FAILED: error})
+
+
+def _read_file(lookup: _Lookup, file: WalFile) -> Iterator[pa.RecordBatch]:
+    rows = pa.array(lookup.rows, pa.binary())
+    finds = _Finds(lookup.bounds)
+    question = lru_cache(_QUESTIONS_AT_ONCE)(lambda row: lookup.questions[row].value())
+    until = Until.SEALED if file.name in lookup.applied else Until.NOW
+    wal = open_wal(shared_files(lookup.source), lookup.source.wal_path, file, until)
+    for batch in wal:
+        entries = edits_of(batch, lookup.table)
+        cells, entry, _ = index_entry_cells(entries)
+        # Of nearly all cells nothing is made but their rows.
+        numbers = pc.index_in(binary_column(cells.buffer, cells.row_start, cells.row_length), rows)
+        found = pc.is_valid(numbers).to_numpy(zero_copy_only=False).nonzero()[0]
+        for start in range(0, len(found), _CELLS_AT_ONCE):
+            mine = found[start : start + _CELLS_AT_ONCE]
+            origins = zip(
+                numbers.take(pa.array(mine)).to_pylist(),
+                entries.sequence_number[entry[mine]].tolist(),
+                entries.offset[entry[mine]].tolist(),
+                strict=True,
+            )
+            for (row, sequence_number, offset), cell in zip(
+                origins, cells_of(cells_to_arrow(cells.pick(mine))), strict=True
+            ):
+                if finds.has_room(row) and question(row).concerns(cell):
+                    finds.add(row, {(_place(lookup, file, offset), cell): sequence_number})
+        yield _frame(finds.edits)
+        finds.edits = {}  # an edit that comes again later in the file counts twice: the bound is no exact number
+
+
+def _place(lookup: _Lookup, file: WalFile, offset: int) -> _Place:
+    if (file.name, offset) in lookup.left_out:
+        return _Place.LEFT_OUT
+    return _Place.APPLIED if file.name in lookup.applied else _Place.PENDING
+
+
+def _merge(lookup: _Lookup, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One pickled Packed[RowLog] for each row of a partition; reasons and errors unchanged."""
+    finds = _Finds(lookup.bounds)
+    for batch in batches:
+        for row, found in zip(batch["row"].to_pylist(), batch["found"].to_pylist(), strict=True):
+            if row >= 0:
+                finds.add(row, pickle.loads(found))
+            else:
+                yield _frame({row: pickle.loads(found)})
+    for row, edits in finds.edits.items():
+        yield _frame({row: Packed(_row_log(lookup.nothing, edits))})
+
+
+def _row_log(nothing: RowLog, edits: _Edits | None) -> RowLog:
+    if edits is None:
+        return replace(nothing, too_many=True)
+    cells = {place: {cell: number for (at, cell), number in edits.items() if at is place} for place in _Place}
+    return replace(
+        nothing,
+        applied=cells[_Place.APPLIED],
+        pending=frozenset(cells[_Place.PENDING]),
+        left_out=frozenset(cells[_Place.LEFT_OUT]),
+    )
+
+
+def _frame(found: Mapping[int, object]) -> pa.RecordBatch:
+    pickled = [pickle.dumps(value) for value in found.values()]
+    return pa.record_batch([pa.array(list(found), pa.int32()), pa.array(pickled, pa.binary())], schema=_FOUND)

@@ -1,0 +1,339 @@
+"""A pass over a pair: tables that something else keeps equal, verified without a migration.
+
+A pass looks up who serves the regions, then reads both logs from the last pass's place to their ends, then the rows:
+all of a region, or those that the logs name and those that differed before (`pair_regions`). So whatever came before
+the new place was there when the rows were read. Each region is recorded as soon as it is read; an interrupted pass goes
+on with the others, from a place of its own. Some of the rows are then read by a second reader (`pair_spot_check`).
+Nothing is changed on either cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from walferry.amounts import amount
+from walferry.apply.writer_protocol import Limits
+from walferry.clock import now_ms
+from walferry.errors import UsageError
+from walferry.hbase.client import HBaseClient
+from walferry.ledger import Ledger, PassDifference, PassPosition, PassRecord, PassRegion, RunRecord
+from walferry.migration.pairs.pair_findings import pass_facts, pass_line
+from walferry.migration.pairs.pair_log import (
+    FileNews,
+    LogPlace,
+    LogTask,
+    Span,
+    gaps_since,
+    listing_since,
+    place_after,
+    read_span,
+    sealed_by,
+    spans_since,
+)
+from walferry.migration.pairs.pair_plan import (
+    CROWDED,
+    DAY_MS,
+    Borders,
+    SideNews,
+    Sight,
+    Written,
+    became_fragile,
+    sights,
+    why_whole,
+)
+from walferry.migration.pairs.pair_regions import Todo, read_regions, settle
+from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
+from walferry.replay.keeping.retention import retention_of
+from walferry.replay.targets import target_faults
+from walferry.run.heartbeat import alive
+from walferry.run.run import Run
+from walferry.run.spec import ResolvedSpec
+from walferry.run.spot_check import sampled, why_none
+from walferry.spark.clients import workers
+from walferry.spark.fan_out import fan_out
+from walferry.spark.session import session_for
+from walferry.wal.tail import Listing
+
+log = logging.getLogger(__name__)
+
+OWNER = "pair"
+"""owner of all pairs' runs: whoever verifies a pair goes on from its last pass"""
+PHASE = "pass"
+WHOLE_EVERY_DAYS = 7.0
+AT_ONCE = 32
+"""regions that are read, and then recorded, together; more with more workers"""
+FILES_AT_ONCE = 8
+"""of a log"""
+LEAST_LOG_BYTES = 1 << 30
+"""that are always read"""
+MUCH_LOG = "more log was written since it was last read than the tables of the pair hold"
+SETTLE_SECONDS = 2.0
+"""between the end of the logs and the rows: an edit is logged a moment before readers see it"""
+_OPTIONS = "options of the pair"
+
+
+def open_pair(ledger: Ledger, spec: ResolvedSpec, actor: str, whole_every_days: float) -> RunRecord:
+    """The run of a pair, which has no end; its tables may change from pass to pass."""
+    if whole_every_days <= 0:
+        raise UsageError("each region must be read whole at times: give more than 0 days")
+    run = ledger.open_run(spec.name, OWNER, spec.as_recorded(), actor, "pair")
+    ledger.of(run.run_id).notes.keep(_OPTIONS, {"whole_every_days": whole_every_days})
+    return run
+
+
+def pair_in_memory(ledger: Ledger, spec: ResolvedSpec) -> RunRecord:
+    """The same for a dry run: the run if there is one, otherwise a record that is not in the ledger."""
+    for run in ledger.runs()[::-1]:
+        if (run.name, run.kind, run.state) == (spec.name, "pair", "running"):
+            return replace(run, spec=spec.as_recorded())
+    return RunRecord(spec.name, spec.name, OWNER, spec.as_recorded(), "running", False, "", now_ms(), None, "pair")
+
+
+# ------------------------------------------------------------------ what is to be read
+
+
+_News = tuple[SideNews, SideNews]
+"""of source and target"""
+_NOTHING_READ: _News = (SideNews(), SideNews())
+
+
+@dataclass(frozen=True)
+class _SideLog:
+    """What there is to read of one side's log, for each position that regions refer to."""
+
+    listing: Listing
+    at_ms: int
+    spans: Sequence[Span]
+    gaps: dict[int, dict[str, str]]
+
+    @property
+    def bytes(self) -> int:
+        return sum(span.bytes for span in self.spans)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pass before anything is read: regions, what is known of them, and both logs."""
+
+    sights: Sequence[Sight]
+    claims: Mapping[tuple[str, str], PassRegion]
+    source: _SideLog
+    target: _SideLog
+    whole_every_ms: float
+
+    def news(self, sight: Sight, read: _News) -> _News:
+        """What the logs say of a region since it was last read: what was `read` of them, and what is missing."""
+        claim = self.claims.get(sight.name)
+        position = claim.position if claim else 0
+        source, target = (
+            replace(of, gaps=side.gaps.get(position, {}))
+            for side, of in zip((self.source, self.target), read, strict=True)
+        )
+        return source, target
+
+    def why(self, sight: Sight, read: _News = _NOTHING_READ) -> str:
+        """Why a region must be read whole."""
+        return why_whole(sight, self.claims.get(sight.name), *self.news(sight, read), now_ms(), self.whole_every_ms)
+
+
+def plan_pass(run: Run, whole_every_days: float | None = None) -> Plan:
+    """Look up what a pass of the pair has to read; changes nothing, and reads no log.
+
+    Raises UsageError with the reasons why the pair cannot be compared.
+    """
+    _require_comparable(run)
+    seen = [
+        sight for pair in run.tables
+        for sight in sights(pair.source, pair.target, run.source.regions(pair.source), run.target.regions(pair.target))
+    ]  # fmt: skip
+    names = {sight.name for sight in seen}
+    claims = {(known.table, known.region): known for known in run.ledger.passes.regions()}
+    claims = {name: known for name, known in claims.items() if name in names}
+    used = {known.position for known in claims.values()}
+    positions = [position for number, position in run.ledger.passes.positions().items() if number in used]
+    days = whole_every_days
+    if days is None:
+        days = (run.ledger.notes.get(_OPTIONS) or {}).get("whole_every_days", WHOLE_EVERY_DAYS)
+    held_bytes = run.source.held_bytes()
+    held = sum(held_bytes.get(pair.source, 0) for pair in run.tables)
+    source, target = (look_into_log(run, side, positions, held) for side in ("source", "target"))
+    return Plan(seen, claims, source, target, days * DAY_MS)
+
+
+def look_into_log(run: Run, side: str, positions: Sequence[PassPosition], held: int) -> _SideLog:
+    """`held`: bytes of the tables; reading more log than that takes longer than reading them."""
+    client, files, root = _side(run, side)
+    at_ms = now_ms()
+    places = {one.position: LogPlace.from_json(one.at_ms, getattr(one, side)) for one in positions}
+    listing = listing_since(files, root, list(places.values()))
+    ttl_ms = retention_of(client).ttl_seconds * 1000
+    gaps = {number: gaps_since(place, listing, at_ms, ttl_ms) for number, place in places.items()}
+
+    def spans() -> list[Span]:
+        without = set.intersection(*map(set, gaps.values())) if gaps else set()
+        return spans_since(listing, list(places.values()), without, sealed_by(files, root))
+
+    found = _SideLog(listing, at_ms, spans(), gaps)
+    if found.bytes <= max(LEAST_LOG_BYTES, held):
+        return found
+    servers = {file.server for group in listing.groups.values() for file in group}
+    for of_position in gaps.values():
+        of_position.update(dict.fromkeys(servers, MUCH_LOG))
+    return replace(found, spans=spans())
+
+
+def _side(run: Run, side: str) -> tuple[HBaseClient, Any, str]:
+    if side == "source":
+        return run.source, run.source_files, run.wal_root
+    return run.target, run.target_files, run.spec.target.address().wal_path
+
+
+def _require_comparable(run: Run) -> None:
+    faults = target_faults(run)
+    if run.source.cluster_id() == run.target.cluster_id():
+        faults.insert(0, "source and target are one cluster")
+    for pair in run.tables if not faults else ():
+        for client, name in ((run.source, pair.source), (run.target, pair.target)):
+            faults += [
+                f"family {family.name} of {name} has {attribute}, and its cells cannot be compared"
+                for family in client.describe(name).families.values()
+                for attribute in ("IS_MOB", "NEW_VERSION_BEHAVIOR")
+                if family.attributes.get(attribute, "FALSE").upper() not in ("FALSE", "")
+            ]
+    if faults:
+        raise UsageError(f"the pair cannot be verified: {'; '.join(faults)}", faults=faults)
+
+
+def describe_plan(run: Run, plan: Plan) -> dict[str, Any]:
+    """What a pass would read, as plain values."""
+    held = run.source.held_bytes()
+    tables = []
+    for table, group in groupby(plan.sights, key=lambda sight: sight.table):
+        regions = list(group)
+        reasons = [why for sight in regions if (why := plan.why(sight))]
+        tables.append(
+            {
+                "table": table, "regions": len(regions), "whole": len(reasons),
+                "whole_bytes": held.get(table, 0) * len(reasons) // max(1, len(regions)),
+                "reasons": {why: reasons.count(why) for why in sorted(set(reasons))},
+            }
+        )  # fmt: skip
+    return {
+        "tables": tables, "log_bytes": plan.source.bytes + plan.target.bytes,
+        "log_files": sum(span.for_rows for span in (*plan.source.spans, *plan.target.spans)),
+        "second_reader": {"rows": 0 if (none := why_none(run)) else run.spec.spot_check, "why": none},
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------ the pass
+
+
+def verify_pair(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
+    """Do one pass, or go on with the unfinished one, as the phase `pass`. Returns its numbers.
+
+    Raises UsageError while another process works on it.
+    """
+    if PHASE in alive(run.ledger):
+        raise UsageError(
+            f"another process is verifying the pair {run.record.name} ({run.run_id}) now: wait until it has ended, or "
+            "end it; the next pass goes on from what it has recorded",
+            run=run.run_id,
+        )
+    return run.once(PHASE, lambda: _pass(run, spark))
+
+
+def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
+    phase = run.ledger.phases.find(PHASE)
+    current = run.ledger.passes.begin(phase.attempts if phase else 1)
+    plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
+    session = session_for(spark, _size(run, plan), Limits().here_bytes)
+    news, written, position = read_logs(run, session, current, plan)
+    time.sleep(SETTLE_SECONDS)
+    todo = list(_work(plan, current, news, written, differed))
+    whole = Counter(item.sight.table for item in todo if item.why)
+    todo = [replace(item, sampled=sampled(run, whole[item.sight.table])) for item in todo]
+    log.info(
+        "%s: pass %d reads %d of %s whole, and %s of the others", run.run_id, current.number,
+        whole.total(), amount(len(todo), "region"), amount(sum(len(item.rows) for item in todo), "row"),
+    )  # fmt: skip
+    todo.sort(key=lambda item: bool(item.why))  # what takes least is recorded first
+    at_once = max(AT_ONCE, 2 * workers(session))
+    for first in range(0, len(todo), at_once):
+        read_regions(run, session, current, position, todo[first : first + at_once], drawn)
+    settle(run, session, current)
+    spot_check_pair(run, current, Borders(plan.sights), drawn, differed)
+    done = run.ledger.passes.finish(current, {sight.name for sight in plan.sights})
+    facts = pass_facts(done)
+    log.info("%s: %s", run.run_id, pass_line(facts))
+    return facts
+
+
+def _size(run: Run, plan: Plan) -> int:
+    held = run.source.held_bytes()
+    whole = [sight.table for sight in plan.sights if plan.why(sight)]
+    of = Counter(sight.table for sight in plan.sights)
+    return plan.source.bytes + plan.target.bytes + sum(held.get(table, 0) // of[table] for table in whole)
+
+
+def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan: Plan) -> tuple[_News, Written, int]:
+    """What the logs of both sides say of regions, the rows that they name, and the number of the new place."""
+    written = Written(plan.sights)
+    said, places, size = [], [], 0
+    addresses = (run.source_address(workers(session)), run.spec.target.address())
+    for at, (side, address) in enumerate(zip((plan.source, plan.target), addresses, strict=True)):
+        names = {(pair.target if at else pair.source): pair.source for pair in run.tables}
+        tables = tuple(name.encode() for name in names)
+        tasks = [LogTask(address, span, tables) for span in side.spans]
+        read: list[FileNews] = []
+        at_once = max(FILES_AT_ONCE, 2 * workers(session))
+        for first in range(0, len(tasks), at_once):
+            for news in fan_out(session, read_span, tasks[first : first + at_once], what="read the logs"):
+                for table, rows in news.rows.items():
+                    written.add(names[table], rows)
+                read.append(replace(news, rows={}))
+        for news, task in zip(read, tasks, strict=True):
+            if news.error and task.span.for_rows:
+                for gaps in side.gaps.values():
+                    gaps.setdefault(news.file.server, news.error)
+        size += sum(news.size for news in read)
+        said.append(
+            SideNews(
+                marks={name: why for news in read for name, why in news.marks.items()},
+                compacted={name for news in read for name in news.compacted},
+                fragile={name for news in read for name in news.fragile},
+            )
+        )
+        places.append(place_after(side.at_ms, side.listing, read))
+    at_ms = min(place.at_ms for place in places)
+    position = run.ledger.passes.keep_position(
+        current, places[0].as_json(), places[1].as_json(), at_ms, size, written.count
+    )
+    return (said[0], said[1]), written, position
+
+
+def _work(
+    plan: Plan,
+    current: PassRecord,
+    news: _News,
+    written: Written,
+    differed: Sequence[PassDifference],
+) -> Iterator[Todo]:
+    """Every region that this pass has not read yet."""
+    known: dict[tuple[str, str], set[bytes]] = {}
+    for row in differed:
+        known.setdefault((row.table, row.region), set()).add(row.row)
+    for sight in plan.sights:
+        claim = plan.claims.get(sight.name)
+        if claim is not None and claim.number == current.number:
+            continue
+        why = plan.why(sight, news) or (CROWDED if sight.name in written.let_go else "")
+        rows = () if why else tuple(sorted(written.rows.get(sight.name, set()) | known.get(sight.name, set())))
+        yield Todo(sight, claim, why, rows, became_fragile(sight, *news))

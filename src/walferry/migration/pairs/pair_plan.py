@@ -1,0 +1,170 @@
+"""Which regions of a pair are read whole in a pass and why, and which rows of the others. Pure.
+
+What a region held was equal when it was last read. Since then it changed only where the log says so, if the log is
+whole, the same servers have its rows, and nothing happened to its files that may change what is visible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from walferry.hbase.descriptors import Region
+from walferry.ledger import PassRegion
+from walferry.migration.pairs.pair_log import COMPACTED
+
+DAY_MS = 86_400_000
+MOST_ROWS = 1_000_000
+"""named by the logs of one pass: its process holds them; regions with the most are read whole instead"""
+NEW = "never read before"
+MOVED = "opened, moved, split or merged since it was last read"
+OVERFLOWN = "more of its rows differed than are kept"
+CROWDED = f"more than {MOST_ROWS} rows of the pair were written"
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A region of the source as it is now, with the target's regions that have its rows."""
+
+    table: str
+    target_table: str
+    region: Region
+    target: tuple[Region, ...]
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Table and encoded region."""
+        return self.table, self.region.encoded
+
+    @property
+    def lines(self) -> str:
+        """A digest of who serves it on both sides since when; "" while that is not certain."""
+        lines = [_line(region) for region in (self.region, *self.target)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest() if all(lines) else ""
+
+
+def _line(region: Region) -> str:
+    if region.server is None or region.may_lag:
+        return ""
+    return f"{region.encoded} {region.server.name} {region.open_sequence}"
+
+
+def sights(table: str, target_table: str, source: Iterable[Region], target: Iterable[Region]) -> list[Sight]:
+    """The regions of a table in order."""
+    there = sorted(target, key=lambda region: region.start)
+    starts = [region.start for region in there]
+
+    def beside(region: Region) -> tuple[Region, ...]:
+        first = max(0, bisect_right(starts, region.start) - 1)
+        last = bisect_left(starts, region.end) if region.end else len(there)
+        return tuple(other for other in there[first:last] if not other.end or region.start < other.end)
+
+    return [
+        Sight(table, target_table, region, beside(region)) for region in sorted(source, key=lambda region: region.start)
+    ]
+
+
+@dataclass(frozen=True)
+class SideNews:
+    """What one side's log says since a claim."""
+
+    gaps: Mapping[str, str] = field(default_factory=dict)
+    """server: why part of its log is missing"""
+    marks: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """table and region: why the rows of the log are not all that may have changed"""
+    compacted: Collection[tuple[str, str]] = ()
+    fragile: Collection[tuple[str, str]] = ()
+    """regions that became so (`pair_log.is_fragile`)"""
+
+
+def why_whole(
+    sight: Sight, claim: PassRegion | None, source: SideNews, target: SideNews, now_ms: int, whole_every_ms: float
+) -> str:
+    """Why a region must be read whole; "" if what was written since is enough."""
+    if claim is None or claim.target_table != sight.target_table:
+        return NEW
+    if claim.lines == "" or claim.lines != sight.lines:
+        return MOVED
+    if claim.unnamed:
+        return OVERFLOWN
+    if now_ms - claim.whole_ms >= whole_every_ms:
+        return f"last read whole {(now_ms - claim.whole_ms) / DAY_MS:.1f} days ago"
+    fragile = claim.fragile or became_fragile(sight, source, target)
+    for side, news, region, name in _of_both(sight, source, target):
+        if region.server is not None and (gap := news.gaps.get(region.server.name)):
+            return f"{side}: {gap}"
+        if mark := news.marks.get(name):
+            return f"{side}: {mark}"
+        if fragile and name in news.compacted:
+            return f"{side}: {COMPACTED}"
+    return ""
+
+
+def became_fragile(sight: Sight, source: SideNews, target: SideNews) -> bool:
+    """Whether something was written of a region, on either side, of which a compaction may drop too much."""
+    return any(name in news.fragile for _, news, _, name in _of_both(sight, source, target))
+
+
+def _of_both(
+    sight: Sight, source: SideNews, target: SideNews
+) -> Iterator[tuple[str, SideNews, Region, tuple[str, str]]]:
+    """Each region of either side that has rows of a region, with its side's news and its name there."""
+    yield "source", source, sight.region, sight.name
+    for region in sight.target:
+        yield "target", target, region, (sight.target_table, region.encoded)
+
+
+class Borders:
+    """Which region of the source has a row."""
+
+    def __init__(self, regions: Sequence[Sight]) -> None:
+        self._tables: dict[str, list[Sight]] = {}
+        for sight in regions:
+            self._tables.setdefault(sight.table, []).append(sight)
+        self._starts = {table: [sight.region.start for sight in of] for table, of in self._tables.items()}
+
+    def sight(self, table: str, row: bytes) -> Sight:
+        """The region of a table, by the source's name, that has a row."""
+        return self._tables[table][bisect_right(self._starts[table], row) - 1]
+
+
+class Written:
+    """The rows that both logs name, by table and region of the source.
+
+    Of more than `most` rows, those of the fullest regions are let go: these are read whole.
+    """
+
+    def __init__(self, regions: Sequence[Sight], most: int = MOST_ROWS) -> None:
+        self._borders = Borders(regions)
+        self._most = most
+        self._gone = 0
+        self.rows: dict[tuple[str, str], set[bytes]] = {}
+        self.let_go: set[tuple[str, str]] = set()
+
+    def add(self, table: str, rows: Iterable[bytes]) -> None:
+        """Rows of a table, by the source's name."""
+        for row in rows:
+            name = self._borders.sight(table, row).name
+            if name not in self.let_go:
+                self.rows.setdefault(name, set()).add(row)
+        for name in crowded({name: len(found) for name, found in self.rows.items()}, self._most):
+            self._gone += len(self.rows.pop(name))
+            self.let_go.add(name)
+
+    @property
+    def count(self) -> int:
+        """How many there are; of those that were let go, as many as there were then."""
+        return self._gone + sum(map(len, self.rows.values()))
+
+
+def crowded(rows: Mapping[tuple[str, str], int], most: int = MOST_ROWS) -> set[tuple[str, str]]:
+    """The regions with the most rows, until those of the others are no more than `most`."""
+    left, out = sum(rows.values()), set()
+    for name in sorted(rows, key=lambda name: (-rows[name], name)):
+        if left <= most:
+            break
+        out.add(name)
+        left -= rows[name]
+    return out

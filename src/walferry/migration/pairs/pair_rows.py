@@ -1,0 +1,147 @@
+"""Rows of a pair that differ: read again until what is only late has arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from walferry.amounts import amount
+from walferry.clock import CLOCKS_APART_MS, now_ms, steady_s
+from walferry.formats.cells import CellIndex, CellType, index_cells
+from walferry.hbase.rowkey import shown_row
+from walferry.ledger import PassDifference
+from walferry.migration.comparing.written_rows import LOOKED_AT_AGAIN, READERS, differing
+from walferry.migration.pairs.pair_log import is_fragile
+from walferry.migration.sides.digest import Outcome, RangePair, Scan, compare_pair, scans
+from walferry.migration.sides.row_sides import Bounds, Cell, RowSides, row_sides
+from walferry.migration.sides.stored_sides import rules_of
+from walferry.run.run import Run
+
+SHOWN_CELLS = 5
+"""of a row that differs, on each side"""
+_PAUSES = 4
+"""reads again until `max_lag` has passed, about"""
+
+
+@dataclass(frozen=True)
+class PairRead:
+    """A row range that was read on both sides."""
+
+    outcome: Outcome
+    rows: int
+    size: int
+    """bytes of cells"""
+    fragile: bool
+    """`pair_log.is_fragile`"""
+
+
+def read_pair(pair: RangePair) -> Iterator[PairRead]:
+    """In an executor: compare a row range, and count what is read for it."""
+    size, fragile = 0, False
+
+    def counted(scan: Scan) -> Scan:
+        def read(start: bytes, stop: bytes) -> Iterator[bytes | CellIndex]:
+            nonlocal size, fragile
+            for block in scan(start, stop):
+                cells = block if isinstance(block, CellIndex) else index_cells(np.frombuffer(block, np.uint8))
+                size += cells.buffer.nbytes
+                fragile = fragile or is_fragile(cells)
+                yield cells
+
+        return read
+
+    source, target = scans(pair)
+    outcome = compare_pair(pair, counted(source), counted(target))
+    rows = len(pair.rows) or max(outcome.source.rows, outcome.target.rows)
+    yield PairRead(outcome, rows, size, fragile)
+
+
+def settled(
+    run: Run, found: Sequence[PassDifference], pause: Callable[[float], None] = time.sleep
+) -> tuple[list[PassDifference], int]:
+    """What still differs of these rows after `max_lag`, and how many rows were read for it.
+
+    A row in which the same cell differed at first and at the end `differs`; one in which each time others did is
+    `under way`: it is written all the time.
+    """
+    left: dict[str, dict[bytes, PassDifference]] = {}
+    for item in found:
+        left.setdefault(item.table, {})[item.row] = item
+    deadline, read = steady_s() + run.spec.max_lag, 0
+    first = {table: _look(run, table, sorted(rows)) for table, rows in left.items()}
+    while any(left.values()):
+        for table, rows in left.items():
+            still = differing(run, table, sorted(rows)) if rows else {}
+            read += len(rows)
+            left[table] = {row: item for row, item in rows.items() if row in still}
+        if steady_s() >= deadline or not any(left.values()):
+            break
+        pause(min(run.spec.max_lag / _PAUSES, max(0.1, deadline - steady_s())))
+    result = []
+    for table, rows in left.items():
+        last = _look(run, table, sorted(rows))
+        read += len(last)
+        for row, item in rows.items():
+            if row not in last:
+                result.append(
+                    replace(item, state="differs", detail="it was not read cell by cell: too many rows differ")
+                )
+            elif (sides := last[row]) is not None:
+                result.append(judged(item, first[table].get(row), sides))
+    return result, read
+
+
+def judged(item: PassDifference, before: RowSides | None, now: RowSides) -> PassDifference:
+    """A row that differs now, by what differed in it `before`: None if that is not known."""
+    lasting = before is None or _is_cut(before) or _is_cut(now) or bool(_cells(before) & _cells(now))
+    return replace(item, state="differs" if lasting else "under way", detail=describe(now))
+
+
+def describe(sides: RowSides) -> str:
+    """The cells that only one side shows, without their values: those may be nobody's business."""
+    parts = []
+    for side, cells, other in (
+        ("source", sides.only_source, sides.only_target),
+        ("target", sides.only_target, sides.only_source),
+    ):
+        if cells:
+            places = {cell[:3] for cell in other}
+            shown = ", ".join(_shown(cell, places) for cell in cells[:SHOWN_CELLS])
+            more = f" and {len(cells) - SHOWN_CELLS} more" if len(cells) > SHOWN_CELLS else ""
+            parts.append(f"only at the {side}: {shown}{more}")
+    if sides.differing > len(sides.only_source) + len(sides.only_target):
+        parts.append(f"{amount(sides.differing, 'cell differs', 'cells differ')} in all")
+    return "; ".join(parts)
+
+
+def _shown(cell: Cell, places: set[tuple[bytes, bytes, int]]) -> str:
+    family, qualifier, timestamp, kind, _, _ = cell
+    other = " (another value, type or tags)" if (family, qualifier, timestamp) in places else ""
+    return f"{CellType(kind).name.lower()} {shown_row(family)}:{shown_row(qualifier)} at {timestamp}{other}"
+
+
+def _is_cut(sides: RowSides) -> bool:
+    return sides.differing > len(sides.only_source) + len(sides.only_target)
+
+
+def _cells(sides: RowSides) -> set[tuple[str, Cell]]:
+    return {("source", cell) for cell in sides.only_source} | {("target", cell) for cell in sides.only_target}
+
+
+def _look(run: Run, table: str, rows: Sequence[bytes]) -> Mapping[bytes, RowSides | None]:
+    """Both sides of the first LOOKED_AT_AGAIN rows; None: equal now."""
+    pair, rules = run.pair(table), rules_of(run.source.describe(table))
+    bounds = Bounds.of_each(max(1, len(rows[:LOOKED_AT_AGAIN])))
+
+    def look(row: bytes) -> RowSides | None:
+        there = b"".join(bytes(block) for block in run.target.scan_raw(pair.target, row, row + b"\0"))
+        here = b"".join(bytes(block) for block in run.source.scan_raw(pair.source, row, row + b"\0"))
+        return row_sides(here, there, rules, now_ms() + CLOCKS_APART_MS, bounds)
+
+    some = rows[:LOOKED_AT_AGAIN]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="rows that differ") as readers:
+        return dict(zip(some, readers.map(look, some), strict=True))

@@ -1,0 +1,293 @@
+"""What others than the source's log have touched, and so may no longer be equal.
+
+- Rows that others than walferry have written at the target, by the target's log.
+- Regions of a server, on either side, that counts new mutations which skip the log, or of these (`unlogged_rows`) the
+  rows with new cells.
+
+They are read again with what the log wrote (`written_rows`). What cannot be named ends what is claimed of a table
+(`claims`): it is compared as a whole again. All of it is a note in the ledger, so that another process goes on there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from walferry.amounts import amount
+from walferry.clock import now_ms
+from walferry.errors import GapError, TransientError, WalferryError, is_transient
+from walferry.ledger import RunLedger
+from walferry.ledger.rows import ClusterSide
+from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.migration.touching.unlogged_rows import in_doubt, oldest_unseen_ms, recent_rows
+from walferry.replay.keeping.retention import retention_of
+from walferry.run.run import Run
+from walferry.run.sides import SIDES, client_at, name_at
+from walferry.wal.others import Others, log_end, written_by_others
+from walferry.wal.tail import Offset
+
+log = logging.getLogger(__name__)
+
+_SEEN = "touched"
+_ASKED_AT_ONCE = 8
+_LOOKS = 5
+"""attempts, while other processes look, too"""
+Counts = Mapping[str, int]
+"""mutations that skipped the log, by server"""
+
+
+# ------------------------------------------------------------------ what the run has seen: one note for all tables
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen up to now that concerns all tables. An older one is still true: it only has more to be read."""
+
+    offset: Offset | None = None
+    """of the target's log; None: nobody has begun to read it"""
+    read_ms: int = 0
+    unread: str = ""
+    """why the target's log cannot be read"""
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """by side"""
+    uncounted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """servers that do not tell, by side"""
+    skipped: bool = False
+    """whether servers of the source that have regions of the run's tables have counted new ones"""
+    pending: Mapping[str, Spans] = field(default_factory=dict)
+    """what is to be read again, by table"""
+    void: Mapping[str, str] = field(default_factory=dict)
+    """why a table is to be compared as a whole again"""
+    touches: Mapping[str, int] = field(default_factory=dict)
+    """how often something was added to what is pending, by table: the same rows may be touched again"""
+    voids: Mapping[str, int] = field(default_factory=dict)
+    """and how often a reason was found for a whole comparison"""
+    counted_ms: Mapping[str, Counts] = field(default_factory=dict)
+    """before which moment each server was asked for its count, by side"""
+    recent_ms: Mapping[str, int] = field(default_factory=dict)
+    """when only rows with new cells were read after counts had risen, by table, the last time"""
+
+    @classmethod
+    def of(cls, ledger: RunLedger) -> Seen:
+        """What the ledger has."""
+        return cls._from_json(ledger.notes.get(_SEEN))
+
+    @classmethod
+    def change(cls, ledger: RunLedger, change: Callable[[Seen], Seen | None]) -> bool:
+        """Change what the ledger has, in one transaction. False, and nothing changes, where `change` returns None."""
+
+        def changed(kept: dict[str, Any] | None) -> dict[str, Any] | None:
+            now = change(cls._from_json(kept))
+            return None if now is None else now._as_json()
+
+        return ledger.notes.change(_SEEN, changed)
+
+    def replaces(self, before: Seen, ledger: RunLedger) -> bool:
+        """Keep it in place of what the ledger had before; False if it has something else by now."""
+        return Seen.change(ledger, lambda now: self if now == before else None)
+
+    @classmethod
+    def _from_json(cls, kept: Mapping[str, Any] | None) -> Seen:
+        if kept is None:
+            return cls()
+        offset = None if kept["offset"] is None else Offset.from_json(kept["offset"])
+        pending = {table: Spans.unpack(text) for table, text in kept["pending"].items()}
+        return cls(**{**kept, "offset": offset, "pending": pending})
+
+    def _as_json(self) -> dict[str, Any]:
+        facts = asdict(replace(self, offset=None, pending={}))
+        facts["offset"] = None if self.offset is None else self.offset.as_json()
+        facts["pending"] = {table: spans.pack() for table, spans in self.pending.items() if len(spans)}
+        return facts
+
+    def touching(self, table: str, spans: Spans) -> Seen:
+        """With more of a table to be read again."""
+        if not spans:
+            return self
+        pending = {**self.pending, table: self.pending.get(table, NONE) + spans}
+        return replace(self, pending=pending, touches={**self.touches, table: self.touches.get(table, 0) + 1})
+
+    def voiding(self, why: Mapping[str, str]) -> Seen:
+        """With tables to be compared as a whole again."""
+        voids = {**self.voids, **{table: self.voids.get(table, 0) + 1 for table in why}}
+        return replace(self, void={**self.void, **why}, voids=voids)
+
+    def known(self, table: str) -> Known:
+        """What is known of a table now."""
+        return Known(
+            self.pending.get(table, NONE), self.touches.get(table, 0), self.void.get(table, ""),
+            self.voids.get(table, 0),
+        )  # fmt: skip
+
+    def without(self, table: str, known: Known, *, whole: bool = False) -> Seen:
+        """Once all that was known was read and found equal, with `whole` all of the table. If something was touched
+        since, it may have been the same, and is left."""
+        now, pending, void = self.known(table), self.pending, self.void
+        if now.touches == known.touches:
+            pending = {**pending, table: now.pending.without(known.pending)}
+        if whole and now.voids == known.voids:
+            void = {name: why for name, why in void.items() if name != table}
+        return replace(self, pending=pending, void=void)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was known of a table at some moment."""
+
+    pending: Spans
+    """to be read again"""
+    touches: int
+    void: str
+    """why it is to be compared as a whole again"""
+    voids: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**vars(self), "pending": self.pending.pack()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Known:
+        """What `as_json` returned."""
+        return cls(**{**kept, "pending": Spans.unpack(kept["pending"])})
+
+
+def risen(before: Counts | None, now: Counts) -> set[str] | None:
+    """The servers of whose regions some may have taken mutations that skipped the log; None: any may have.
+
+    A count is that of the regions that a server has now: where one fell, a region that left may have taken more before.
+    """
+    if before is None:
+        return set()
+    if any(now.get(server, 0) < count for server, count in before.items()):
+        return None
+    return {server for server, count in now.items() if count > before.get(server, 0)}
+
+
+_looking = threading.Lock()
+"""one look of a process at a time"""
+
+
+def look(run: Run) -> None:
+    """See what others wrote at the target, and which servers count mutations that skip the log, since the last time.
+
+    Raises transient errors; what cannot be read for another reason is noted, for people.
+    """
+    with _looking:
+        for _ in range(_LOOKS):
+            before = Seen.of(run.ledger)
+            seen = _counted(run, _read_target_log(run, before))
+            if seen.replaces(before, run.ledger):
+                return
+    raise TransientError(f"what touched the tables of {run.run_id} changed at each of {_LOOKS} looks: try again")
+
+
+def _read_target_log(run: Run, seen: Seen) -> Seen:
+    files, root, began = run.target_files, run.target_wal_root, now_ms()
+    targets = {pair.target: pair.source for pair in run.tables}
+    try:
+        if seen.offset is None:
+            return replace(seen, offset=log_end(files, root), read_ms=began, unread="")
+        if why := _unseen_for_long(run, seen, began):
+            return _from_here(run, seen, why, began)
+        found = written_by_others(files, root, seen.offset, targets, run.source.cluster_uuid())
+    except GapError as gap:
+        return _from_here(run, seen, f"log {gap.facts['file']} of the target was deleted before it was read", began)
+    except (WalferryError, OSError) as error:
+        if is_transient(error):
+            raise
+        if not seen.unread:
+            log.warning("what others write at the target is not seen: its log cannot be read: %s", error)
+        return replace(seen, unread=str(error))
+    return replace(after_others(seen, found, targets), read_ms=began, unread="")
+
+
+def after_others(seen: Seen, found: Others, sources: Mapping[str, str]) -> Seen:
+    """With what others wrote at the target. `sources`: target table to source table."""
+    for table, rows in found.rows.items():
+        if rows:
+            log.warning("others wrote %s of %s at the target, to be compared again", amount(len(rows), "row"), table)
+            seen = seen.touching(sources[table], Spans.of_rows(rows))
+    void = {sources[table]: why for table, why in found.unnamed.items()}
+    return replace(seen, offset=found.end).voiding(void)
+
+
+def _unseen_for_long(run: Run, seen: Seen, moment_ms: int) -> str:
+    seconds = (moment_ms - seen.read_ms) / 1000
+    if seconds < _SURELY_KEPT_S or seconds < retention_of(run.target).ttl_seconds:
+        return ""
+    return f"the target's log was not read for {seconds:.0f} s, longer than the target keeps it"
+
+
+_SURELY_KEPT_S = 60.0
+"""a target that keeps its logs no longer is not asked for how long it does"""
+
+
+def _from_here(run: Run, seen: Seen, why: str, moment_ms: int) -> Seen:
+    log.warning("%s: the tables are compared as a whole again", why)
+    void = {pair.source: why for pair in run.tables}
+    offset = log_end(run.target_files, run.target_wal_root)
+    return replace(seen, offset=offset, read_ms=moment_ms, unread="").voiding(void)
+
+
+def _counted(run: Run, seen: Seen) -> Seen:
+    if run.spec.unlogged_writes == "ignore":
+        return replace(seen, skipped=False)
+    for side in SIDES:
+        client, began = client_at(run, side), now_ms()
+        servers = client.servers()
+        with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="counts") as at_once:
+            told = dict(zip((s.name for s in servers), at_once.map(client.unlogged_writes, servers), strict=True))
+        before = seen.counts.get(side)
+        silent = sorted(name for name, count in told.items() if count is None)
+        now = {name: count for name, count in told.items() if count is not None}
+        asked_ms, known_ms = dict.fromkeys(now, began), seen.counted_ms.get(side, {})
+        now |= {name: before[name] for name in silent if before is not None and name in before}
+        asked_ms |= {name: known_ms[name] for name in silent if name in known_ms}
+        servers_risen = risen(before, now)
+        since_ms = oldest_unseen_ms(known_ms, servers_risen, silent, seen.uncounted.get(side, ()))
+        seen = _after_counts(run, seen, side, servers_risen, since_ms)
+        seen = replace(
+            seen, counts={**seen.counts, side: now}, uncounted={**seen.uncounted, side: silent},
+            counted_ms={**seen.counted_ms, side: asked_ms},
+        )  # fmt: skip
+    return seen
+
+
+def _after_counts(run: Run, seen: Seen, side: ClusterSide, servers: set[str] | None, since_ms: int | None) -> Seen:
+    """With the regions that were on those servers since a moment to be read again or, of these, the rows with cells
+    since then."""
+    if servers is not None and not servers:
+        return seen
+    for pair in run.tables:
+        regions = client_at(run, side).regions(name_at(run, side, pair.source))
+        regions = [region for region in regions if in_doubt(region, servers, since_ms)]
+        if not regions:
+            continue
+        whose = "servers that regions have left" if servers is None else ", ".join(sorted(servers))
+        if since_ms is None or run.spec.unlogged_writes == "compare":
+            spans = Spans.of(Span(region.start, region.end) for region in regions)
+        else:
+            began, spans = now_ms(), recent_rows(run, pair, regions, since_ms)
+            seen = replace(seen, recent_ms={**seen.recent_ms, pair.source: began})
+        log.log(
+            logging.WARNING if len(spans.ranges) else logging.INFO,  # rows may only be under way
+            "%s: %s of the %s counted writes that skip the log (SKIP_WAL): %s and %s in %s are "
+            "compared again", pair.source, whose, side, amount(len(spans.rows), "row"),
+            amount(len(spans.ranges), "range"), amount(len(regions), "region"),
+        )  # fmt: skip
+        seen = replace(seen.touching(pair.source, spans), skipped=seen.skipped or side == "source")
+    return seen
+
+
+def skips_log(run: Run) -> bool:
+    """Whether servers of the source have counted new mutations that skip the log while this run looked."""
+    return bool(Seen.of(run.ledger).skipped)
+
+
+def end_claim(run: Run, table: str, why: str) -> None:
+    """Have a table compared as a whole again."""
+    Seen.change(run.ledger, lambda seen: seen.voiding({table: why}))

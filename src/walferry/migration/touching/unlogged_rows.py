@@ -1,0 +1,119 @@
+"""Which rows were written past the log (SKIP_WAL) of late, by the timestamps of cells: `unlogged_writes: recent`.
+
+Region servers count such mutations, and do not tell which rows they wrote. So the cells and markers that are new enough
+are read from both sides. Where those of a row are the same, nothing is missing of what was written just now, whether
+the log has it or not. A row where they are not is read again as a whole. What was written with an older timestamp is
+not seen, such as a delete of the newest version only, which takes the timestamp of that version.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from walferry.clock import CLOCKS_APART_MS, steady_s
+from walferry.errors import WalferryError
+from walferry.hbase.descriptors import Region
+from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.migration.sides.digest import unlike_rows
+from walferry.migration.sides.fragile_rows import NONE, Span, Spans
+from walferry.run.run import Run
+from walferry.run.spec import TablePair
+
+log = logging.getLogger(__name__)
+
+MOST_ROWS = 100_000
+"""of a table at one look; what was not read by then is read as whole regions"""
+MOST_BYTES = 64 << 20
+"""of their keys"""
+MOST_SECONDS = 60.0
+"""for a table at one look"""
+_REGIONS_AT_ONCE = 8
+_SHOWN_S = 0.5
+"""HRegion counts a mutation as it builds the edit, just before scans see it"""
+
+
+def oldest_unseen_ms(
+    counted_ms: Mapping[str, int], servers: Collection[str] | None, silent: Collection[str], unknown: Collection[str]
+) -> int | None:
+    """The oldest timestamp that a mutation can have, by its server's clock, which a risen count tells of and no earlier
+    count has told of. None: nobody knows.
+
+    `counted_ms`: before which moment each server was asked for the count that is known of it. What it took more than
+    COUNTED_LATE_MS before that is in this count. `servers`: those with risen counts; None: one has fallen, so that any
+    may have taken more before a region left it. `silent` ones do not tell now, so their counts are the old ones;
+    `unknown` ones did not tell the last time: if nothing was ever known of one, it may have counted since long ago.
+    """
+    if not counted_ms:
+        return None
+    if servers is None:
+        moments = [at for server, at in counted_ms.items() if server not in silent]
+    elif any(server in unknown and server not in counted_ms for server in servers):
+        return None
+    else:
+        newest = max(counted_ms.values())  # a server that nobody was told of before is newer
+        moments = [counted_ms.get(server, newest) for server in servers]
+    return min(moments) - COUNTED_LATE_MS - CLOCKS_APART_MS if moments else None
+
+
+def in_doubt(region: Region, servers: Collection[str] | None, since_ms: int | None) -> bool:
+    """Whether a region is on one of the servers, or may have been since: it has moved since then, or is on none now."""
+    if servers is None or region.server is None or region.server.name in servers:
+        return True
+    return since_ms is not None and region.changed_ms >= since_ms
+
+
+def recent_rows(run: Run, pair: TablePair, regions: Sequence[Region], since_ms: int) -> Spans:
+    """The rows of some regions, of either side, whose cells of that timestamp or newer ones are not the same on both.
+
+    A region that cannot be read counts as a whole, and so does what is left after MOST_ROWS, MOST_BYTES or
+    MOST_SECONDS. Rows that the log has written and that are under way are among them.
+    """
+    time.sleep(_SHOWN_S)
+    bounds = _Bounds()
+
+    def rows_of(region: Region) -> Spans:
+        found: list[bytes] = []
+        whole = Spans((Span(region.start, region.end),))
+        try:
+            parts = unlike_rows(
+                region.start,
+                region.end,
+                lambda start, stop: run.source.scan_raw(pair.source, start, stop, since_ms=since_ms),
+                lambda start, stop: run.target.scan_raw(pair.target, start, stop, since_ms=since_ms),
+            )
+            with closing(parts):  # type: ignore[type-var]
+                while bounds.allow():
+                    part = next(parts, None)
+                    if part is None:
+                        return Spans.of_rows(found)
+                    bounds.add(part)
+                    found += part
+        except (WalferryError, OSError) as error:
+            log.warning("region %s of %s is compared again as a whole: %s", region.encoded, pair.source, error)
+        return whole
+
+    with ThreadPoolExecutor(_REGIONS_AT_ONCE, thread_name_prefix="recent rows") as readers:
+        return sum(readers.map(rows_of, regions), NONE)
+
+
+class _Bounds:
+    """How much of a table is read by rows at one look."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows = self._bytes = 0
+        self._until = steady_s() + MOST_SECONDS
+
+    def add(self, rows: Sequence[bytes]) -> None:
+        with self._lock:
+            self._rows += len(rows)
+            self._bytes += sum(map(len, rows))
+
+    def allow(self) -> bool:
+        with self._lock:
+            return self._rows <= MOST_ROWS and self._bytes <= MOST_BYTES and steady_s() < self._until

@@ -1,0 +1,141 @@
+"""How far each table's comparison still counts: an answer for `walferry ready`, the gate and the board, by the ledger.
+
+The process that compares ahead notes what each look found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from walferry.amounts import amount, rows_differ
+from walferry.clock import duration, now_ms, shown_utc
+from walferry.hbase.settings import COUNTED_LATE_MS
+from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.migration.touching.claims import Claim, why_void
+from walferry.migration.touching.touched import Seen
+from walferry.run.comparing_ahead import compared_so_far, why_failing
+from walferry.run.last_comparison import whole_comparison
+from walferry.run.looks import fault_now, last_look
+
+SHOWN_TABLES = 5
+
+
+def verified(ledger: RunLedger) -> tuple[str, list[str]]:
+    """What is known of each table since it was found equal as a whole, and what speaks against a cutover."""
+    if not ledger.record.spec.get("compare_ahead", True):
+        return "what is touched after a comparison is not followed (`compare_ahead: false`)", []
+    seen, texts, reasons = Seen.of(ledger), [], []
+    repaired = ledger.repairs.counts()
+    for table in source_tables(ledger.record.spec):
+        whole = whole_comparison(ledger, table)
+        if whole is None:
+            texts.append(
+                compared_so_far(ledger, table)
+                or f"{table} has no whole comparison yet that names all rows which differ"
+            )
+            continue
+        if why := why_void(ledger, whole):
+            again = f"{table} is to be compared as a whole again: {why}"
+            texts.append("; ".join(filter(None, (again, compared_so_far(ledger, table)))))
+            if seen.void.get(table):
+                seconds = (whole.ended_ms - whole.began_ms) / 1000
+                reasons.append(f"{texts[-1]}; wait for it, {seconds:.0f} s by the last time")
+            continue
+        text, reason = _of_table(ledger, seen, whole, repaired.get(table, Counter()).total())
+        texts.append(text)
+        reasons += [reason] if reason else []
+    shown = texts[:SHOWN_TABLES] + ([f"and {len(texts) - SHOWN_TABLES} more tables"] if texts[SHOWN_TABLES:] else [])
+    if seen.skipped:
+        shown.append(
+            f"writes skipped the log (SKIP_WAL) at the source: the write stop takes {COUNTED_LATE_MS // 1000} s, after "
+            "which all of them are counted"
+        )
+    if why := why_failing(ledger):
+        shown.append(f"nothing is compared now, which is tried again by itself: {why}")
+    return "; ".join([*shown, *unseen(ledger)]), reasons
+
+
+def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, str]:
+    """About a table whose comparison counts: a text, and a reason against the cutover or ""."""
+    table, parts = whole.table, [f"{whole.table} was compared as a whole at {shown_utc(whole.ended_ms)}"]
+    reason = ""
+    if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
+        parts.append(
+            f"what was touched since was last read at {shown_utc(look.at_ms)}, "
+            f"{duration(max(0, now_ms() - look.at_ms) / 1000)} ago: {amount(look.rows, 'row')}, "
+            f"{look.read_bytes / 1e3:.0f} kB of both sides"
+        )
+        if look.under_way:
+            parts.append(f"{look.under_way} of them are under way")
+        if look.suspected:
+            parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
+        if look.unexamined:
+            found = rows_differ(look.unexamined)
+            reason = f"{table}: {found}, and nobody has looked for the reason yet: wait for the next looks"
+            parts.append(f"{found}, and the next looks will find out why")
+        if fault := fault_now(ledger, table, look):
+            name = ledger.record.name
+            reason = (
+                f"{table}: {fault}; `walferry repair {name} --dry-run` shows what can be done, `walferry accept {name} "
+                f"--table {table} --row ROW --reason …` leaves a row as it is"
+            )
+            parts.append(fault)
+    if repaired:
+        parts.append(f"{amount(repaired, 'row was', 'rows were')} repaired so far")
+    waiting = seen.pending.get(table, ())
+    if len(waiting):
+        spans = sum(not span.is_row for span in waiting)
+        parts.append(f"still to be read again: {amount(len(waiting) - spans, 'row')} and {amount(spans, 'range')}")
+    if claim := Claim.find(ledger, whole):
+        rows, ranges = len(claim.fragile.rows), len(claim.fragile.ranges)
+        if rows or ranges:
+            parts.append(
+                f"a compaction or the end of a TTL would touch {amount(rows, 'row')} and {amount(ranges, 'range')}"
+            )
+    return ", ".join(parts), reason
+
+
+def unseen(ledger: RunLedger) -> list[str]:
+    """What looks at touched rows do not see, so that only whole comparisons find it, as clauses."""
+    seen, found = Seen.of(ledger), []
+    if seen.unread:
+        found.append(f"what others write at the target is not seen: {seen.unread}")
+    if ledger.record.spec.get("unlogged_writes") == "ignore":
+        found.append("writes that skip the log (SKIP_WAL) are not looked for (`unlogged_writes: ignore`)")
+    if text := _seen_by_time(ledger, seen):
+        found.append(text)
+    for side, servers in seen.uncounted.items():
+        if servers:
+            who = amount(len(servers), f"server of the {side} does", f"servers of the {side} do")
+            found.append(
+                f"{who} not tell of writes that skip the log (SKIP_WAL), such as {servers[0]}: let walferry's host "
+                "read http://SERVER:PORT/jmx, PORT being `hbase.regionserver.info.port` there, without a login or TLS"
+            )
+    if found:
+        age = ledger.record.spec.get("max_comparison_age")
+        found.append(
+            f"tables are compared as a whole again before {age} s are over"
+            if age
+            else "`max_comparison_age` has tables compared as a whole again"
+        )
+    return found
+
+
+def _seen_by_time(ledger: RunLedger, seen: Seen) -> str:
+    """Of which tables only new timestamps were looked for after servers had counted writes that skip the log, and how
+    old their whole comparisons are; "" if all of that was before them."""
+    whole = {table: whole_comparison(ledger, table) for table in seen.recent_ms}
+    ages = {
+        table: "never" if made is None else f"{duration(max(0, now_ms() - made.began_ms) / 1000)} ago"
+        for table, made in whole.items()
+        if made is None or made.began_ms <= seen.recent_ms[table]
+    }
+    if not ages:
+        return ""
+    shown = ", ".join(f"{table} {age}" for table, age in list(ages.items())[:SHOWN_TABLES])
+    more = f" and {len(ages) - SHOWN_TABLES} more tables" if len(ages) > SHOWN_TABLES else ""
+    return (
+        "servers have counted writes that skip the log (SKIP_WAL), of which only those with a timestamp of their own "
+        "moment are looked for (`unlogged_writes: recent`); older timestamps are seen by whole comparisons only, of "
+        f"which the last began: {shown}{more}"
+    )

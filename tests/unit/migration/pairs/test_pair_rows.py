@@ -1,0 +1,111 @@
+"""Which rows of a pair differ after all, once what is late has had its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unit.migration.filled_ledger import SPEC
+from unit.migration.pair_ledger import differs
+from walferry.formats.cells import CellType
+from walferry.ledger import Ledger
+from walferry.migration.pairs import pair_rows
+from walferry.migration.pairs.pair_rows import describe, judged, settled
+from walferry.migration.sides.row_sides import Cell, RowSides
+from walferry.run.run import Run
+
+
+def cell(timestamp: int, value: bytes = b"v", qualifier: bytes = b"q") -> Cell:
+    return b"f", qualifier, timestamp, CellType.PUT, value, b""
+
+
+def sides(source: Sequence[Cell] = (), target: Sequence[Cell] = (), differing: int | None = None) -> RowSides:
+    count = len(source) + len(target) if differing is None else differing
+    return RowSides(frozenset(source), frozenset(target), tuple(source), tuple(target), count, False, 1)
+
+
+ITEM = differs(b"a", state="under way")
+
+
+def test_a_cell_that_differs_at_first_and_at_the_end_makes_the_row_differ() -> None:
+    found = judged(ITEM, sides([cell(1), cell(2)]), sides([cell(2)]))
+    assert (found.state, found.detail) == ("differs", "only at the source: put f:q at 2")
+
+
+def test_a_row_in_which_other_cells_differ_each_time_is_under_way() -> None:
+    assert judged(ITEM, sides([cell(1)]), sides([cell(2)], [cell(1)])).state == "under way"
+
+
+@pytest.mark.parametrize("before", [None, sides([cell(1)], differing=2)])
+def test_a_row_of_which_not_all_is_known_is_not_excused(before: RowSides | None) -> None:
+    assert judged(ITEM, before, sides([cell(2)])).state == "differs"
+    assert judged(ITEM, sides([cell(1)]), sides([cell(2)], differing=9)).state == "differs"
+
+
+def test_the_cells_are_named_for_each_side_up_to_a_bound_and_never_their_values() -> None:
+    many = [cell(n, b"secret", b"q%d" % n) for n in range(7)]
+    text = describe(sides(many, [cell(0, b"other", b"q0")]))
+    assert text.startswith("only at the source: put f:q0 at 0 (another value, type or tags), put f:q1 at 1, ")
+    assert "and 2 more; only at the target: put f:q0 at 0 (another value, type or tags)" in text
+    assert "secret" not in text
+
+
+class Clusters:
+    """Both sides of rows, as they are at each look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: dict[bytes, RowSides | None] = {}
+        self.now = 0.0
+        monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: self.rows[row] for row in rows})
+        monkeypatch.setattr(pair_rows, "differing", self.differing)
+        monkeypatch.setattr(pair_rows, "steady_s", lambda: self.now)
+
+    def differing(self, run: Any, table: str, rows: Sequence[bytes]) -> Mapping[bytes, str]:
+        return {row: "" for row in rows if self.rows[row] is not None}
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    spec = SPEC | {"tables": [{"source": "t", "target": "t"}], "max_lag": 30}
+    with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
+        yield Run(ledger, ledger.open_run("shop", "pair", spec, "test", "pair").run_id)
+
+
+def test_a_row_that_arrives_within_the_lag_does_not_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
+
+    def pause(seconds: float) -> None:
+        clusters.pause(seconds)
+        if clusters.now >= 20:
+            clusters.rows[b"b"] = None
+
+    found, read = settled(run, [ITEM, replace(ITEM, row=b"b")], pause)
+    assert [(item.row, item.state) for item in found] == [(b"a", "differs")]
+    assert 30 <= clusters.now < 40
+    assert read >= 4
+
+
+def test_nobody_waits_once_all_rows_are_equal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": None}
+    assert settled(run, [ITEM], clusters.pause) == ([], 1)
+    assert clusters.now == 0
+
+
+def test_rows_beyond_those_that_are_looked_at_one_by_one_differ_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = Clusters(monkeypatch)
+    clusters.rows = {b"a": sides([cell(1)]), b"b": sides([cell(1)])}
+    monkeypatch.setattr(pair_rows, "_look", lambda run, table, rows: {row: clusters.rows[row] for row in rows[:1]})
+    found, _ = settled(run, [ITEM, replace(ITEM, row=b"b")], clusters.pause)
+    assert [(item.state, item.detail[:11]) for item in found] == [
+        ("differs", "only at the"),
+        ("differs", "it was not "),
+    ]
