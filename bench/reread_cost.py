@@ -31,7 +31,7 @@ from walferry.migration.touching import touched
 from walferry.replay.keeping import objects, protect
 from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay
-from walferry.run.last_comparison import whole_comparison
+from walferry.run.notes.last_comparison import whole_comparison
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
 from walferry.spark.session import opened_once

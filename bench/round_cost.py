@@ -58,8 +58,8 @@ from walferry.replay.rounds import open_logs
 from walferry.replay.rounds.completeness import check_complete
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.run.facts import Lines, keep_lines
+from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.run.status import status
 
 ROOT = "/hbase"
 DAY_MS = 24 * 3600 * 1000

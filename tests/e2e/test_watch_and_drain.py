@@ -18,8 +18,8 @@ from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger
 from walferry.refusals import GapKind
 from walferry.replay.keeping.objects import release
+from walferry.run.progress.state import state_of
 from walferry.run.run import Run
-from walferry.run.state import state_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 

@@ -20,7 +20,7 @@ from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.thrift import connect
 from walferry.ledger import Ledger, RunLedger
-from walferry.run.state import state_of
+from walferry.run.progress.state import state_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.airflow]
 

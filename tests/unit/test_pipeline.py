@@ -23,10 +23,10 @@ from walferry.pipeline import WORK, Means, do, migrate, retried
 from walferry.refusals import RefusalKind
 from walferry.replay.keeping import protect
 from walferry.replay.rounds import follower
-from walferry.run.answers import Word, keep_word
+from walferry.run.notes.answers import Word, keep_word
 from walferry.run.phases import phases_of, steps
+from walferry.run.progress.state import state_of
 from walferry.run.run import PhaseNotReadyError, Run
-from walferry.run.state import state_of
 from walferry.spark.fan_out import SparkGoneError
 
 

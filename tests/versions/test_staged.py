@@ -37,7 +37,7 @@ from walferry.ledger import Ledger
 from walferry.replay.keeping import by_copies
 from walferry.replay.log.cut import cut_log
 from walferry.replay.rounds.follower import replay
-from walferry.run.missing_numbers import faults
+from walferry.run.progress.missing_numbers import faults
 from walferry.storage import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]

@@ -2,8 +2,8 @@
 
 Airflow gives an answer only to the try of the task that asked. It resumes that task some seconds later, and the next
 task takes some more; if it loses the resumed try, the next one would ask again. So a second task listens in a trigger,
-which looks at the answers several times a second, and leaves them in the ledger (`run.answers`). A task that is tried
-again takes its answer from there, and the app of the phase `replay` finds there that writes have stopped.
+which looks at the answers several times a second, and leaves them in the ledger (`run.notes.answers`). A task that is
+tried again takes its answer from there, and the app of the phase `replay` finds there that writes have stopped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from walferry.airflow.operators import ACTOR, answered_ms, step
 from walferry.airflow.triggers import AnswerTrigger, note_asked, open_questions
 from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
-from walferry.run.answers import Word, keep_word, note_refused, word_of
+from walferry.run.notes.answers import Word, keep_word, note_refused, word_of
+from walferry.run.notes.ways_out import Way, ways_out
+from walferry.run.progress.state import State, state_of
 from walferry.run.run import Run
-from walferry.run.state import State, state_of
-from walferry.run.ways_out import Way, ways_out
 
 log = logging.getLogger(__name__)
 

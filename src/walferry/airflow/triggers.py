@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from walferry.errors import TransientError
-from walferry.run.answers import Word, drop_word, keep_word, word_of
+from walferry.run.notes.answers import Word, drop_word, keep_word, word_of
 
 if TYPE_CHECKING:
     from walferry.ledger import RunLedger

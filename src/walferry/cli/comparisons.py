@@ -30,7 +30,7 @@ def verify(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> 
     comparison.
     """
     from walferry.migration.comparing.compare_now import compare_now
-    from walferry.run.last_comparison import AFTER_THE_RUN, is_after_the_run
+    from walferry.run.notes.last_comparison import AFTER_THE_RUN, is_after_the_run
     from walferry.run.run import Run
     from walferry.spark.session import opened_once
 
@@ -99,7 +99,7 @@ def accept_numbers(
     know the cause, a WAL may have been lost: abort and start over.
     """
     from walferry.replay.log import numbering
-    from walferry.run.missing_numbers import describe
+    from walferry.run.progress.missing_numbers import describe
 
     with existing(ledger) as book:
         run = book.of(book.find(name).run_id)

@@ -46,8 +46,8 @@ def replay(
 
 def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> None:
     from walferry.replay.rounds.follower import replay as follow
-    from walferry.run.backlog import unapplied
-    from walferry.run.lag import caught_up
+    from walferry.run.progress.backlog import unapplied
+    from walferry.run.progress.lag import caught_up
     from walferry.run.run import Run
     from walferry.spark.session import open_session
 

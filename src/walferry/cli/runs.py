@@ -110,8 +110,8 @@ def _go(book: Ledger, run_id: str, yes: bool, reports: Path, as_json: bool) -> N
 
 def status(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> None:
     """Show a run's state with cause and next step, its phase, edits applied, backlog, lag and ETA."""
-    from walferry.run.status import status as facts_of
-    from walferry.run.status import status_line
+    from walferry.run.progress.status import status as facts_of
+    from walferry.run.progress.status import status_line
 
     with existing(ledger) as book:
         facts = facts_of(book.of(book.find(name).run_id))
@@ -176,7 +176,7 @@ def pause(
     ledger: LedgerUrl = None,
 ) -> None:
     """Send no edits to the target, from within a second until `resume`; copy and comparison go on."""
-    from walferry.run.state import state_of
+    from walferry.run.progress.state import state_of
 
     with existing(ledger) as book:
         run = book.find(name)
@@ -197,7 +197,7 @@ def throttle(
     ledger: LedgerUrl = None,
 ) -> None:
     """Limit what a run writes to the target, also while it runs; without an option, show the limits."""
-    from walferry.run.throttle import changed, describe, set_throttle, throttle_of
+    from walferry.run.notes.throttle import changed, describe, set_throttle, throttle_of
 
     given = {"write_bytes": write_bytes, "write_cells": write_cells}
     with existing(ledger) as book:
@@ -228,7 +228,7 @@ def resume(
     An interrupted run that a live process works on is left to that process.
     """
     from walferry.run.heartbeat import require_idle
-    from walferry.run.state import state_of
+    from walferry.run.progress.state import state_of
 
     with existing(ledger) as book:
         run = book.find(name)

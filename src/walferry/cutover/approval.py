@@ -9,8 +9,8 @@ from typing import Any
 
 from walferry.errors import UsageError, WalferryError
 from walferry.replay.keeping.objects import made
-from walferry.run.answers import word_of
 from walferry.run.facts import WriteStopFacts, note_opened, opened_ms
+from walferry.run.notes.answers import word_of
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) 
 
 
 def heed_word(run: Run) -> None:
-    """Record the write stop if a person has said that writes have stopped (`run.answers`), unless somebody
+    """Record the write stop if a person has said that writes have stopped (`run.notes.answers`), unless somebody
     else is about to record it."""
     if run.spec.write_stop != "confirm" or run.ledger.phases.facts("approve") is None:
         return

@@ -29,16 +29,16 @@ from walferry.replay.log.lineage import missing_tables
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import Fenced, applying
 from walferry.replay.rights.dirty import DirtyRows
-from walferry.run.comparing_ahead import left_to_compare
-from walferry.run.copying_again import copying, waits_for_copying
 from walferry.run.facts import note_opened, opened_ms
-from walferry.run.last_comparison import comparisons_of_phase
-from walferry.run.missing_numbers import faults
+from walferry.run.notes.copying_again import copying, waits_for_copying
+from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.notes.sent_early import sent_early
+from walferry.run.notes.shut_gate import note_shut_gate
+from walferry.run.notes.spot_check import spot_check_of
+from walferry.run.progress.comparing_ahead import left_to_compare
+from walferry.run.progress.missing_numbers import faults
+from walferry.run.progress.state import way_on_if_rows_differ
 from walferry.run.run import Run
-from walferry.run.sent_early import sent_early
-from walferry.run.shut_gate import note_shut_gate
-from walferry.run.spot_check import spot_check_of
-from walferry.run.state import way_on_if_rows_differ
 
 if TYPE_CHECKING:
     import pandas as pd

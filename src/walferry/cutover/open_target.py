@@ -32,8 +32,8 @@ from walferry.replay.rights.applying import Fenced
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import OpenFacts, note_opened
-from walferry.run.last_comparison import whole_comparison
-from walferry.run.newest import keeps_closed
+from walferry.run.notes.last_comparison import whole_comparison
+from walferry.run.notes.newest import keeps_closed
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)

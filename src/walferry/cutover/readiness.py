@@ -16,16 +16,16 @@ from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.report import compared_tables
 from walferry.migration.touching.claims import reread_after_flush
 from walferry.migration.touching.verified import verified
-from walferry.run.backlog import unapplied
-from walferry.run.comparing_ahead import waits_for_comparing
-from walferry.run.copying_again import replaced_ms, waits_for_copying
-from walferry.run.lag import caught_up, lag_of, max_lag
-from walferry.run.missing_numbers import faults
-from walferry.run.newest import keeps_closed
+from walferry.run.notes.copying_again import replaced_ms, waits_for_copying
+from walferry.run.notes.newest import keeps_closed
 from walferry.run.phases import steps
+from walferry.run.progress.backlog import unapplied
+from walferry.run.progress.comparing_ahead import waits_for_comparing
+from walferry.run.progress.lag import caught_up, lag_of, max_lag
+from walferry.run.progress.missing_numbers import faults
+from walferry.run.progress.state import accept_command
+from walferry.run.progress.write_stop import ExpectedStop, expected_write_stop
 from walferry.run.spec import Spec
-from walferry.run.state import accept_command
-from walferry.run.write_stop import ExpectedStop, expected_write_stop
 
 _NOTE = "asked of the clusters"
 _AGAIN_MS = 60_000

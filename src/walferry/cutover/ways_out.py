@@ -15,11 +15,11 @@ from walferry.ledger import RunLedger
 from walferry.migration.explaining.accept import accept, waiting
 from walferry.migration.repairing.asked_repairs import candidates, compare_again, describe, repair_now
 from walferry.replay.keeping import objects
-from walferry.run.answers import drop_word
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
+from walferry.run.notes.answers import drop_word
+from walferry.run.notes.ways_out import Way, ways_out
 from walferry.run.run import Run
-from walferry.run.ways_out import Way, ways_out
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from walferry.embedded.processes import Server
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.report import summary
-from walferry.run.status import status, status_line
+from walferry.run.progress.status import status, status_line
 
 ROWS = 200_000
 CELLS_PER_SECOND = 2_000

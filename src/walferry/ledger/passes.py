@@ -23,7 +23,7 @@ KEPT = 1_000
 @dataclass(frozen=True)
 class PassRecord:
     """One pass; `reasons`: why regions were read whole, with how many; `second_reader`: what that one found, as from
-    `run.spot_check.SpotCheck.facts`."""
+    `run.notes.spot_check.SpotCheck.facts`."""
 
     number: int
     attempt: int

@@ -17,11 +17,11 @@ from walferry.ledger.comparisons import lacks_explanation, needs_decision
 from walferry.migration.explaining.accept import describe
 from walferry.migration.explaining.explain import WORST_FIRST
 from walferry.migration.touching.verified import unseen
-from walferry.run.copying_again import copied
-from walferry.run.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
-from walferry.run.missing_numbers import describe as describe_numbers
-from walferry.run.spot_check import only_second, spot_check_of
-from walferry.run.status import status
+from walferry.run.notes.copying_again import copied
+from walferry.run.notes.last_comparison import AFTER_THE_RUN, counts_as_equal, is_after_the_run
+from walferry.run.notes.spot_check import only_second, spot_check_of
+from walferry.run.progress.missing_numbers import describe as describe_numbers
+from walferry.run.progress.status import status
 
 SHOWN_ROWS = 20
 """of those that differ, in the text, the worst first"""

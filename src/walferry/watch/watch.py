@@ -18,11 +18,11 @@ from walferry.hbase.client import HBaseClient
 from walferry.ledger import Ledger, RunRecord
 from walferry.ledger import WalFile as KnownFile
 from walferry.replay.log.cut import as_listed, as_seen
-from walferry.run.backlog import unapplied
-from walferry.run.exposure import exposure_of
 from walferry.run.fences import fences_of
-from walferry.run.lag import LagSplit, lag_by_group, lag_of, lag_split, max_lag
-from walferry.run.requests import requests_of
+from walferry.run.progress.backlog import unapplied
+from walferry.run.progress.exposure import exposure_of
+from walferry.run.progress.lag import LagSplit, lag_by_group, lag_of, lag_split, max_lag
+from walferry.run.progress.requests import requests_of
 from walferry.run.run import file_system
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile

@@ -30,7 +30,7 @@ from walferry.migration.touching.claims import standing_comparison
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.follower import replay
-from walferry.run.copying_again import copying
+from walferry.run.notes.copying_again import copying
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -27,9 +27,9 @@ from walferry.replay.rounds import batch, follower, open_logs
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import drain, run_round
-from walferry.run.lag import ahead_of, lag_by_group, lag_of
+from walferry.run.notes.sent_early import sent_early
+from walferry.run.progress.lag import ahead_of, lag_by_group, lag_of
 from walferry.run.run import Run
-from walferry.run.sent_early import sent_early
 
 pytestmark = pytest.mark.cluster
 

@@ -20,9 +20,9 @@ from walferry.migration.touching import touched
 from walferry.replay.log import cut
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain
-from walferry.run.comparing_ahead import compared_so_far
 from walferry.run.facts import OpenFacts
-from walferry.run.last_comparison import comparisons_of_phase
+from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.progress.comparing_ahead import compared_so_far
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

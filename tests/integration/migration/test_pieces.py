@@ -14,7 +14,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_column, delete_version
 from walferry.replay.rounds import batch
 from walferry.replay.rounds.follower import replay
-from walferry.run.batch_progress import batch_progress
+from walferry.run.progress.batch_progress import batch_progress
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

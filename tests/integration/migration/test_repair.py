@@ -35,7 +35,7 @@ from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.rounds import drain
-from walferry.run.repair_times import repaired
+from walferry.run.progress.repair_times import repaired
 from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster

@@ -24,8 +24,8 @@ from walferry.migration.report import compared_tables
 from walferry.migration.sides import digest
 from walferry.migration.sides.digest import scans
 from walferry.replay.rounds.follower import replay
+from walferry.run.notes.spot_check import SpotCheck
 from walferry.run.run import Run
-from walferry.run.spot_check import SpotCheck
 from walferry.spark.clients import shared_client
 
 pytestmark = pytest.mark.cluster

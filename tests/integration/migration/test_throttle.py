@@ -17,9 +17,9 @@ from walferry.formats.cells import cells_to_arrow, index_cells
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
 from walferry.replay.rounds.follower import replay
+from walferry.run.notes.throttle import set_throttle
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import Throttle
-from walferry.run.throttle import set_throttle
 
 pytestmark = pytest.mark.cluster
 

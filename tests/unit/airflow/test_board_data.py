@@ -34,10 +34,10 @@ from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.clock import now_ms
 from walferry.ledger import Difference, Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
 from walferry.refusals import GapKind
-from walferry.run.exposure import Exposure, note_exposure
 from walferry.run.heartbeat import NOTE
-from walferry.run.looks import note_look
+from walferry.run.notes.looks import note_look
 from walferry.run.phases import phases_of
+from walferry.run.progress.exposure import Exposure, note_exposure
 
 
 @pytest.fixture

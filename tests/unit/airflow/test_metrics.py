@@ -15,7 +15,7 @@ from airflow.sdk.observability.metrics import stats_utils
 from walferry.airflow.metrics import emit
 from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
-from walferry.run.lag import LagSplit
+from walferry.run.progress.lag import LagSplit
 from walferry.run.spec import Cluster
 from walferry.wal.files import Place, WalFile
 from walferry.watch import watch as watching

@@ -23,7 +23,7 @@ from walferry.airflow.operators import answered_ms, approved_by
 from walferry.airflow.questions import AskOperator, HearAnswersOperator
 from walferry.airflow.triggers import AnswerTrigger, note_asked, use_answer
 from walferry.ledger import Ledger, RunLedger
-from walferry.run.answers import word_of
+from walferry.run.notes.answers import word_of
 
 AT = datetime(2026, 11, 24, 23, 0, 1, 500_000, UTC)
 TRIES = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002")

@@ -17,7 +17,7 @@ from walferry.errors import TransientError
 from walferry.ledger import Ledger, RepairedRow, RunLedger
 from walferry.migration.repairing import asked_repairs
 from walferry.migration.repairing import copy_again as copy_again_module
-from walferry.run.copying_again import Copied, Copying, GivenUpError, copied, copying, end_copying
+from walferry.run.notes.copying_again import Copied, Copying, GivenUpError, copied, copying, end_copying
 from walferry.run.run import Run
 
 TABLE = "shop:orders"

@@ -20,8 +20,8 @@ from walferry.airflow.questions import NEXT_DAG_RUN, AskOperator, WayOutOperator
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger, RunLedger
 from walferry.run.heartbeat import RunBusyError, beating
+from walferry.run.progress.state import state_of
 from walferry.run.start import continue_run, start_run
-from walferry.run.state import state_of
 
 DAG_RUN = "manual__1"
 PARAMS = {"name": "move", "tables": ["shop:orders"]}

@@ -30,9 +30,9 @@ from walferry.replay.rights.dirty import DirtyRows
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import beating
-from walferry.run.last_comparison import comparisons_of_phase, end_fence_digest
+from walferry.run.notes.last_comparison import comparisons_of_phase, end_fence_digest
+from walferry.run.progress.state import state_of
 from walferry.run.run import Run
-from walferry.run.state import state_of
 
 
 @pytest.fixture(autouse=True)

@@ -29,11 +29,11 @@ from walferry.migration.sides.fragile_rows import Span, Spans
 from walferry.migration.sides.store_files import NO_STORES
 from walferry.migration.touching import claims
 from walferry.migration.touching.claims import Claim
-from walferry.run.comparing_ahead import end_comparing, note_comparing_ahead
-from walferry.run.looks import note_look
-from walferry.run.newest import note_newest
-from walferry.run.spot_check import SpotCheck, note_spot_check
-from walferry.run.write_stop import expected_write_stop, note_comparing
+from walferry.run.notes.looks import note_look
+from walferry.run.notes.newest import note_newest
+from walferry.run.notes.spot_check import SpotCheck, note_spot_check
+from walferry.run.progress.comparing_ahead import end_comparing, note_comparing_ahead
+from walferry.run.progress.write_stop import expected_write_stop, note_comparing
 
 TABLE = "shop:orders"
 UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")

@@ -15,14 +15,14 @@ from walferry.cutover.ways_out import abort, take, withdraw
 from walferry.errors import UsageError
 from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison
 from walferry.ledger.rows import DifferenceKind
-from walferry.run.answers import Word, keep_word, word_of
 from walferry.run.facts import note_opened, opened_ms
 from walferry.run.heartbeat import beating
+from walferry.run.notes.answers import Word, keep_word, word_of
+from walferry.run.notes.ways_out import Way, ways_out
 from walferry.run.phases import steps
+from walferry.run.progress.state import state_of
+from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.run import Run
-from walferry.run.state import state_of
-from walferry.run.ways_out import Way, ways_out
-from walferry.run.write_stop import write_stop_of
 
 TABLE = "shop:orders"
 

@@ -12,9 +12,9 @@ from walferry.ledger import Difference, Ledger, NumberGap, Position, RangeCompar
 from walferry.migration.report import render, summary, write
 from walferry.migration.touching.touched import Seen
 from walferry.run.heartbeat import NOTE
-from walferry.run.last_comparison import AFTER_THE_RUN
-from walferry.run.looks import note_look
-from walferry.run.status import status, status_line
+from walferry.run.notes.last_comparison import AFTER_THE_RUN
+from walferry.run.notes.looks import note_look
+from walferry.run.progress.status import status, status_line
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.load import Meter, RequestRates, Service
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, RunBusyError, alive, beating, gone, this_process
-from walferry.run.requests import requests_of
+from walferry.run.progress.requests import requests_of
 
 SPEC = {
     "name": "move",

@@ -15,8 +15,8 @@ from walferry.ledger.phases import SupersededError
 from walferry.ledger.rows import RunKind
 from walferry.load import RequestRates
 from walferry.run.phases import Phase, phase_of, phases_of, steps
+from walferry.run.progress.state import state_of
 from walferry.run.run import PhaseNotReadyError, Run
-from walferry.run.state import state_of
 
 TABLE = "shop:orders"
 

@@ -39,11 +39,11 @@ from walferry.migration.repairing.repairable import repairable
 from walferry.migration.report import summary
 from walferry.refusals import ANY_REGION, GapKind
 from walferry.run.heartbeat import alive
-from walferry.run.lag import ages, max_lag
-from walferry.run.missing_numbers import faults
 from walferry.run.phases import phases_of, subjects
-from walferry.run.state import PhaseShown, phase_shown
-from walferry.run.status import status
+from walferry.run.progress.lag import ages, max_lag
+from walferry.run.progress.missing_numbers import faults
+from walferry.run.progress.state import PhaseShown, phase_shown
+from walferry.run.progress.status import status
 
 RUNS_PER_PAGE = 25
 ROWS_PER_PAGE = 25

@@ -38,12 +38,12 @@ from walferry.migration.touching import claims
 from walferry.replay.rights import dirty
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
-from walferry.run.lag import covered_ms
-from walferry.run.last_comparison import last_drain
-from walferry.run.newest import clients_from, note_newest
+from walferry.run.notes.last_comparison import last_drain
+from walferry.run.notes.newest import clients_from, note_newest
+from walferry.run.notes.spot_check import sampled
+from walferry.run.progress.lag import covered_ms
+from walferry.run.progress.write_stop import note_comparing
 from walferry.run.run import Run
-from walferry.run.spot_check import sampled
-from walferry.run.write_stop import note_comparing
 from walferry.spark.clients import workers
 from walferry.spark.session import session_for
 

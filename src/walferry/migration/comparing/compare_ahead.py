@@ -26,11 +26,11 @@ from walferry.migration.touching.claims import standing_comparison
 from walferry.migration.touching.touched import end_claim
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
-from walferry.run.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
-from walferry.run.copying_again import copying
-from walferry.run.lag import caught_up
-from walferry.run.last_comparison import counts_as_equal
-from walferry.run.looks import last_look, note_look
+from walferry.run.notes.copying_again import copying
+from walferry.run.notes.last_comparison import counts_as_equal
+from walferry.run.notes.looks import last_look, note_look
+from walferry.run.progress.comparing_ahead import end_comparing, left_to_compare, note_comparing_ahead, note_failing
+from walferry.run.progress.lag import caught_up
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)

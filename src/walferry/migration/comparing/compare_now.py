@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from walferry.migration.comparing.compare import TableComparison, compare
 from walferry.migration.comparing.spot_check import spot_check
+from walferry.run.notes.spot_check import SpotCheck
 from walferry.run.run import Run
-from walferry.run.spot_check import SpotCheck
 
 
 @dataclass(frozen=True)

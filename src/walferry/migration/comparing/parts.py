@@ -28,8 +28,8 @@ from walferry.migration.sides.digest import Outcome, RangePair
 from walferry.migration.sides.fragile_rows import NONE, Spans
 from walferry.migration.touching.claims import Begun, begin_whole, why_outdated
 from walferry.replay.rights import dirty
-from walferry.run.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
-from walferry.run.last_comparison import last_drain
+from walferry.run.notes.last_comparison import last_drain
+from walferry.run.progress.comparing_ahead import end_so_far, note_so_far, told_so_far_ms
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ from walferry.migration.sides.stored_sides import rules_of
 from walferry.migration.touching import claims
 from walferry.migration.touching.claims import Claim, ToRead
 from walferry.replay.log.cut import as_listed
-from walferry.run.looks import last_look
-from walferry.run.newest import note_newest
+from walferry.run.notes.looks import last_look
+from walferry.run.notes.newest import note_newest
 from walferry.run.run import Run
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal

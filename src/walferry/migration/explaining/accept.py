@@ -15,7 +15,7 @@ from walferry.hbase.rowkey import parse_row, shown_row
 from walferry.ledger import AcceptedDifference, Difference, RunLedger, source_tables
 from walferry.ledger.comparisons import Decision, decision, lacks_explanation, needs_decision
 from walferry.migration.explaining.explain import UNEXPLAINED
-from walferry.run.last_comparison import comparisons_of_phase
+from walferry.run.notes.last_comparison import comparisons_of_phase
 
 
 def waiting(ledger: RunLedger, table: str, *, unexplained: bool = False) -> list[Difference]:

@@ -11,7 +11,7 @@ from walferry.migration.explaining.explain import Clients
 from walferry.migration.sides.row_sides import Bounds, Cell, cells_of
 from walferry.migration.touching.touched import Seen
 from walferry.run.facts import opened_ms
-from walferry.run.newest import clients_from
+from walferry.run.notes.newest import clients_from
 from walferry.run.run import Run
 from walferry.wal.others import cells_by_others
 

@@ -86,7 +86,7 @@ class Clients:
     since_ms: int
     """when the target was opened"""
     first: int
-    """a cell of this timestamp or a later one was not there before (`run.newest`)"""
+    """a cell of this timestamp or a later one was not there before (`run.notes.newest`)"""
     wrote: Set[Cell] = frozenset()
     """what clients have written to the row since then, by the target's log"""
     unread: str = ""

@@ -54,9 +54,9 @@ from walferry.migration.pairs.pair_spot_check import Drawn, spot_check_pair
 from walferry.replay.keeping.retention import retention_of
 from walferry.replay.targets import target_faults
 from walferry.run.heartbeat import alive
+from walferry.run.notes.spot_check import sampled, why_none
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
-from walferry.run.spot_check import sampled, why_none
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import session_for

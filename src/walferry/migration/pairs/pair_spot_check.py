@@ -21,8 +21,8 @@ from walferry.migration.comparing.second_reader import Asked, Reading, depends_o
 from walferry.migration.comparing.spot_check import ONLY_SECOND, UNREAD
 from walferry.migration.pairs.pair_plan import Borders
 from walferry.migration.pairs.pair_rows import settled
+from walferry.run.notes.spot_check import SpotCheck, last_spot_check, note_spot_check, why_none
 from walferry.run.run import Run
-from walferry.run.spot_check import SpotCheck, last_spot_check, note_spot_check, why_none
 
 log = logging.getLogger(__name__)
 

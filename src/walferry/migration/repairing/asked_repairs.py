@@ -22,7 +22,7 @@ from walferry.migration.repairing.repairable import repairable
 from walferry.replay.rights.standstill import Standstill
 from walferry.run.facts import note_opened
 from walferry.run.heartbeat import alive
-from walferry.run.repair_times import Expected, expected_copy_again, expected_repair
+from walferry.run.progress.repair_times import Expected, expected_copy_again, expected_repair
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)

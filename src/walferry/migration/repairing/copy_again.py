@@ -37,7 +37,9 @@ from walferry.refusals import ANY_TABLE
 from walferry.replay.quarantine import held_regions
 from walferry.replay.rights.applying import fence_of, is_paused
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
-from walferry.run.copying_again import (
+from walferry.run.facts import opened_ms
+from walferry.run.heartbeat import alive
+from walferry.run.notes.copying_again import (
     Copied,
     Copying,
     GivenUpError,
@@ -48,10 +50,8 @@ from walferry.run.copying_again import (
     is_given_up,
     note_replaced,
 )
-from walferry.run.facts import opened_ms
-from walferry.run.heartbeat import alive
-from walferry.run.lag import caught_up
-from walferry.run.repair_times import expected_copy_again
+from walferry.run.progress.lag import caught_up
+from walferry.run.progress.repair_times import expected_copy_again
 from walferry.run.run import Run, RunEndedError
 
 log = logging.getLogger(__name__)

@@ -43,8 +43,8 @@ from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseHeldError, LeaseLostError
 from walferry.replay.rights.standstill import NoStandstillError, Standstill
 from walferry.run.facts import opened_ms
-from walferry.run.lag import covered_ms
-from walferry.run.repair_times import Repaired, note_repaired
+from walferry.run.progress.lag import covered_ms
+from walferry.run.progress.repair_times import Repaired, note_repaired
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)

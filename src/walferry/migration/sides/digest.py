@@ -69,7 +69,7 @@ class RangePair:
     """cells whose rows are sampled"""
     clients_from: int | None = None
     """of the target, cells and markers of this timestamp or a later one that the source does not hold are left out:
-    only clients can have written them (`run.newest`); None: nothing is"""
+    only clients can have written them (`run.notes.newest`); None: nothing is"""
     names_expiring: bool = False
     """rows in which cells expire now that only one side holds count as differing, to be read again: they may be under
     way; otherwise such cells are not compared"""

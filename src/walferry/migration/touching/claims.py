@@ -18,7 +18,7 @@ from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.sides.fragile_rows import Span, Spans
 from walferry.migration.sides.store_files import Changed, Files, RegionFiles, Stores, store_files
 from walferry.migration.touching.touched import Known, Seen, look
-from walferry.run.last_comparison import whole_comparison
+from walferry.run.notes.last_comparison import whole_comparison
 from walferry.run.run import Run
 from walferry.run.sides import SIDES, client_at, name_at
 

@@ -13,9 +13,9 @@ from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.ledger import ComparedTable, RunLedger, source_tables
 from walferry.migration.touching.claims import Claim, why_void
 from walferry.migration.touching.touched import Seen
-from walferry.run.comparing_ahead import compared_so_far, why_failing
-from walferry.run.last_comparison import whole_comparison
-from walferry.run.looks import fault_now, last_look
+from walferry.run.notes.last_comparison import whole_comparison
+from walferry.run.notes.looks import fault_now, last_look
+from walferry.run.progress.comparing_ahead import compared_so_far, why_failing
 
 SHOWN_TABLES = 5
 

@@ -26,7 +26,7 @@ from walferry.errors import UsageError, WalferryError
 from walferry.ledger import StagedFile
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import KEEP_HOURS, Retention, retention_now
-from walferry.run.exposure import Exposure, note_exposure
+from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import Run, file_system
 from walferry.storage import FileSystem
 from walferry.wal.copies import open_folder

@@ -19,7 +19,7 @@ from walferry.ledger.rows import ClusterObject
 from walferry.load import unhindered_s
 from walferry.replay.keeping.objects import made, plan_own
 from walferry.replay.keeping.retention import KEEP_HOURS, retention_now
-from walferry.run.exposure import Exposure, note_exposure
+from walferry.run.progress.exposure import Exposure, note_exposure
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile, list_live, list_wals
 

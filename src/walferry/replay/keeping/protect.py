@@ -45,7 +45,7 @@ class Protection(Protocol):
         """Do what must happen beside all phases. Returns after how many seconds to do it again; None: never again."""
 
     def take_stock(self, run: Run, listed: Sequence[WalFile]) -> None:
-        """Note what is kept (`run.exposure`), given a listing of the whole archive."""
+        """Note what is kept (`run.progress.exposure`), given a listing of the whole archive."""
 
     def why_missing(self, run: Run, name: str) -> str:
         """What probably happened to a file that was kept and is missing, as a sentence without its full stop."""
@@ -76,7 +76,7 @@ def tend(run: Run, way: Protection, wait: Callable[[float], bool]) -> None:
     """Do what a protection needs until it needs no more, or until `wait`, which is given seconds, returns True.
 
     Whatever fails is tried again: before a file is lost there is time, and a status that tells how much
-    (`run.exposure`); a thread that ended would lose it without a word.
+    (`run.progress.exposure`); a thread that ended would lose it without a word.
     """
     pause: float | None = 0.0
     while pause is not None and not wait(pause):

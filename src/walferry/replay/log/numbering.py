@@ -32,7 +32,7 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import NumberGap, RegionNumber, RunLedger, source_tables
 from walferry.ledger.batches import Change
-from walferry.run.missing_numbers import describe
+from walferry.run.progress.missing_numbers import describe
 from walferry.run.run import Run
 from walferry.wal.files import parse_wal_name
 

@@ -17,8 +17,8 @@ from walferry.apply.prefix import Beginning, not_known, taken_back
 from walferry.apply.route import Route, mark_tables
 from walferry.errors import WalferryError, is_transient
 from walferry.replay.log.cut import as_listed
+from walferry.run.notes.sent_early import SentEarly, compared, sent_early
 from walferry.run.run import Run
-from walferry.run.sent_early import SentEarly, compared, sent_early
 from walferry.wal.files import WalFile
 from walferry.wal.open import open_wal
 

@@ -21,9 +21,9 @@ from walferry.replay.rights import lease
 from walferry.replay.rights.claims import Claims
 from walferry.replay.rights.durability import give_back, make_durable
 from walferry.replay.rights.throttle import node_of, publishing
+from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import TablePair
-from walferry.run.waits import begin_wait, end_wait
 from walferry.spark.clients import workers
 from walferry.storage import PermissionDeniedError
 

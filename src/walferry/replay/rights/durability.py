@@ -18,9 +18,9 @@ from functools import partial
 from walferry.ledger import RunLedger
 from walferry.ledger.rows import ClusterObject
 from walferry.replay.rights import lease
+from walferry.run.notes.waits import begin_wait, end_wait
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import ResolvedSpec
-from walferry.run.waits import begin_wait, end_wait
 
 log = logging.getLogger(__name__)
 

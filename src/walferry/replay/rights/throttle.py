@@ -27,8 +27,8 @@ from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
 from walferry.replay.rights.lease import READ_SECONDS, HeldLease, LeaseLostError
 from walferry.replay.rights.pace import Pace
+from walferry.run.notes.throttle import throttle_of
 from walferry.run.run import Run, RunEndedError
-from walferry.run.throttle import throttle_of
 from walferry.spark.clients import shared_client
 
 log = logging.getLogger(__name__)

@@ -51,10 +51,10 @@ from walferry.replay.pieces.row_ranges import RowRange, cut_rows
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.rights.applying import fence_of, remove_staged
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
-from walferry.run.backlog import unapplied
 from walferry.run.facts import keep_lines
+from walferry.run.notes.sent_early import compared
+from walferry.run.progress.backlog import unapplied
 from walferry.run.run import Run, RunEndedError
-from walferry.run.sent_early import compared
 from walferry.spark.clients import workers
 from walferry.wal.files import WalFile
 

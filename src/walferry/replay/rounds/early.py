@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from walferry.apply.prefix import Sent
 from walferry.replay.log.cut import Cut
+from walferry.run.notes.sent_early import sent_early
 from walferry.run.run import Run
-from walferry.run.sent_early import sent_early
 from walferry.wal.files import parse_wal_name
 
 

@@ -19,8 +19,8 @@ from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rights.standstill import Standstill
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import NotCutError, run_round
+from walferry.run.notes.sent_early import sent_early
 from walferry.run.run import Run, RunEndedError
-from walferry.run.sent_early import sent_early
 
 log = logging.getLogger(__name__)
 

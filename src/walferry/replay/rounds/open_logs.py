@@ -68,9 +68,9 @@ from walferry.replay.rounds.early import Early, sent_before
 from walferry.replay.rounds.handover import Handover
 from walferry.replay.rounds.open_tail import OpenTail
 from walferry.run.facts import Lines
-from walferry.run.lag import Ahead, ahead_of, keep_ahead
+from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
+from walferry.run.progress.lag import Ahead, ahead_of, keep_ahead
 from walferry.run.run import Run, RunEndedError
-from walferry.run.sent_early import SentEarly, note_sent, sent_early
 from walferry.wal.files import Place, WalFile, by_number
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from walferry.apply.region_events import RegionEvent
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.formats.wal import EntryBatch
-from walferry.run.lag import Followed
+from walferry.run.notes.sent_early import SentEarly
+from walferry.run.progress.lag import Followed
 from walferry.run.run import Run
-from walferry.run.sent_early import SentEarly
 from walferry.wal.files import WalFile
 from walferry.wal.open import Until, Wal, open_wal
 

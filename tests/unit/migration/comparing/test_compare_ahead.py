@@ -34,8 +34,8 @@ from walferry.migration.touching import claims, touched
 from walferry.migration.touching.claims import Begun, standing_comparison
 from walferry.replay.rights import dirty
 from walferry.replay.rights.standstill import Standstill
-from walferry.run.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
-from walferry.run.looks import note_look
+from walferry.run.notes.looks import note_look
+from walferry.run.progress.comparing_ahead import left_to_compare, note_comparing_ahead, why_failing
 from walferry.run.run import Run
 
 OTHER = "shop:customers"

@@ -13,8 +13,8 @@ from walferry.migration.comparing import compare_now as module
 from walferry.migration.comparing.compare import TableComparison
 from walferry.migration.comparing.compare_now import Verified, compare_now
 from walferry.migration.comparing.spot_check import ONLY_SECOND
+from walferry.run.notes.spot_check import SpotCheck
 from walferry.run.run import Run
-from walferry.run.spot_check import SpotCheck
 
 TABLE = "shop:orders"
 

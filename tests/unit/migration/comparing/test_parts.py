@@ -32,7 +32,7 @@ from walferry.migration.touching.claims import Begun
 from walferry.migration.touching.touched import Seen
 from walferry.replay.rights import dirty
 from walferry.replay.rights.dirty import DirtyRows
-from walferry.run.comparing_ahead import compared_so_far, note_comparing_ahead, waits_for_comparing
+from walferry.run.progress.comparing_ahead import compared_so_far, note_comparing_ahead, waits_for_comparing
 
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 TABLE = "shop:orders"

@@ -16,7 +16,7 @@ from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison, RunLe
 from walferry.migration.explaining.accept import accept, accept_named, waiting
 from walferry.migration.repairing.repairable import repairable, why_not
 from walferry.migration.report import compared_tables
-from walferry.run.last_comparison import counts_as_equal
+from walferry.run.notes.last_comparison import counts_as_equal
 from walferry.run.run import Run
 
 

@@ -17,7 +17,7 @@ from walferry.migration.repairing import asked_repairs
 from walferry.migration.repairing.asked_repairs import ask
 from walferry.migration.repairing.repair import Planned
 from walferry.migration.repairing.row_repair import RawCell, RowRepair
-from walferry.run.repair_times import Repaired, note_repaired
+from walferry.run.progress.repair_times import Repaired, note_repaired
 from walferry.run.run import Run
 
 TABLE = "shop:orders"

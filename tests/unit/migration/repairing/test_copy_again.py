@@ -33,7 +33,7 @@ from walferry.migration.repairing.copy_again import (
     plan_copy_again,
 )
 from walferry.replay.rights.lease import LeaseLostError
-from walferry.run.copying_again import Copying, GivenUpError, copied, copying, end_copying, waits_for_copying
+from walferry.run.notes.copying_again import Copying, GivenUpError, copied, copying, end_copying, waits_for_copying
 from walferry.run.run import Run
 
 TABLE = "shop:orders"

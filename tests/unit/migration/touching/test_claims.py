@@ -19,7 +19,7 @@ from walferry.migration.touching import claims, touched
 from walferry.migration.touching.claims import Begun, Claim, ToRead, standing_comparison
 from walferry.migration.touching.touched import Seen
 from walferry.migration.touching.verified import verified
-from walferry.run.looks import note_look
+from walferry.run.notes.looks import note_look
 
 TABLE = "shop:orders"
 ROWS = Spans.of_rows([b"a", b"b"])

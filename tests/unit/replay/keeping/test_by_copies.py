@@ -25,9 +25,9 @@ from walferry.migration import report
 from walferry.replay.keeping import by_copies, by_peer, protect
 from walferry.replay.keeping.retention import Retention
 from walferry.replay.rounds.completeness import check_complete
-from walferry.run.exposure import exposure_of
+from walferry.run.progress.exposure import exposure_of
+from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.run.status import status
 from walferry.storage import Local
 from walferry.wal.copies import with_copies
 from walferry.wal.files import Place, WalFile, list_wals

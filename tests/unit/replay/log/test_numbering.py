@@ -20,7 +20,7 @@ from walferry.formats.wal import WalReader
 from walferry.hbase.versions import release_of
 from walferry.ledger import Ledger, NumberGap, RegionNumber, RunLedger
 from walferry.replay.log import numbering
-from walferry.run.missing_numbers import counted, faults
+from walferry.run.progress.missing_numbers import counted, faults
 from walferry.run.run import Run
 
 TABLE = "shop:orders"

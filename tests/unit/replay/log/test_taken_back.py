@@ -19,8 +19,8 @@ from walferry.ledger import Ledger
 from walferry.replay.log import taken_back
 from walferry.replay.log.cut import as_seen
 from walferry.replay.log.taken_back import compare_sent
+from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
 from walferry.run.run import Run
-from walferry.run.sent_early import SentEarly, note_sent, sent_early
 from walferry.storage import Local
 from walferry.wal.files import list_wals
 

@@ -17,8 +17,8 @@ from walferry.ledger import Ledger, RunLedger
 from walferry.replay.rights import lease
 from walferry.replay.rights.lease import HeldLease, LeaseHeldError, LeaseLostError, check, hold
 from walferry.run.heartbeat import beating, gone, this_process
-from walferry.run.state import state_of
-from walferry.run.waits import begin_wait, end_wait
+from walferry.run.notes.waits import begin_wait, end_wait
+from walferry.run.progress.state import state_of
 
 TABLE = "shop:orders"
 

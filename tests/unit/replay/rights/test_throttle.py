@@ -21,9 +21,9 @@ from walferry.replay.rights import throttle
 from walferry.replay.rights.lease import HeldLease, LeaseLostError
 from walferry.replay.rights.pace import Pace
 from walferry.replay.rights.throttle import Order, Turns, publishing, sending, turns_at
+from walferry.run.notes.throttle import changed, describe, set_throttle, throttle_of
 from walferry.run.run import Run, RunEndedError
 from walferry.run.spec import Throttle
-from walferry.run.throttle import changed, describe, set_throttle, throttle_of
 
 SPEC = {"tables": [{"source": "t", "target": "t"}], "throttle": {"write_bytes": 5e6, "write_cells": None}}
 

@@ -31,10 +31,10 @@ from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.replay.rounds import batch as applying
 from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
-from walferry.run.batch_progress import batch_progress
 from walferry.run.facts import kept_lines
+from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
+from walferry.run.progress.batch_progress import batch_progress
 from walferry.run.run import Run
-from walferry.run.sent_early import SentEarly, note_sent, sent_early
 from walferry.wal.files import Place, WalFile
 
 CALM, MOVING = "shop:users", "shop:orders"

@@ -22,9 +22,9 @@ from walferry.replay.rights import applying, dirty, standstill
 from walferry.replay.rights.lease import OutcomeUnknownError
 from walferry.replay.rounds import follower
 from walferry.replay.rounds.rounds import NotCutError
+from walferry.run.notes.sent_early import SentEarly, compared, note_sent, sent_early
 from walferry.run.phases import phases_of
 from walferry.run.run import Run, RunEndedError
-from walferry.run.sent_early import SentEarly, compared, note_sent, sent_early
 
 PATIENCE = 20.0
 

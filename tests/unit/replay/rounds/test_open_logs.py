@@ -39,10 +39,10 @@ from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.open_tail import OpenTail
 from walferry.replay.rounds.rounds import NotCutError
 from walferry.run.facts import keep_lines
-from walferry.run.lag import Followed, ahead_of, covered_ms, lag_by_group, lag_of, lag_split
+from walferry.run.notes.sent_early import sent_early
+from walferry.run.progress.lag import Followed, ahead_of, covered_ms, lag_by_group, lag_of, lag_split
+from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.run.sent_early import sent_early
-from walferry.run.status import status
 from walferry.storage import FileStatus, Local
 from walferry.wal.files import Place, WalFile, list_live
 from walferry.wal.open import Until, open_wal

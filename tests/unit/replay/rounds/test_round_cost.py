@@ -22,8 +22,8 @@ from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import cut_log, see
 from walferry.replay.quarantine import record
 from walferry.replay.rounds.completeness import check_complete
+from walferry.run.progress.status import status
 from walferry.run.run import Run
-from walferry.run.status import status
 from walferry.storage import FileStatus, Local
 from walferry.wal import files as wal_files
 from walferry.wal.files import WalFile

@@ -25,9 +25,9 @@ from walferry.replay.windows.window import (
     quarantined,
     replay_window,
 )
+from walferry.run.progress.state import state_of
 from walferry.run.run import Run
 from walferry.run.spec import ResolvedSpec
-from walferry.run.state import state_of
 from walferry.wal.files import Place, WalFile
 
 HOUR = 3_600_000

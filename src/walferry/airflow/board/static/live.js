@@ -52,7 +52,7 @@ export function badge(state, text = state) {
   return element;
 }
 
-// The state of a run, with its colour and mark (walferry/run/state.py).
+// The state of a run, with its colour and mark (walferry/run/progress/state.py).
 export function stateBadge(run) {
   const element = document.createElement("span");
   element.className = `badge ${run.colour}`;

@@ -10,8 +10,8 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry import clock
 from walferry.ledger import Ledger, Round, RunLedger
-from walferry.run.lag import Ahead, Followed, ahead_of, covered_ms, keep_ahead, lag_by_group, lag_of, lag_split
-from walferry.run.status import SLOWEST, status
+from walferry.run.progress.lag import Ahead, Followed, ahead_of, covered_ms, keep_ahead, lag_by_group, lag_of, lag_split
+from walferry.run.progress.status import SLOWEST, status
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from typing import Any
 
 from walferry import clock
 from walferry.ledger import RunLedger, source_tables
-from walferry.run.backlog import eta_seconds, unapplied
-from walferry.run.batch_progress import batch_progress
-from walferry.run.exposure import Exposure, exposure_of, standstills
-from walferry.run.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
-from walferry.run.missing_numbers import counted
+from walferry.run.notes.throttle import describe, throttle_of
 from walferry.run.phases import steps
-from walferry.run.requests import requests_of
+from walferry.run.progress.backlog import eta_seconds, unapplied
+from walferry.run.progress.batch_progress import batch_progress
+from walferry.run.progress.exposure import Exposure, exposure_of, standstills
+from walferry.run.progress.lag import LagSplit, ahead_of, lag_by_group, lag_of, lag_split
+from walferry.run.progress.missing_numbers import counted
+from walferry.run.progress.requests import requests_of
+from walferry.run.progress.state import state_of
+from walferry.run.progress.write_stop import write_stop_of
 from walferry.run.spec import Throttle
-from walferry.run.state import state_of
-from walferry.run.throttle import describe, throttle_of
-from walferry.run.write_stop import write_stop_of
 
 SLOWEST = 20
 """WAL groups whose lags are told, the longest ones"""

@@ -9,8 +9,8 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.ledger import Ledger, RunLedger
-from walferry.run.copying_again import Copying, end_copying
-from walferry.run.repair_times import (
+from walferry.run.notes.copying_again import Copying, end_copying
+from walferry.run.progress.repair_times import (
     Expected,
     Repaired,
     expected_copy_again,
@@ -18,7 +18,7 @@ from walferry.run.repair_times import (
     note_repaired,
     repaired,
 )
-from walferry.run.write_stop import note_comparing
+from walferry.run.progress.write_stop import note_comparing
 
 TABLE = "shop:orders"
 

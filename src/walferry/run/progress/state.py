@@ -15,20 +15,20 @@ from walferry.clock import shown_utc
 from walferry.ledger import PhaseRecord, RunLedger, RunRecord, source_tables
 from walferry.ledger.rows import RunKind
 from walferry.refusals import RefusalKind
-from walferry.run.answers import why_refused
-from walferry.run.backlog import unapplied
-from walferry.run.comparing_ahead import left_to_compare
-from walferry.run.copying_again import waits_for_copying
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import SILENT_SECONDS, alive, command_since, submitted
-from walferry.run.lag import caught_up, lag_of, max_lag
-from walferry.run.last_comparison import comparisons_of_phase
-from walferry.run.missing_numbers import CAUSES, undecided, way_on
-from walferry.run.pairs import last_pass, verdict
+from walferry.run.notes.answers import why_refused
+from walferry.run.notes.copying_again import waits_for_copying
+from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.notes.pairs import last_pass, verdict
+from walferry.run.notes.shut_gate import shut_gate_noted
+from walferry.run.notes.waits import waits_for
 from walferry.run.phases import Phase, Waits, phases_of, steps
-from walferry.run.shut_gate import shut_gate_noted
-from walferry.run.waits import waits_for
-from walferry.run.write_stop import write_stop_of
+from walferry.run.progress.backlog import unapplied
+from walferry.run.progress.comparing_ahead import left_to_compare
+from walferry.run.progress.lag import caught_up, lag_of, max_lag
+from walferry.run.progress.missing_numbers import CAUSES, undecided, way_on
+from walferry.run.progress.write_stop import write_stop_of
 
 Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
 StateName = Literal[

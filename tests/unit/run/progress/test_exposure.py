@@ -11,8 +11,8 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from walferry import clock
 from walferry.ledger import Ledger, RunLedger
-from walferry.run.exposure import Exposure, exposure_of, note_exposure
-from walferry.run.status import status
+from walferry.run.progress.exposure import Exposure, exposure_of, note_exposure
+from walferry.run.progress.status import status
 
 AT = 1_000_000_000
 COPIES = Exposure("copies in file:///copies/move-1", 2, 3_400_000, False, None, None, 600, False, AT)

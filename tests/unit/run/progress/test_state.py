@@ -27,12 +27,12 @@ from walferry.ledger.rows import RunKind
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.run import heartbeat
 from walferry.run.heartbeat import NOTE, beating, note_submitted
-from walferry.run.lag import lag_of
-from walferry.run.missing_numbers import faults
+from walferry.run.notes.shut_gate import note_shut_gate, shut_gate_noted
 from walferry.run.phases import phases_of
-from walferry.run.shut_gate import note_shut_gate, shut_gate_noted
-from walferry.run.state import STATES, State, StateName, state_of
-from walferry.run.status import status, status_line
+from walferry.run.progress.lag import lag_of
+from walferry.run.progress.missing_numbers import faults
+from walferry.run.progress.state import STATES, State, StateName, state_of
+from walferry.run.progress.status import status, status_line
 
 TABLE = "shop:orders"
 UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")
@@ -527,7 +527,7 @@ def test_a_command_that_ended_before_its_first_phase_is_interrupted(
     run: RunLedger, lives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert state_of(run).name == "not started"
-    monkeypatch.setattr("walferry.run.state.BETWEEN_SECONDS", -1)
+    monkeypatch.setattr("walferry.run.progress.state.BETWEEN_SECONDS", -1)
     if lives:
         run.notes.keep(NOTE, {}, "")
     state = state_of(run)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from walferry.ledger import ComparedTable, PhaseRecord, RunLedger, source_tables
 from walferry.ledger.comparisons import lacks_explanation, needs_decision
-from walferry.run.looks import fault_now, last_look
+from walferry.run.notes.looks import fault_now, last_look
 
 
 def comparisons_of_phase(ledger: RunLedger) -> tuple[list[ComparedTable], list[str]]:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 from walferry.clock import duration
 from walferry.ledger import RunLedger
-from walferry.run.copying_again import copied
-from walferry.run.write_stop import comparing_seconds
+from walferry.run.notes.copying_again import copied
+from walferry.run.progress.write_stop import comparing_seconds
 
 _NOTE = "repairs measured"
 UNKNOWN = "time unknown"

@@ -10,8 +10,8 @@ from statistics import median
 from walferry import clock
 from walferry.ledger import PhaseRecord, RunLedger, source_tables
 from walferry.run.facts import opened_ms, write_stop_facts
-from walferry.run.last_comparison import counts_as_equal
-from walferry.run.newest import keeps_closed
+from walferry.run.notes.last_comparison import counts_as_equal
+from walferry.run.notes.newest import keeps_closed
 from walferry.run.phases import phases_of
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from walferry import clock
 from walferry.ledger import LateEdit, Ledger, RunLedger
-from walferry.run import newest
-from walferry.run.newest import clients_from, keeps_closed, newest_of, note_newest
+from walferry.run.notes import newest
+from walferry.run.notes.newest import clients_from, keeps_closed, newest_of, note_newest
 
 NOW = 1_800_000_000_000
 SKEW = clock.CLOCKS_APART_MS
