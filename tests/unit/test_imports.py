@@ -169,6 +169,29 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
 
 
+@pytest.mark.parametrize(
+    "room", sorted({folder.parent.parent for folder in SOURCE.glob("*/*/__init__.py")}), ids=lambda room: room.name
+)
+def test_no_rooms_inside_a_room_import_each_other_in_a_circle(room: Path) -> None:
+    """A folder in a room counts as one, and so does each module beside the folders."""
+    own = f"walferry.{room.name}"
+    graph: dict[str, set[str]] = {}
+    for path in room.rglob("*.py"):
+        within = path.relative_to(room).with_suffix("").parts[0]
+        below = {name.split(".")[2] for name in qualified(path) if name.startswith(f"{own}.")}
+        graph[within] = graph.get(within, set()) | below - {within}
+    TopologicalSorter(graph).prepare()
+
+
+def qualified(path: Path) -> set[str]:
+    """Every module that a file imports, and every name that it imports from one, with the module's."""
+    named = {
+        f"{node.module}.{alias.name}"
+        for node in import_nodes(path) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }  # fmt: skip
+    return imports(path) | named
+
+
 def imported_modules(path: Path, known: Set[str]) -> set[str]:
     """Those of the known modules that a file imports: `from package import name` means the module of that name."""
     found = set(imports(path))
