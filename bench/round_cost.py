@@ -51,7 +51,7 @@ from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server, ZooKeeper
-from walferry.ledger import Ledger, Position, Round, SeenFile
+from walferry.ledger import Ledger, LogPosition, Round, SeenFile
 from walferry.replay.log.cut import cut_log, see
 from walferry.replay.quarantine import record
 from walferry.replay.rounds import open_logs
@@ -517,7 +517,7 @@ def begin(run: Run, source: Source) -> None:
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.objects.made("source", "peer", run.peer)
     fence = [
-        Position(group_of(s), f"{group_of(s)}.{n}", n, 0) for s in source.servers() if (n := source.newest[s.name])
+        LogPosition(group_of(s), f"{group_of(s)}.{n}", n, 0) for s in source.servers() if (n := source.newest[s.name])
     ]
     run.ledger.log.set_fence("start", fence)
     run.ledger.phases.start("replay")

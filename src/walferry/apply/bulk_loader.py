@@ -28,7 +28,7 @@ from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import Bytes, Int64s, as_run
 from walferry.formats.hfile import HFile
-from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.order import count_below
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.descriptors import Region
@@ -59,7 +59,7 @@ def staging_folder(root: str, table: str) -> str:
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedHFile:
     """An HFile that is to be loaded."""
 
     region: str
@@ -108,7 +108,7 @@ class Loader:
         self._files.mkdirs(self.folder, 0o711)
         self._files.mkdirs(f"{self.folder}/{self._attempt}", 0o777)
 
-    def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[Staged]:
+    def stage(self, family: bytes, clusters: bytes, format: StoreFormat, cells: Cells) -> list[StagedHFile]:
         """Write the cells of one family and origin, a file for each region that has some; they may not be closed yet.
 
         Raises TransientError if no region holds some of them at the moment. None of the files is written to any more
@@ -125,7 +125,7 @@ class Loader:
                 raise TransientError(f"{path} is gone: another attempt has taken over", file=path) from error
             raise error
 
-    def load(self, staged: Sequence[Staged]) -> None:
+    def load(self, staged: Sequence[StagedHFile]) -> None:
         """Have the regions take all files, wherever they are by now; returns once they have.
 
         Raises TransientError when attempts run out, or when it stays unknown whether files were loaded, and RemoteError
@@ -146,10 +146,10 @@ class Loader:
 
     # ------------------------------------------------------------------ one attempt
 
-    def _load_once(self, staged: Sequence[Staged]) -> list[Staged]:
+    def _load_once(self, staged: Sequence[StagedHFile]) -> list[StagedHFile]:
         """Try each file once; returns those that are left."""
-        left: list[Staged] = []
-        unknown: list[Staged] = []
+        left: list[StagedHFile] = []
+        unknown: list[StagedHFile] = []
         now = self._client.regions(self._target)
         placed = [part for file in staged for part in self._placed(file, now)]
         placed.sort(key=attrgetter("region", "clusters"))
@@ -182,7 +182,7 @@ class Loader:
                 left += files
         return left + self._not_taken(unknown)
 
-    def _request(self, region: Region, clusters: bytes, files: Sequence[Staged]) -> bool:
+    def _request(self, region: Region, clusters: bytes, files: Sequence[StagedHFile]) -> bool:
         rows = {self._target: (min(file.first_row for file in files), max(file.last_row for file in files))}
         permit = Permit(self.route.guard, {self._target}, self.route.limits.request_seconds)
         begun = steady_s()
@@ -209,7 +209,7 @@ class Loader:
                 )  # fmt: skip
         return loaded
 
-    def _not_taken(self, files: Sequence[Staged]) -> list[Staged]:
+    def _not_taken(self, files: Sequence[StagedHFile]) -> list[StagedHFile]:
         """After requests with unknown outcomes: the files that they have not taken, and no longer can.
 
         Raises TransientError for a file that is gone but in no store: who repeats the piece writes it again.
@@ -217,7 +217,7 @@ class Loader:
         if not files:
             return []
         time.sleep(self.route.limits.settle_seconds)
-        left, gone = [], defaultdict[tuple[str, bytes], list[Staged]](list)
+        left, gone = [], defaultdict[tuple[str, bytes], list[StagedHFile]](list)
         for file in files:
             path = self._path()
             try:
@@ -237,7 +237,7 @@ class Loader:
                 )  # fmt: skip
         return left
 
-    def _noted(self, region: Region, files: Sequence[Staged]) -> list[Staged]:
+    def _noted(self, region: Region, files: Sequence[StagedHFile]) -> list[StagedHFile]:
         """The files, each with what its store has before it is asked to take it."""
         before = {family: self._loaded(region, family) for family in {file.family for file in files}}
         return [replace(file, beside=before[file.family]) for file in files]
@@ -247,7 +247,7 @@ class Loader:
         names = (path.rpartition("/")[2].partition(".")[0] for path in self._client.store_files(region, family))
         return frozenset(name for name in names if LOADED in name)
 
-    def _placed(self, file: Staged, regions: Sequence[Region]) -> list[Staged]:
+    def _placed(self, file: StagedHFile, regions: Sequence[Region]) -> list[StagedHFile]:
         """The file, if a region holds all of its rows; otherwise what it holds, written anew for each region."""
         holding = [region for region in regions if region.holds(file.first_row)]
         if holding and holding[0].holds(file.last_row):
@@ -268,7 +268,7 @@ class Loader:
 
     def _stage(
         self, regions: Sequence[Region], family: bytes, clusters: bytes, format: StoreFormat, cells: Cells
-    ) -> list[Staged]:
+    ) -> list[StagedHFile]:
         staged = []
         try:
             for region, mine in _by_region(regions, cells, self._target):
@@ -277,14 +277,14 @@ class Loader:
                 # HDFS gives up a file that stands still: nothing waits in the midst of one, but before the next.
                 self.route.guard.wait_turn({self._target}, 0, 0)
                 path = self._path()
-                written = Written()
+                written = WrittenFile()
                 chunks = hfile_chunks(mine, format, now_ms(), written)
                 self._closing.append((path, _handed_over(chunks, partial(self._files.write, path))))
                 if self._closing[-1][1].done():
                     self.await_closed()  # it failed, or was fast
                 self.route.guard.wait_turn({self._target}, written.cells, written.size)
                 staged.append(
-                    Staged(
+                    StagedHFile(
                         region.encoded, family, clusters, format, path, written.first_row, written.last_row,
                         written.cells, written.size,
                     )

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from walferry.apply.numbers import Numbers
+from walferry.apply.numbers import NumberSpans
 from walferry.apply.outcomes import FileReport, Moved, Refusal, Tally, Withheld, damage, refuse, unreadable_markers
 from walferry.apply.prefix import Beginning, Sent, not_known, taken_back
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.apply.route import Route, mark_tables
 from walferry.apply.window_rows import ALL_TIMES, WriteTimes
-from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits, Writer
 from walferry.apply.writers import writer_to
 from walferry.apply.written import Collector
 from walferry.errors import DamagedInputError, is_transient
@@ -143,7 +143,7 @@ def _apply_entries(
     tally = Tally(task.route.tables)
     refusals: list[Refusal] = []
     events: list[RegionEvent] = []
-    moved, numbers, written = Moved(file.name), Numbers(file.name), Collector(task.collects)
+    moved, numbers, written = Moved(file.name), NumberSpans(file.name), Collector(task.collects)
     passed = sent.regions & task.standing if sent else frozenset()
     wal = task.route.open(file)
     try:
@@ -378,7 +378,7 @@ def lanes_of(batch: EntryBatch, count: int) -> np.ndarray:
 
 
 def requests(
-    batch: EntryBatch, picked: np.ndarray, tables: Mapping[str, str], limits: Limits
+    batch: EntryBatch, picked: np.ndarray, tables: Mapping[str, str], limits: WriteLimits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut entries (positions in file order) into requests of bounded size.
 
@@ -413,7 +413,7 @@ def requests(
 
 
 def _split_entry(
-    batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: Limits
+    batch: EntryBatch, entry: int, tables: Mapping[str, str], limits: WriteLimits
 ) -> Iterator[tuple[list[CellRun], memoryview]]:
     """Cut an entry that exceeds a request, between its rows if possible, into several to send one after the other."""
     alone = slice(entry, entry + 1)

@@ -26,7 +26,7 @@ from walferry.apply.index import FileIndex, index_file
 from walferry.apply.outcomes import Refusal
 from walferry.apply.route import Route
 from walferry.apply.window_rows import WindowRows
-from walferry.apply.writer_protocol import CellRun, Limits, RefusedError, Writer
+from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits, Writer
 from walferry.apply.writers import writer_to
 from walferry.background import made_once
 from walferry.errors import DamagedInputError, WalferryError
@@ -447,7 +447,7 @@ def _without(batch: pa.RecordBatch, regions: Collection[str]) -> pa.RecordBatch:
     return batch.filter(pc.invert(refused))
 
 
-def _same_origin(batch: pa.RecordBatch, limits: Limits) -> Iterator[pa.RecordBatch]:
+def _same_origin(batch: pa.RecordBatch, limits: WriteLimits) -> Iterator[pa.RecordBatch]:
     """Cut a sorted batch where the table or the list of clusters changes, and to the size of a request."""
     if not batch.num_rows:
         return

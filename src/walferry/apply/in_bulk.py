@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from walferry.apply.bulk_loader import Loader, Staged, staging_folder
+from walferry.apply.bulk_loader import Loader, StagedHFile, staging_folder
 from walferry.apply.bulk_merge import Block, Merge, Spool, sorted_cells, taken
 from walferry.apply.by_row import RowTask, chosen_entries
 from walferry.apply.index import FileIndex, Reading
@@ -381,7 +381,7 @@ def _load_piece(task: BulkTask, piece: int, blocks: Iterator[Block], route: Rout
     table = task.rows.borders[piece][0]
     loader = Loader(route, table, f"{staging_folder(task.root, route.tables[table])}/{piece}")
     outranked_cells = taken = 0
-    staged: list[Staged] = []
+    staged: list[StagedHFile] = []
     for family, mine in groupby(blocks, key=itemgetter(0)):
         with Merge(mine, keeps_deleted=(table, family) in task.keeps_deleted) as merge:
             for clusters, cells in merge.by_clusters():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from walferry.apply.numbers import Numbers
+from walferry.apply.numbers import NumberSpans
 from walferry.apply.outcomes import FileReport, Moved, MovedEdits, Refusal, Tally, damage, unreadable_markers
 from walferry.apply.region_events import RegionEvent, region_events
 from walferry.errors import DamagedInputError
@@ -57,7 +57,7 @@ class Reading:
         self._tables = tables
         self._tally = Tally(tables)
         self._events: list[RegionEvent] = []
-        self._numbers = Numbers(file.name)
+        self._numbers = NumberSpans(file.name)
         self._complete = False
         self.refusals: list[Refusal] = []
 

@@ -28,7 +28,7 @@ class NumberSpan:
     """write time of the first entry"""
 
 
-class Numbers:
+class NumberSpans:
     """Collects the spans of one file, batch by batch; as many as the file has regions of the wanted tables."""
 
     def __init__(self, file: str) -> None:

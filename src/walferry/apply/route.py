@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from walferry.apply.writer_protocol import Guard, Limits
+from walferry.apply.writer_protocol import Guard, WriteLimits
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.writer_kind import WriterKind
 from walferry.spark.clients import shared_files
@@ -27,7 +27,7 @@ class Route:
     """source table to target table"""
     guard: Guard
     """raises unless the leases of the target tables are still held; called before every part of a request"""
-    limits: Limits = field(default_factory=Limits)
+    limits: WriteLimits = field(default_factory=WriteLimits)
     writer_kind: WriterKind = WriterKind.RPC
 
     def open(self, file: WalFile, batch_bytes: int = BATCH_BYTES) -> Wal:

@@ -18,7 +18,7 @@ from itertools import count
 import numpy as np
 
 from walferry.apply.permit import Permit
-from walferry.apply.writer_protocol import CellRun, Guard, Limits, RefusedError, Rows
+from walferry.apply.writer_protocol import CellRun, Guard, RefusedError, Rows, WriteLimits
 from walferry.clock import steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import index_cells
@@ -56,7 +56,7 @@ class RpcWriter:
     client: HBaseClient
     source_id: pb.UUID
     guard: Guard
-    limits: Limits = field(default_factory=Limits)
+    limits: WriteLimits = field(default_factory=WriteLimits)
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
         """Send the runs' cells (in their order, each int32 length + KeyValue) and wait for the acknowledgements.

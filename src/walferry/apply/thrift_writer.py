@@ -18,7 +18,7 @@ from happybase import Batch, Connection
 from thriftpy2.thrift import TException
 
 from walferry.apply.permit import Permit
-from walferry.apply.writer_protocol import CellRun, Guard, Limits, RefusedError, Rows
+from walferry.apply.writer_protocol import CellRun, Guard, RefusedError, Rows, WriteLimits
 from walferry.errors import TransientError
 from walferry.formats.cells import CellIndex, CellType, index_cells
 from walferry.hbase.address import ClusterAddress
@@ -77,7 +77,7 @@ class ThriftWriter:
 
     target: ClusterAddress
     guard: Guard
-    limits: Limits = field(default_factory=Limits)
+    limits: WriteLimits = field(default_factory=WriteLimits)
     _connection: Connection | None = None
 
     def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:

@@ -34,7 +34,7 @@ def _whole(name: str, default: int) -> int:
 
 
 @dataclass(frozen=True)
-class Limits:
+class WriteLimits:
     """How much is sent at a time, how long that may take, and how often it is tried before the run gives up.
 
     The variables are read by the driver, which sends the values to the executors (docs/performance.md lists them).
@@ -114,7 +114,8 @@ class Guard(Protocol):
     def __call__(self, tables: Collection[str]) -> None:
         """Raise a TransientError unless this process may write to these target tables now.
 
-        After a call that returned, nobody else writes to them for `request_seconds + settle_seconds` of the `Limits`.
+        After a call that returned, nobody else writes to them for `request_seconds + settle_seconds` of the
+        `WriteLimits`.
         """
 
     def wait_turn(self, tables: Collection[str], cells: int, size: int) -> None:

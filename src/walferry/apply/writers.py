@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from walferry.apply.route import Route
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.thrift_writer import ThriftWriter
-from walferry.apply.writer_protocol import Limits, Writer
+from walferry.apply.writer_protocol import WriteLimits, Writer
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase.thrift import TIMEOUT_SECONDS as THRIFT_SECONDS
 from walferry.hbase.writer_kind import WriterKind
@@ -39,9 +39,9 @@ def _thrift_writer(route: Route) -> Writer:
     return ThriftWriter(route.target, route.guard, route.limits)
 
 
-def limits_of(kind: WriterKind) -> Limits:
+def limits_of(kind: WriterKind) -> WriteLimits:
     """What a writer of this kind sends at a time."""
-    return Limits(request_seconds=THRIFT_SECONDS) if kind is WriterKind.THRIFT else Limits()
+    return WriteLimits(request_seconds=THRIFT_SECONDS) if kind is WriterKind.THRIFT else WriteLimits()
 
 
 WRITERS: Mapping[WriterKind, Callable[[Route], Writer]] = {

@@ -25,7 +25,7 @@ from walferry.formats.cells import (
 )
 from walferry.formats.entries import entry_cells
 from walferry.formats.hfile import of_bytes
-from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.order import count_below, families_of, outranked, stepped_over, store_order, winners
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import FamilyRules, Fate, digest, held_by, resolve, row_digests
@@ -84,7 +84,7 @@ def _hfile(run: Bytes) -> None:
     count_below(run, positions, b"r")
     cell_lengths(run, positions)
     for encoding in ("FAST_DIFF", "ROW_INDEX_V1", "NONE"):
-        data = b"".join(hfile_chunks([(run, positions)], StoreFormat(encoding=encoding), 1, Written()))
+        data = b"".join(hfile_chunks([(run, positions)], StoreFormat(encoding=encoding), 1, WrittenFile()))
     for stored in of_bytes(data, "warm-up").batches():
         as_run(stored.cells)
 

@@ -71,7 +71,7 @@ class StoreFormat:
 
 
 @dataclass
-class Written:
+class WrittenFile:
     """What has been written of a file."""
 
     cells: int = 0
@@ -82,7 +82,7 @@ class Written:
 
 
 def hfile_chunks(
-    batches: Iterable[tuple[Bytes, Int64s]], format: StoreFormat, written_ms: int, written: Written
+    batches: Iterable[tuple[Bytes, Int64s]], format: StoreFormat, written_ms: int, written: WrittenFile
 ) -> Iterator[bytes]:
     """The bytes of an HFile with the cells of one family, a few megabytes at a time; nothing without cells.
 
@@ -123,7 +123,7 @@ class _Index:
 
 
 class _Writer:
-    def __init__(self, format: StoreFormat, written: Written) -> None:
+    def __init__(self, format: StoreFormat, written: WrittenFile) -> None:
         self._format = format
         self._written = written
         self._offset = 0

@@ -8,11 +8,11 @@ from sqlalchemy import Connection, delete, insert
 
 from walferry.errors import WalferryError
 from walferry.ledger.forward import check_advance
-from walferry.ledger.rows import FenceKind, Position, to_columns
+from walferry.ledger.rows import FenceKind, LogPosition, to_columns
 from walferry.ledger.store import Store, fetch
 
 
-def set_fence(store: Store, run_id: str, kind: FenceKind, positions: Sequence[Position]) -> list[Position]:
+def set_fence(store: Store, run_id: str, kind: FenceKind, positions: Sequence[LogPosition]) -> list[LogPosition]:
     """What `Log.set_fence` does."""
     fences = store.table("fences")
     if not positions:
@@ -33,8 +33,8 @@ def set_fence(store: Store, run_id: str, kind: FenceKind, positions: Sequence[Po
         return fence_of(store, connection, run_id, kind)
 
 
-def fence_of(store: Store, connection: Connection, run_id: str, kind: FenceKind) -> list[Position]:
+def fence_of(store: Store, connection: Connection, run_id: str, kind: FenceKind) -> list[LogPosition]:
     """The positions of a fence by WAL group; [] while it is not set."""
     fences = store.table("fences")
     same = (fences.c.run_id == run_id, fences.c.kind == kind)
-    return fetch(connection, Position, fences, *same, order=(fences.c.wal_group,))
+    return fetch(connection, LogPosition, fences, *same, order=(fences.c.wal_group,))

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from sqlalchemy import Connection, Table, delete, select, update
 
-from walferry.ledger.packing import Packed, pack_text
+from walferry.ledger.packing import PackedFile, pack_text
 from walferry.ledger.rows import WalRange
 
 
@@ -41,7 +41,7 @@ def chains(
 
 
 def write_folded(
-    connection: Connection, table: Table, run_id: str, files: Iterable[Packed], tables: Mapping[str, int]
+    connection: Connection, table: Table, run_id: str, files: Iterable[PackedFile], tables: Mapping[str, int]
 ) -> int:
     """Fold neighbours of a group that are verified for the same tables. Returns how many rows are gone."""
     count = 0
@@ -76,7 +76,7 @@ def folded(connection: Connection, table: Table, run_id: str, names: Collection[
     return found
 
 
-def _fold(files: Sequence[Packed], tables: Mapping[str, int]) -> Packed:
+def _fold(files: Sequence[PackedFile], tables: Mapping[str, int]) -> PackedFile:
     """Neighbours of a group, by number and verified for the same tables, as one."""
     first = files[0]
     sums: dict[str, WalRange] = {}

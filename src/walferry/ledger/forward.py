@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from walferry.errors import WalferryError
-from walferry.ledger.rows import RANGE_STATES, FileState, Position, SeenFile, WalFile, WalRange
+from walferry.ledger.rows import RANGE_STATES, FileState, LogPosition, RecordedFile, SeenFile, WalRange
 
 MOST_NAMED = 5
 """files that a line of the audit trail names"""
 
 
-def check_advance(run_id: str, recorded: Sequence[Position], positions: Sequence[Position]) -> None:
+def check_advance(run_id: str, recorded: Sequence[LogPosition], positions: Sequence[LogPosition]) -> None:
     """Raise WalferryError when a group's fence would move back."""
     before = {position.group: (position.number, position.offset) for position in recorded}
     for position in positions:
@@ -26,17 +26,19 @@ def check_advance(run_id: str, recorded: Sequence[Position], positions: Sequence
             )
 
 
-def was_sealed(file: WalFile | None) -> bool:
+def was_sealed(file: RecordedFile | None) -> bool:
     """Whether the file was ever seen sealed."""
     return file is not None and file.sealed_ms is not None
 
 
-def merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
+def merge(known: RecordedFile | None, seen: SeenFile, at: int) -> RecordedFile:
     """What is known of a file after a listing at that moment; an older listing changes nothing."""
     if known is None:
         state: FileState = "sealed" if seen.sealed else "open"
         sealed_ms = at if seen.sealed else None
-        return WalFile(seen.name, seen.group, seen.server, seen.number, seen.path, seen.length, state, at, sealed_ms)
+        return RecordedFile(
+            seen.name, seen.group, seen.server, seen.number, seen.path, seen.length, state, at, sealed_ms
+        )
     if was_sealed(known) and not seen.sealed:  # an older listing
         seen = replace(seen, path=known.path, sealed=True)
     if seen.length < known.length:  # an older listing too, or one that shows less than was read
@@ -51,7 +53,7 @@ def merge(known: WalFile | None, seen: SeenFile, at: int) -> WalFile:
     )
 
 
-def named(files: Sequence[WalFile]) -> dict[str, Any]:
+def named(files: Sequence[RecordedFile]) -> dict[str, Any]:
     """WAL files for the audit trail: their number and bytes, and their names or, if there are many, a digest of these.
 
     The digest is the SHA-256 of a line for each file, by name: name, blank, length.

@@ -27,7 +27,7 @@ from walferry.ledger.late import LateEdits
 from walferry.ledger.leases import Leases
 from walferry.ledger.log import Log
 from walferry.ledger.notes import Notes
-from walferry.ledger.numbers import Numbers
+from walferry.ledger.numbers import RegionNumbers
 from walferry.ledger.objects import Objects
 from walferry.ledger.passes import Passes
 from walferry.ledger.phases import Phases
@@ -40,15 +40,15 @@ from walferry.ledger.rows import (
     AuditLine,
     Lease,
     PhaseRecord,
+    RecordedFile,
     RunKind,
     RunRecord,
     RunState,
-    WalFile,
     from_columns,
     to_columns,
     to_json,
 )
-from walferry.ledger.staged import Staged
+from walferry.ledger.staged import StagedFiles
 from walferry.ledger.store import Store, fetch
 
 
@@ -67,8 +67,8 @@ class RunLedger:
         self.objects = Objects(store, run_id)
         self.leases = Leases(store, run_id)
         self.log = Log(store, run_id)
-        self.staged = Staged(store, run_id)
-        self.numbers = Numbers(store, run_id)
+        self.staged = StagedFiles(store, run_id)
+        self.numbers = RegionNumbers(store, run_id)
         self.regions = Regions(store, run_id)
         self.quarantine = Quarantine(store, run_id)
         self.comparisons = Comparisons(store, run_id)
@@ -248,16 +248,16 @@ class Ledger:
         with self._store.database.read() as connection:
             return fetch(connection, Lease, leases, *conditions, order=(leases.c.resource, leases.c.fencing_number))
 
-    def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[WalFile]:
+    def files_between(self, run_ids: Collection[str], first: int, end: int) -> list[RecordedFile]:
         """Files seen by any of the runs, with numbers (creation times in ms) in [first, end); each name once, with its
         largest known length."""
         wal_files = self._store.table("wal_files")
-        known: dict[str, WalFile] = {}
+        known: dict[str, RecordedFile] = {}
         with self._store.database.read() as connection:
             for run_id in run_ids:
                 last = func.coalesce(wal_files.c.folded_to, wal_files.c.number)
                 of_run = (wal_files.c.run_id == run_id, last >= first, wal_files.c.number < end)
-                for file in fetch(connection, WalFile, wal_files, *of_run):
+                for file in fetch(connection, RecordedFile, wal_files, *of_run):
                     if file.name not in known or known[file.name].length < file.length:
                         known[file.name] = file
         return sorted(known.values(), key=lambda file: (file.group, file.number))

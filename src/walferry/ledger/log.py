@@ -15,7 +15,7 @@ from walferry.ledger.batches import Change
 from walferry.ledger.fences import fence_of, set_fence
 from walferry.ledger.folding import chains, folded, write_folded
 from walferry.ledger.forward import check_forward, merge, named, range_key, range_name, sums, was_sealed
-from walferry.ledger.packing import Packed, add_up, add_verified, pack
+from walferry.ledger.packing import PackedFile, add_up, add_verified, pack
 from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
     RANGE_STATES,
@@ -23,10 +23,10 @@ from walferry.ledger.rows import (
     FenceKind,
     FileState,
     Gap,
-    Position,
+    LogPosition,
     RangeState,
+    RecordedFile,
     SeenFile,
-    WalFile,
     WalRange,
     to_columns,
 )
@@ -42,14 +42,14 @@ class Log:
         self._store = store
         self._run_id = run_id
 
-    def set_fence(self, kind: FenceKind, positions: Sequence[Position]) -> list[Position]:
+    def set_fence(self, kind: FenceKind, positions: Sequence[LogPosition]) -> list[LogPosition]:
         """Set a fence, one position for each WAL group.
 
         A start fence that is already set is kept and returned; an end fence may be set again, but only move forward.
         """
         return set_fence(self._store, self._run_id, kind, positions)
 
-    def fence(self, kind: FenceKind) -> list[Position] | None:
+    def fence(self, kind: FenceKind) -> list[LogPosition] | None:
         """The fence by WAL group; None while it is not set."""
         with self._store.database.read() as connection:
             return fence_of(self._store, connection, self._run_id, kind) or None
@@ -78,21 +78,21 @@ class Log:
                 inputs = {"new": named(new), "sealed": named(sealed)}
                 self._store.note(connection, "see WAL files", self._run_id, inputs)
 
-    def files(self, groups: Collection[str] | None = None) -> list[WalFile]:
+    def files(self, groups: Collection[str] | None = None) -> list[RecordedFile]:
         """Every WAL file seen (of these groups), by group and number. Reads all that was ever seen: not for a round."""
         wal_files = self._store.table("wal_files")
         conditions = [wal_files.c.run_id == self._run_id]
         if groups is not None:
             conditions.append(wal_files.c.wal_group.in_(sorted(groups)))
         with self._store.database.read() as connection:
-            return fetch(connection, WalFile, wal_files, *conditions, order=_by_number(wal_files))
+            return fetch(connection, RecordedFile, wal_files, *conditions, order=_by_number(wal_files))
 
-    def known(self, names: Collection[str]) -> dict[str, WalFile]:
+    def known(self, names: Collection[str]) -> dict[str, RecordedFile]:
         """Those of the named files that the run has seen."""
         with self._store.database.read() as connection:
             return self._named(connection, names)
 
-    def unapplied(self) -> list[WalFile]:
+    def unapplied(self) -> list[RecordedFile]:
         """The seen files that are not applied for every table of the run, by group and number.
 
         What this costs depends on their number, not on how many files were ever seen.
@@ -100,7 +100,7 @@ class Log:
         wal_files = self._store.table("wal_files")
         waiting = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_(None), ~wal_files.c.applied)
         with self._store.database.read() as connection:
-            return fetch(connection, WalFile, wal_files, *waiting, order=_by_number(wal_files))
+            return fetch(connection, RecordedFile, wal_files, *waiting, order=_by_number(wal_files))
 
     def applied(self, names: Iterable[str]) -> set[str]:
         """Those of the named files that are applied for every table of the run."""
@@ -248,7 +248,7 @@ class Log:
             if state in (None, "applied", "verified"):
                 tables = self._tables(connection)
                 rows = connection.execute(select(files).where(*packed)).mappings()
-                unpacked = (item for row in rows for item in Packed.of(row).ranges(tables, since_ms))
+                unpacked = (item for row in rows for item in PackedFile.of(row).ranges(tables, since_ms))
                 found += [item for item in unpacked if state in (None, item.state)]
         return sorted(found, key=range_key)
 
@@ -265,7 +265,7 @@ class Log:
             rows = connection.execute(select(files).where(*of_groups, files.c.applied_end.is_not(None))).mappings()
             least: dict[str, RangeState] = {
                 file.name: "verified" if len(file.verified) >= len(tables) else "applied"
-                for file in map(Packed.of, rows)
+                for file in map(PackedFile.of, rows)
             }
             for name, table, state in connection.execute(others):
                 begun[name][table].append(state)
@@ -288,7 +288,7 @@ class Log:
                 return names
             if not verified:
                 return names | set(connection.scalars(packed.with_only_columns(files.c.name)))
-            found = map(Packed.of, connection.execute(packed).mappings())
+            found = map(PackedFile.of, connection.execute(packed).mappings())
             return names | {file.name for file in found if number in file.verified}
 
     def without_cells(self, table: str) -> set[str]:
@@ -302,7 +302,7 @@ class Log:
             number = self._tables(connection).get(table)
             if number is not None:
                 rows = connection.execute(select(files).where(*packed)).mappings()
-                found |= {file.name for file in map(Packed.of, rows) if not file.holds(number)}
+                found |= {file.name for file in map(PackedFile.of, rows) if not file.holds(number)}
         return found
 
     def mark_applied(
@@ -413,13 +413,13 @@ class Log:
         wal_files = self._store.table("wal_files")
         return wal_files.c.run_id == self._run_id, wal_files.c.name == name
 
-    def _named(self, connection: Connection, names: Iterable[str]) -> dict[str, WalFile]:
+    def _named(self, connection: Connection, names: Iterable[str]) -> dict[str, RecordedFile]:
         wal_files = self._store.table("wal_files")
         return {
             file.name: file
             for some in chunks(names)
             for file in fetch(
-                connection, WalFile, wal_files, wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some)
+                connection, RecordedFile, wal_files, wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some)
             )
         }
 
@@ -429,11 +429,11 @@ class Log:
         query = select(tables.c.table_name, tables.c.table_number).where(tables.c.run_id == self._run_id)
         return {row.table_name: row.table_number for row in connection.execute(query)}
 
-    def _packed(self, connection: Connection, names: Iterable[str]) -> list[Packed]:
+    def _packed(self, connection: Connection, names: Iterable[str]) -> list[PackedFile]:
         wal_files = self._store.table("wal_files")
         of_run = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_not(None))
         return [
-            Packed.of(row)
+            PackedFile.of(row)
             for some in chunks(names)
             for row in connection.execute(select(wal_files).where(*of_run, wal_files.c.name.in_(some))).mappings()
         ]

@@ -27,7 +27,7 @@ class CountedNumbers:
     reason: str | None = None
 
 
-class Numbers:
+class RegionNumbers:
     """The sequence numbers of one run's regions."""
 
     def __init__(self, store: Store, run_id: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from walferry.ledger.rows import WalFile, WalRange
+from walferry.ledger.rows import RecordedFile, WalRange
 
 _ADD_TO_GROUPS = text(
     "INSERT INTO applied_groups (run_id, wal_group, files, bytes, newest, last_write_ms)"
@@ -34,7 +34,7 @@ _ADD_TO_VERIFIED = text(
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedFile:
     """A packed file; every table of the run has applied [0, end)."""
 
     name: str
@@ -48,7 +48,7 @@ class Packed:
     """number of the last file that it stands for (`folding`)"""
 
     @classmethod
-    def of(cls, row: Mapping[Any, Any]) -> Packed:
+    def of(cls, row: Mapping[Any, Any]) -> PackedFile:
         """From a row of `wal_files`."""
         verified = frozenset(int(number) for number in row["verified"].split())
         last = row["number"] if row["folded_to"] is None else row["folded_to"]
@@ -81,7 +81,7 @@ def _counts(part: str, file_number: int) -> tuple[int, int, int | None, int | No
     return int(entries or 0), int(cells or 0), first_ms, last_ms
 
 
-def pack(file: WalFile, ranges: Sequence[WalRange], tables: Mapping[str, int]) -> Packed | None:
+def pack(file: RecordedFile, ranges: Sequence[WalRange], tables: Mapping[str, int]) -> PackedFile | None:
     """The file as one row; None unless all tables have one range each, applied, of one length, and it is sealed."""
     whole = {item.table: item for item in ranges if item.table in tables}
     ends = {item.end for item in whole.values()}
@@ -96,7 +96,7 @@ def pack(file: WalFile, ranges: Sequence[WalRange], tables: Mapping[str, int]) -
         return None
     verified = frozenset(tables[item.table] for item in whole.values() if item.state == "verified")
     text = pack_text(whole.values(), file.number, tables)
-    return Packed(file.name, file.group, file.number, ends.pop(), text, verified, file.number)
+    return PackedFile(file.name, file.group, file.number, ends.pop(), text, verified, file.number)
 
 
 def pack_text(ranges: Iterable[WalRange], file_number: int, tables: Mapping[str, int]) -> str:
@@ -114,7 +114,7 @@ def _after(at_ms: int | None, start_ms: int | None) -> str:
 
 
 def add_up(
-    connection: Connection, run_id: str, files: Iterable[Packed], tables: Mapping[str, int], sign: int = 1
+    connection: Connection, run_id: str, files: Iterable[PackedFile], tables: Mapping[str, int], sign: int = 1
 ) -> None:
     """Add packed files to the sums of their groups, or subtract them (`sign` -1)."""
     groups: dict[str, dict[str, Any]] = {}

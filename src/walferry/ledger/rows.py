@@ -159,7 +159,7 @@ class NumberGap:
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """A position in the log of one WAL group: byte `offset` of the file with this `number` in its name."""
 
     group: str = field(metadata={"column": "wal_group"})
@@ -182,7 +182,7 @@ class SeenFile:
 
 
 @dataclass(frozen=True)
-class WalFile:
+class RecordedFile:
     """All that is known of a WAL file. `sealed_ms` None: it was never seen sealed."""
 
     name: str

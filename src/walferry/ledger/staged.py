@@ -11,7 +11,7 @@ from walferry.ledger.rows import StagedFile, to_columns
 from walferry.ledger.store import Store, chunks, fetch
 
 
-class Staged:
+class StagedFiles:
     """The copies of one run."""
 
     def __init__(self, store: Store, run_id: str) -> None:

@@ -39,7 +39,7 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import Limits, Offset, Span, between, missing
+from walferry.wal.tail import BatchLimits, Offset, Span, between, missing
 
 
 @dataclass
@@ -83,7 +83,9 @@ class HBaseWalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; `start` when there is nothing new."""
         limits = (
-            NO_LIMITS if isinstance(limit, ReadAllAvailable) else Limits(self.query.max_bytes, self.query.max_files)
+            NO_LIMITS
+            if isinstance(limit, ReadAllAvailable)
+            else BatchLimits(self.query.max_bytes, self.query.max_files)
         )
         return self._tail.next(Offset.from_json(start), limits).as_json()
 

@@ -13,7 +13,17 @@ from walferry.storage import FileSystem
 from walferry.wal import open as opening
 from walferry.wal.files import Place, WalFile, if_sealed, list_archive, list_live
 from walferry.wal.open import Until, Wal, ends_as_listed, open_wal
-from walferry.wal.tail import Limits, Listing, Offset, Reach, Reached, advance, begin_at_end, certain, is_news
+from walferry.wal.tail import (
+    BatchLimits,
+    CertainListing,
+    Offset,
+    Reach,
+    Reached,
+    advance,
+    begin_at_end,
+    certain,
+    is_news,
+)
 
 BATCH_BYTES = 4 << 20
 LEAST_BATCH_BYTES = 1 << 16
@@ -21,7 +31,7 @@ POLL_SECONDS = 1.0
 """between two listings, when the first one showed nothing new"""
 PATIENCE_SECONDS = 60.0
 """for which one file may not be readable, before that fails the stream"""
-NO_LIMITS = Limits()
+NO_LIMITS = BatchLimits()
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +50,7 @@ class LiveTail:
         self._served: dict[str, int] = {}
         self._reach = FileReach(files, root)
         self._until_now = False
-        self._frozen: tuple[Listing, Reach] | None = None
+        self._frozen: tuple[CertainListing, Reach] | None = None
         self._idle_since: float | None = None
         if files.status(f"{root}/WALs") is None:
             raise UsageError(
@@ -57,7 +67,7 @@ class LiveTail:
         """Take what there is when `next` is called for the first time, and nothing newer."""
         self._until_now = True
 
-    def next(self, start: Offset, limits: Limits = NO_LIMITS) -> Offset:
+    def next(self, start: Offset, limits: BatchLimits = NO_LIMITS) -> Offset:
         """Where the batch after `start` ends; `start` itself when there is none.
 
         Raises GapError for a file that was deleted before it was read, DamagedInputError for one that is damaged right
@@ -79,7 +89,7 @@ class LiveTail:
         self._idle_since = time.monotonic()
         return start
 
-    def _list(self, start: Offset) -> Listing:
+    def _list(self, start: Offset) -> CertainListing:
         """A listing that is complete below what was known before it began."""
         for group, position in start.groups.items():
             self._known[group] = max(self._known.get(group, -1), position.number, *position.ahead)
@@ -87,7 +97,7 @@ class LiveTail:
         self._reach.forget_all_but({file.name for files in listing.groups.values() for file in files})
         return listing
 
-    def _freeze(self, start: Offset) -> tuple[Listing, Reach]:
+    def _freeze(self, start: Offset) -> tuple[CertainListing, Reach]:
         """The listing, and how far each file can be read.
 
         A file that has a newer one beside it is closed within moments: waits for that, as readers of sealed files do.
@@ -109,7 +119,7 @@ class LiveTail:
             time.sleep(0.5)
 
 
-def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> Listing:
+def list_certain(files: FileSystem, root: str, known: dict[str, int]) -> CertainListing:
     """A listing that is complete below what was known before it began (`wal.tail.certain`).
 
     `known`: the highest number of each group that was seen before; it learns those that are seen now.

@@ -16,7 +16,7 @@ from walferry.wal.files import Place, WalFile, with_archived
 
 
 @dataclass(frozen=True)
-class Position:
+class GroupPosition:
     """How far one WAL group has been given out."""
 
     number: int
@@ -52,7 +52,7 @@ class Offset:
 
     batch: int = 0
     """the number of the batch; 0: where the stream begins"""
-    groups: Mapping[str, Position] = field(default_factory=dict)
+    groups: Mapping[str, GroupPosition] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Offset:
         """What `as_json` returned. Raises WalferryError for something else."""
         try:
             groups = {
-                group: Position(**{**known, "ahead": tuple(map(int, known["ahead"].split()))})
+                group: GroupPosition(**{**known, "ahead": tuple(map(int, known["ahead"].split()))})
                 for group, known in value["groups"].items()
             }
             spans = tuple(Span(name, **known) for name, known in value["spans"].items())
@@ -103,7 +103,7 @@ def between(start: Offset, end: Offset) -> tuple[Span, ...]:
 
 
 @dataclass(frozen=True)
-class Listing:
+class CertainListing:
     """The log's files by WAL group, in order: those below which no other can exist that was not seen."""
 
     groups: Mapping[str, tuple[WalFile, ...]]
@@ -113,7 +113,7 @@ class Listing:
     """other files were seen, which the next listing will have"""
 
 
-def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> Listing:
+def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping[str, int]) -> CertainListing:
     """What a listing proves: live files, listed before the archived ones; `known`: highest numbers seen before.
 
     A file that is created after its folder is listed is missing, while a later one may be seen if HBase archives it at
@@ -133,14 +133,14 @@ def certain(live: Sequence[WalFile], archived: Sequence[WalFile], known: Mapping
         # HBase creates a file's successor before it closes the file.
         if files[-1].place is Place.ARCHIVED and files[-1].name not in is_live
     }
-    return Listing(groups, frozenset(over - unsure), bool(unsure))
+    return CertainListing(groups, frozenset(over - unsure), bool(unsure))
 
 
 # ------------------------------------------------------------------ what to read next
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """Of one batch; None: no limit."""
 
     bytes: int | None = None
@@ -166,7 +166,7 @@ class Reach(Protocol):
 
 
 def advance(
-    start: Offset, listing: Listing, reach: Reach, limits: Limits, served: Mapping[str, int] | None = None
+    start: Offset, listing: CertainListing, reach: Reach, limits: BatchLimits, served: Mapping[str, int] | None = None
 ) -> Offset:
     """The end of the batch after `start`: equal to it but for its number and spans if nothing is new.
 
@@ -186,11 +186,11 @@ def is_news(start: Offset, end: Offset) -> bool:
     return start.batch == 0 or bool(end.spans) or end.groups != start.groups
 
 
-def _known_groups(start: Offset, listing: Listing) -> dict[str, Position]:
+def _known_groups(start: Offset, listing: CertainListing) -> dict[str, GroupPosition]:
     groups = {}
     for group in sorted(start.groups.keys() | listing.groups.keys()):
         numbers = [file.number for file in listing.groups.get(group, ())]
-        position = start.groups.get(group) or Position(numbers[0])
+        position = start.groups.get(group) or GroupPosition(numbers[0])
         if position.over and not numbers:
             continue  # everything was read, and HBase has deleted it
         for number in (() if position.over else (position.number,)) + position.ahead:
@@ -200,14 +200,14 @@ def _known_groups(start: Offset, listing: Listing) -> dict[str, Position]:
     return groups
 
 
-def _walk(position: Position, listing: Listing, group: str, reach: Reach, budget: _Budget) -> Position:
+def _walk(position: GroupPosition, listing: CertainListing, group: str, reach: Reach, budget: _Budget) -> GroupPosition:
     """One group's position after what the budget allows."""
     files = {file.number: file for file in listing.groups.get(group, ())}
     while True:
         if position.read:
             if not position.ahead:
                 return replace(position, over=position.over or group in listing.over)
-            position = Position(position.ahead[0], ahead=position.ahead[1:])
+            position = GroupPosition(position.ahead[0], ahead=position.ahead[1:])
         if budget.spent:
             return position
         found = reach(
@@ -228,7 +228,7 @@ def _walk(position: Position, listing: Listing, group: str, reach: Reach, budget
 class _Budget:
     """What is left of the limits of a batch, and what was taken."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self._files = limits.files
         self.left = limits.bytes
         self.spans: list[Span] = []
@@ -255,18 +255,18 @@ def missing(name: str, offset: int) -> GapError:
     )
 
 
-def begin_at_end(listing: Listing, reach: Reach, is_sealed: Callable[[WalFile], bool]) -> Offset:
+def begin_at_end(listing: CertainListing, reach: Reach, is_sealed: Callable[[WalFile], bool]) -> Offset:
     """Where a stream begins that wants only what is written from now on; a group's last few files may be read anew."""
     groups = {}
     for group, files in listing.groups.items():
         first = len(files) - 1
         if group in listing.over:
-            groups[group] = Position(files[-1].number, files[-1].length, read=True, over=True)
+            groups[group] = GroupPosition(files[-1].number, files[-1].length, read=True, over=True)
             continue
         # Files that are not sealed may still be written to, although there is a newer one.
         while first and not is_sealed(files[first - 1]):
             first -= 1
         found = reach(files[first], 0, None, whole_entry=True, newer=first < len(files) - 1)
         ahead = tuple(file.number for file in files[first + 1 :])
-        groups[group] = Position(files[first].number, found.stop, read=found.sealed, ahead=ahead)
+        groups[group] = GroupPosition(files[first].number, found.stop, read=found.sealed, ahead=ahead)
     return Offset(0, groups)

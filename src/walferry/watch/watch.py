@@ -15,8 +15,7 @@ from typing import Any
 
 from walferry.errors import GapError, WalferryError
 from walferry.hbase.client import HBaseClient
-from walferry.ledger import Ledger, RunRecord
-from walferry.ledger import WalFile as KnownFile
+from walferry.ledger import Ledger, RecordedFile, RunRecord
 from walferry.replay.log.cut import as_listed, as_seen
 from walferry.run.fences import fences_of
 from walferry.run.progress.backlog import unapplied
@@ -264,7 +263,7 @@ def _waiting(ledger: Ledger, run: RunRecord, watch: RunRecord | None, listing: L
     seen = ledger.of(watch.run_id).log.files() if watch else []
     known = [*mine.log.files(), *(file for file in seen if file.group in start or file.first_seen_ms > run.created_ms)]
     listed = [
-        KnownFile(f.name, f.group, f.server, f.number, f.path, f.length, "open", 0, None)
+        RecordedFile(f.name, f.group, f.server, f.number, f.path, f.length, "open", 0, None)
         for f in listing.files.values()
     ]
     # HBase deletes a dead server's last log, instead of archiving it, when it never held a byte.

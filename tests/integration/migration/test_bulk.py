@@ -13,9 +13,9 @@ import pytest
 
 from integration.migration.moves import content
 from unit.apply.guards import Guard
-from walferry.apply.bulk_loader import Loader, Staged
+from walferry.apply.bulk_loader import Loader, StagedHFile
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.embedded import tools
 from walferry.embedded.cluster import Cluster
 from walferry.errors import WalferryError
@@ -65,7 +65,7 @@ def there(source: Cluster, target: Cluster, at_target: HBaseClient) -> Target:
     origin = UUID(int=7)
     route = Route(
         source.address, "/hbase", (origin.int & (1 << 64) - 1, origin.int >> 64), target.address, {name: name},
-        Guard(), Limits(settle_seconds=0.1),
+        Guard(), WriteLimits(settle_seconds=0.1),
     )  # fmt: skip
     return Target(at_target, name, files, route, f"/hbase/staging/{name}")
 
@@ -207,7 +207,7 @@ def test_another_user_may_move_what_is_staged_but_not_look_for_it(there: Target)
 
 def test_a_new_attempt_removes_what_the_one_before_it_left(there: Target) -> None:
     before = there.loader()
-    left: list[Staged] = before.stage(b"f", b"", StoreFormat(), in_order(edits(10)))
+    left: list[StagedHFile] = before.stage(b"f", b"", StoreFormat(), in_order(edits(10)))
     before.await_closed()
     there.loader()
     assert all(there.files.status(file.path) is None for file in left)

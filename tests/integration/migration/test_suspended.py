@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.migration.moves import visible
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, Limits
+from walferry.apply.writer_protocol import CellRun, WriteLimits
 from walferry.cutover import gates, readiness
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
@@ -37,7 +37,7 @@ from walferry.run.run import Run
 
 pytestmark = pytest.mark.cluster
 
-LIMITS = Limits(claim_seconds=1, request_seconds=2, settle_seconds=4, attempts=1)
+LIMITS = WriteLimits(claim_seconds=1, request_seconds=2, settle_seconds=4, attempts=1)
 ROWS = 40
 VALUE_BYTES = 20_000  # a request of several parts
 SOURCE_ID = pb.UUID(least_sig_bits=1, most_sig_bits=2)

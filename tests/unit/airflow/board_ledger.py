@@ -18,7 +18,7 @@ from walferry.ledger import (
     Difference,
     Hold,
     Ledger,
-    Position,
+    LogPosition,
     QuarantineItem,
     RangeComparison,
     Round,
@@ -101,7 +101,7 @@ def until_replay(ledger: Ledger, hands: Clock, name: str, servers: int) -> tuple
             hands.on(took.get(phase, 20_000))
             if phase == "fence":
                 ledger.of(run).log.set_fence(
-                    "start", [Position(group(i), seen(i, first).name, first, 0) for i in range(servers)]
+                    "start", [LogPosition(group(i), seen(i, first).name, first, 0) for i in range(servers)]
                 )
             ledger.of(run).phases.finish(phase, {"at_ms": hands.ms}, subject)
     ledger.of(run).objects.plan("source", "peer", f"walferry_{name}_1")
@@ -179,7 +179,7 @@ def done(ledger: Ledger) -> str:
             hands.on(5_000)
             ledger.of(run).phases.finish(phase, {"at_ms": hands.ms, "how": "confirm"})
         end = first + 40 * SPAN_MS
-        ledger.of(run).log.set_fence("end", [Position(group(i), seen(i, end).name, end, 0) for i in range(2)])
+        ledger.of(run).log.set_fence("end", [LogPosition(group(i), seen(i, end).name, end, 0) for i in range(2)])
         compare(ledger, run, hands)
         for table in NAMES:
             ledger.of(run).log.mark_verified(table, [file.name for log in logs for file in log])

@@ -32,7 +32,7 @@ from walferry.airflow.board.data import (
 )
 from walferry.airflow.board.lanes import MOST_BLOCKS, Part, find_holes, merge
 from walferry.clock import now_ms
-from walferry.ledger import Difference, Hold, Ledger, NumberGap, Position, QuarantineItem, Round, WalRange
+from walferry.ledger import Difference, Hold, Ledger, LogPosition, NumberGap, QuarantineItem, Round, WalRange
 from walferry.refusals import GapKind
 from walferry.run.heartbeat import NOTE
 from walferry.run.notes.looks import note_look
@@ -48,7 +48,7 @@ def book(tmp_path: Path) -> Iterator[Ledger]:
 
 def begun(book: Ledger, groups: int = 1) -> str:
     run = book.open_run("move", "tester", spec("move"), "tester").run_id
-    book.of(run).log.set_fence("start", [Position(group(i), seen(i, 10).name, 10, 0) for i in range(groups)])
+    book.of(run).log.set_fence("start", [LogPosition(group(i), seen(i, 10).name, 10, 0) for i in range(groups)])
     return run
 
 
@@ -138,7 +138,7 @@ def test_what_is_not_applied_after_the_drain_is_a_gap(book: Ledger) -> None:
     run = begun(book)
     book.of(run).log.see_files([seen(0, n, length=100) for n in (10, 11)])
     book.of(run).log.set_ranges(whole(10, "applied", *NAMES))
-    book.of(run).log.set_fence("end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    book.of(run).log.set_fence("end", [LogPosition(group(0), seen(0, 12).name, 12, 0)])
     book.of(run).phases.start("drain")
     book.of(run).phases.finish("drain", {})
     assert blocks(book, run) == [("applied", 1), ("gap", 1)]
@@ -161,7 +161,7 @@ def test_files_behind_the_end_fence_are_outside(book: Ledger) -> None:
     run = begun(book)
     book.of(run).log.see_files([seen(0, n, length=100) for n in range(10, 14)])
     book.of(run).log.set_ranges(whole(10, "applied", *NAMES) + whole(11, "applied", *NAMES))
-    book.of(run).log.set_fence("end", [Position(group(0), seen(0, 12).name, 12, 0)])
+    book.of(run).log.set_fence("end", [LogPosition(group(0), seen(0, 12).name, 12, 0)])
     assert blocks(book, run) == [("applied", 2), ("outside", 2)]
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from walferry.airflow.metrics import emit
-from walferry.ledger import Ledger, Position, Round, RunRecord, SeenFile, WalRange
+from walferry.ledger import Ledger, LogPosition, Round, RunRecord, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
 from walferry.run.progress.lag import LagSplit
 from walferry.run.spec import Cluster
@@ -119,7 +119,7 @@ def run(ledger: Ledger) -> RunRecord:
 def begun(ledger: Ledger, kind: RunKind) -> RunRecord:
     spec = {"source": CLUSTER.model_dump(), "tables": [{"source": "t", "target": "t"}], "max_lag": 30}
     run = ledger.open_run("move", "me", spec, "me", kind)
-    ledger.of(run.run_id).log.set_fence("start", [Position(GROUP, name(2), 2, 0)])
+    ledger.of(run.run_id).log.set_fence("start", [LogPosition(GROUP, name(2), 2, 0)])
     ledger.of(run.run_id).log.see_files(
         [SeenFile(name(n), GROUP, SERVER, n, f"/{n}", 100, sealed=True) for n in (2, 3)]
     )

@@ -16,9 +16,9 @@ import pytest
 
 from unit.apply.guards import Guard
 from walferry.apply import bulk_loader
-from walferry.apply.bulk_loader import Loader, Staged, _by_region
+from walferry.apply.bulk_loader import Loader, StagedHFile, _by_region
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import Bytes, Int64s, cell_starts, encode_cell
 from walferry.formats.hfile_writer import StoreFormat
@@ -129,7 +129,7 @@ def test_a_file_may_be_closed_while_the_next_is_written_but_not_after_it_is_load
 ) -> None:
     files, requested = SlowToClose(), list[list[str]]()
 
-    def load_once(self: Loader, staged: Sequence[Staged]) -> list[Staged]:
+    def load_once(self: Loader, staged: Sequence[StagedHFile]) -> list[StagedHFile]:
         assert {file.path for file in staged} == set(files.closed)
         requested.append([file.path for file in staged])
         return []
@@ -223,7 +223,7 @@ class Regions:
 def loaded(route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Regions], Loader]:
     def loader(there: Regions) -> Loader:
         monkeypatch.setattr(bulk_loader, "shared_client", lambda target: there)
-        return Loader(replace(route, limits=Limits(settle_seconds=0.0)), "t", f"{tmp_path}/piece")
+        return Loader(replace(route, limits=WriteLimits(settle_seconds=0.0)), "t", f"{tmp_path}/piece")
 
     return loader
 

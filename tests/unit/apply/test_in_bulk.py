@@ -16,7 +16,7 @@ from unit.apply.guards import Guard
 from unit.formats.test_order import OF_FAMILY, covers
 from unit.formats.wal_builder import TRAILER, entry, header
 from walferry.apply import bulk_merge, in_bulk
-from walferry.apply.bulk_loader import Staged
+from walferry.apply.bulk_loader import StagedHFile
 from walferry.apply.by_row import RowTask
 from walferry.apply.in_bulk import BulkTask, InFile, place_here
 from walferry.apply.route import Route
@@ -69,12 +69,12 @@ class Recorder:
 
     def stage(
         self, family: bytes, clusters: bytes, format: StoreFormat, cells: Iterator[tuple[Bytes, Int64s]]
-    ) -> list[Staged]:
+    ) -> list[StagedHFile]:
         found = [cell for buffer, positions in cells for cell in told(buffer, positions)]
         self.loaded.append((self._folder, family, clusters, found))
-        return [Staged("", family, clusters, format, "", b"", b"", len(found), 0)]
+        return [StagedHFile("", family, clusters, format, "", b"", b"", len(found), 0)]
 
-    def load(self, staged: Iterable[Staged]) -> None: ...
+    def load(self, staged: Iterable[StagedHFile]) -> None: ...
 
 
 def told(buffer: Bytes, positions: Int64s) -> list[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ import pytest
 
 from unit.apply.guards import Guard
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, Limits, RefusedError
+from walferry.apply.writer_protocol import CellRun, RefusedError, WriteLimits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.formats.mutations import RowBorders
@@ -42,7 +42,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.replay.rights.lease import LeaseLostError
 
 PAUSE = time.sleep  # tests of pauses replace it
-LIMITS = Limits(request_seconds=3, attempts=3, settle_seconds=7)
+LIMITS = WriteLimits(request_seconds=3, attempts=3, settle_seconds=7)
 CELL = encode_cell(b"r", b"f", b"q", 7, CellType.PUT, b"v")
 RUN = CellRun("ns:t", b"", 1)
 SENT = f"sent {CELL!r}"
@@ -212,7 +212,7 @@ import os, signal, sys
 from types import SimpleNamespace
 
 from walferry.apply.rpc_writer import RpcWriter
-from walferry.apply.writer_protocol import CellRun, Limits
+from walferry.apply.writer_protocol import CellRun, WriteLimits
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.mutations import RowBorders
 from walferry.hbase.descriptors import Region
@@ -239,7 +239,7 @@ class Guard:
         if len(asked) == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-limits = Limits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
+limits = WriteLimits(request_seconds=float(sys.argv[2]), settle_seconds=0, attempts=2)
 writer = RpcWriter(client, pb.UUID(least_sig_bits=1, most_sig_bits=2), Guard(), limits)
 writer.send([CellRun("ns:t", b"", 1)], bytes.fromhex(sys.argv[4]))
 """

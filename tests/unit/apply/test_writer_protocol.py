@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import UsageError
 
 VARIABLES = {
@@ -20,12 +20,12 @@ VARIABLES = {
 @pytest.mark.parametrize(("name", "variable"), VARIABLES.items())
 def test_each_limit_has_a_variable(name: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "7")
-    assert getattr(Limits(), name) == 7
-    assert getattr(Limits(), name) != getattr(Limits(**{name: 9}), name)
+    assert getattr(WriteLimits(), name) == 7
+    assert getattr(WriteLimits(), name) != getattr(WriteLimits(**{name: 9}), name)
 
 
 @pytest.mark.parametrize("text", ["many", "", "0", "-1", "nan", "inf"])
 def test_what_is_not_a_number_above_0_is_refused_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_LANES", text)
     with pytest.raises(UsageError, match="WALFERRY_LANES is"):
-        Limits()
+        WriteLimits()

@@ -20,7 +20,7 @@ from walferry.checks.validation import GateResult, require, validate
 from walferry.cutover import gates, readiness
 from walferry.cutover.gates import check_drain
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, UsageError, WalferryError
-from walferry.ledger import ComparedTable, Difference, Ledger, Position, RangeComparison, Round
+from walferry.ledger import ComparedTable, Difference, Ledger, LogPosition, RangeComparison, Round
 from walferry.ledger.batches import in_one
 from walferry.ledger.rows import Purpose
 from walferry.migration.comparing.compare import EXPLAINED_ROWS
@@ -313,7 +313,7 @@ def do(run: Run, phase: str, subject: str = "") -> None:
 
 
 def fence(run: Run, number: int) -> None:
-    run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.{number}", number, 0)])
+    run.ledger.log.set_fence("end", [LogPosition(GROUP, f"{GROUP}.{number}", number, 0)])
 
 
 def record(

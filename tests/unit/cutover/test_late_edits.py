@@ -12,7 +12,7 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.cutover import late_edits
 from walferry.formats.cells import encode_cell
-from walferry.ledger import Ledger, Position
+from walferry.ledger import Ledger, LogPosition
 from walferry.run.run import Run
 from walferry.storage import Local
 
@@ -34,9 +34,9 @@ def test_logs_that_servers_left_before_the_run_hold_no_late_edits(tmp_path: Path
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", actor="test") as ledger:
         run = Run(ledger, ledger.open_run("move", "test", spec, "test").run_id)
         run.__dict__.update(source=SimpleNamespace(close=lambda: None), source_files=Local())
-        positions = [Position(LIVING, f"{LIVING}.{NOW}", NOW, 0), Position(DEAD, "", NOW - HOUR + 1, 0)]
+        positions = [LogPosition(LIVING, f"{LIVING}.{NOW}", NOW, 0), LogPosition(DEAD, "", NOW - HOUR + 1, 0)]
         run.ledger.log.set_fence("start", positions)
-        run.ledger.log.set_fence("end", [Position(LIVING, f"{LIVING}.{NOW + HOUR}", NOW + HOUR, 0)])
+        run.ledger.log.set_fence("end", [LogPosition(LIVING, f"{LIVING}.{NOW + HOUR}", NOW + HOUR, 0)])
         write(run, folder, DEAD, NOW - HOUR, b"in the snapshot")
         write(run, folder, OLDER, NOW - 2 * HOUR, b"in the snapshot")
         write(run, "oldWALs", LIVING, NOW + HOUR, b"late")

@@ -14,7 +14,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.cutover import open_target
 from walferry.ledger import Difference, Ledger
 from walferry.ledger.batches import in_one
-from walferry.migration.comparing.written_rows import Written
+from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.repairing import known_differences
 from walferry.migration.repairing.known_differences import Settled
 from walferry.migration.sides.fragile_rows import Span, Spans
@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     monkeypatch.setattr(Standstill, "kept", lambda self, run: nullcontext())
     monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
     monkeypatch.setattr(open_target, "whole_comparison", lambda ledger, table: SimpleNamespace())
-    found = Written(frozenset(), rows=1, differing={ROW: "cells"})
+    found = TouchedRows(frozenset(), rows=1, differing={ROW: "cells"})
     monkeypatch.setattr(open_target, "compare_written", lambda run, table, since, watched: found)
     monkeypatch.setattr(open_target, "differing", lambda run, table, rows: dict.fromkeys(rows, "cells"))
     monkeypatch.setattr(open_target, "keeps_closed", lambda *_: "")
@@ -87,11 +87,11 @@ class Readings:
         low = RegionFiles((b"", b"m"), "low", {"f": frozenset(names)} if names else None)
         return [low, RegionFiles((b"m", b""), "high", {"f": frozenset("x")})]
 
-    def _read(self, run: Run, table: str, since: object, watched: bool) -> Written:
+    def _read(self, run: Run, table: str, since: object, watched: bool) -> TouchedRows:
         found = self._differ[min(self.made, len(self._differ) - 1)]
         self.made += 1
         claim = Claim(TABLE, 1, self.fragile, NO_STORES, "")
-        return Written(frozenset(), rows=3, differing=found, claim=claim, before=[self._stored()])
+        return TouchedRows(frozenset(), rows=3, differing=found, claim=claim, before=[self._stored()])
 
 
 @pytest.mark.parametrize(

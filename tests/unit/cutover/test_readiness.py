@@ -15,7 +15,7 @@ from walferry.cutover.readiness import Answer, before_approval, note_of_clusters
 from walferry.ledger import (
     Difference,
     Ledger,
-    Position,
+    LogPosition,
     QuarantineItem,
     RangeComparison,
     Round,
@@ -101,7 +101,7 @@ def test_each_no_names_its_reason_and_what_to_do(book: Ledger) -> None:
     now = clock.now_ms()
     run.rounds.record(Round(2, now - 99_000, now, 1, 1_000, 3, 7, 99_000, 0))
     book.set_paused(run.run_id, True, "kim")
-    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
     run.log.mark_missing(FILE)
     run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, "r1", 4, "damaged cell", b"x")])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from walferry.formats import hfile_writer
 from walferry.formats.cells import Bytes, CellType, Int64s, cell_starts, cells_to_arrow, encode_cell, index_cells
 from walferry.formats.hfile import of_bytes
-from walferry.formats.hfile_writer import COMPRESSIONS, ENCODINGS, StoreFormat, Written, hfile_chunks
+from walferry.formats.hfile_writer import COMPRESSIONS, ENCODINGS, StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.order import store_order, winners
 
 CELLS = st.builds(
@@ -33,8 +33,8 @@ def sorted_cells(cells: Sequence[bytes]) -> tuple[Bytes, Int64s]:
     return buffer, positions[winners(buffer, positions)]
 
 
-def file_of(batches: Sequence[tuple[Bytes, Int64s]], format: StoreFormat) -> tuple[bytes, Written]:
-    written = Written()
+def file_of(batches: Sequence[tuple[Bytes, Int64s]], format: StoreFormat) -> tuple[bytes, WrittenFile]:
+    written = WrittenFile()
     return b"".join(hfile_chunks(batches, format, 1234, written)), written
 
 
@@ -105,7 +105,7 @@ def test_cells_out_of_order_are_no_file(batches: list[tuple[int, ...]]) -> None:
 
 
 def test_no_cells_are_no_file() -> None:
-    assert file_of([(np.empty(0, np.uint8), np.empty(0, np.int64))], StoreFormat()) == (b"", Written())
+    assert file_of([(np.empty(0, np.uint8), np.empty(0, np.int64))], StoreFormat()) == (b"", WrittenFile())
 
 
 @pytest.mark.parametrize(("kind", "least"), [(CellType.DELETE_COLUMN, 0), (CellType.DELETE_FAMILY, 0),

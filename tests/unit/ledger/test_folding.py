@@ -6,7 +6,7 @@ import pytest
 
 from unit.ledger.entries import TABLE, sealed
 from walferry.errors import WalferryError
-from walferry.ledger import Coverage, Ledger, Position, RunLedger, WalRange
+from walferry.ledger import Coverage, Ledger, LogPosition, RunLedger, WalRange
 
 OTHER = "users"
 
@@ -15,7 +15,7 @@ OTHER = "users"
 def long_run(ledger: Ledger) -> RunLedger:
     """A run whose start fence is in file 10 of two groups; the files 10 to 19 of each are applied."""
     long_run = ledger.of(ledger.open_run("both", "me", {"tables": [TABLE, OTHER]}, "me").run_id)
-    long_run.log.set_fence("start", [Position(group, f"{group}.10", 10, 0) for group in ("rs1", "rs2")])
+    long_run.log.set_fence("start", [LogPosition(group, f"{group}.10", 10, 0) for group in ("rs1", "rs2")])
     files = [sealed(f"{group}.{number}", number, group) for group in ("rs1", "rs2") for number in range(10, 20)]
     long_run.log.see_files(files)
     long_run.log.set_ranges([item for file in files for item in of(file.name, file.number)])

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from unit.ledger.entries import SPEC, TABLE, apply, opened, sealed, span
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger import Gap, Hold, Ledger, Position, QuarantineItem, RunRecord
+from walferry.ledger import Gap, Hold, Ledger, LogPosition, QuarantineItem, RunRecord
 from walferry.refusals import GapKind
 
 
 class TestGaps:
     def test_everything_between_the_fences_applied_leaves_no_gap(self, ledger: Ledger, run: RunRecord) -> None:
-        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.10", 10, 0)])
-        ledger.of(run.run_id).log.set_fence("end", [Position("rs1", "rs1.12", 12, 0)])
+        ledger.of(run.run_id).log.set_fence("start", [LogPosition("rs1", "rs1.10", 10, 0)])
+        ledger.of(run.run_id).log.set_fence("end", [LogPosition("rs1", "rs1.12", 12, 0)])
         ledger.of(run.run_id).log.see_files([sealed("rs1.9", 70), opened("rs1.12", 70), opened("rs1.13", 70)])
         apply(ledger, run, sealed("rs1.10", 80), sealed("rs1.11", 90))
         assert ledger.of(run.run_id).log.gaps() == []
@@ -33,7 +33,7 @@ class TestGaps:
     def test_a_closed_file_without_a_byte_needs_a_range_of_every_table_too(self, ledger: Ledger) -> None:
         run = ledger.open_run("both", "me", {"tables": ["shop:orders", "users"]}, "me")
         log = ledger.of(run.run_id).log
-        log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
+        log.set_fence("end", [LogPosition("rs1", "rs1.11", 11, 0)])
         log.see_files([sealed("rs1.10", 0), sealed("rs1.11", 0)])
         assert log.gaps() == [Gap("rs1.10", 0, 0, table, GapKind.NOT_READ, "not read") for table in (TABLE, "users")]
         log.set_ranges([span("rs1.10", 0, 0, "applied"), span("rs1.10", 0, 0, "sealed", "users")])
@@ -53,8 +53,8 @@ class TestGaps:
             ledger.of(run.run_id).log.gaps()
 
     def test_a_group_that_no_fence_names_counts_in_full(self, ledger: Ledger, run: RunRecord) -> None:
-        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.10", 10, 0)])
-        ledger.of(run.run_id).log.set_fence("end", [Position("rs1", "rs1.11", 11, 0)])
+        ledger.of(run.run_id).log.set_fence("start", [LogPosition("rs1", "rs1.10", 10, 0)])
+        ledger.of(run.run_id).log.set_fence("end", [LogPosition("rs1", "rs1.11", 11, 0)])
         apply(ledger, run, sealed("rs1.10", 80))
         ledger.of(run.run_id).log.see_files([sealed("rs9.3", 40, group="rs9"), opened("rs9.4", 6, group="rs9")])
         assert [(g.file, g.start, g.end, g.kind) for g in ledger.of(run.run_id).log.gaps()] == [
@@ -77,7 +77,7 @@ class TestGaps:
 
     @pytest.mark.parametrize("kind", ["start", "end"])
     def test_a_fence_in_a_file_that_no_listing_showed_is_a_gap(self, ledger: Ledger, run: RunRecord, kind: str) -> None:
-        ledger.of(run.run_id).log.set_fence(kind, [Position("rs1", "rs1.10", 10, 7)])  # type: ignore[arg-type]
+        ledger.of(run.run_id).log.set_fence(kind, [LogPosition("rs1", "rs1.10", 10, 7)])  # type: ignore[arg-type]
         assert ledger.of(run.run_id).log.gaps() == [
             Gap("rs1.10", 7, 7, TABLE, GapKind.FENCE, f"the {kind} fence stands in a file never seen")
         ]
@@ -127,9 +127,9 @@ class TestGaps:
         name = f"random{len(ledger.runs())}"
         run = ledger.open_run(name, "me", SPEC, "me")
         ledger.of(run.run_id).log.see_files([sealed(f"rs1.{n}", length) for n, length in enumerate(lengths)])
-        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", f"rs1.{start[0]}", start[0], start[1])])
+        ledger.of(run.run_id).log.set_fence("start", [LogPosition("rs1", f"rs1.{start[0]}", start[0], start[1])])
         if end is not None:
-            ledger.of(run.run_id).log.set_fence("end", [Position("rs1", f"rs1.{end[0]}", end[0], end[1])])
+            ledger.of(run.run_id).log.set_fence("end", [LogPosition("rs1", f"rs1.{end[0]}", end[0], end[1])])
         ranges = {}
         for n, a, b, state in spans:
             if n < len(lengths) and a <= b:

@@ -8,26 +8,26 @@ import pytest
 
 from unit.ledger.entries import TABLE, apply, opened, sealed, span
 from walferry.errors import WalferryError
-from walferry.ledger import Coverage, Ledger, Position, RunRecord
+from walferry.ledger import Coverage, Ledger, LogPosition, RunRecord
 
 
 class TestFences:
     def test_a_fence_is_set_once(self, ledger: Ledger, run: RunRecord) -> None:
-        first = [Position("rs1", "rs1.10", 10, 0), Position("rs2", "rs2.11", 11, 5)]
+        first = [LogPosition("rs1", "rs1.10", 10, 0), LogPosition("rs2", "rs2.11", 11, 5)]
         assert ledger.of(run.run_id).log.fence("start") is None
         assert ledger.of(run.run_id).log.set_fence("start", first) == first
-        assert ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.99", 99, 0)]) == first
+        assert ledger.of(run.run_id).log.set_fence("start", [LogPosition("rs1", "rs1.99", 99, 0)]) == first
         assert ledger.of(run.run_id).log.fence("start") == first
         assert ledger.of(run.run_id).log.fence("end") is None
 
     def test_an_end_fence_moves_forward_only_and_the_trail_keeps_each(self, ledger: Ledger, run: RunRecord) -> None:
-        early, late = [Position("rs1", "rs1.10", 10, 0)], [Position("rs1", "rs1.12", 12, 0)]
-        ledger.of(run.run_id).log.set_fence("start", [Position("rs1", "rs1.9", 9, 0)])
+        early, late = [LogPosition("rs1", "rs1.10", 10, 0)], [LogPosition("rs1", "rs1.12", 12, 0)]
+        ledger.of(run.run_id).log.set_fence("start", [LogPosition("rs1", "rs1.9", 9, 0)])
         ledger.of(run.run_id).log.set_fence("end", early)
         assert ledger.of(run.run_id).log.set_fence("end", late) == late
         with pytest.raises(WalferryError, match="cannot move back"):
             ledger.of(run.run_id).log.set_fence("end", early)
-        assert ledger.of(run.run_id).log.fence("start") == [Position("rs1", "rs1.9", 9, 0)]
+        assert ledger.of(run.run_id).log.fence("start") == [LogPosition("rs1", "rs1.9", 9, 0)]
         told = [
             line.inputs["positions"] for line in ledger.of(run.run_id).audit_trail() if line.action == "set end fence"
         ]
@@ -36,7 +36,7 @@ class TestFences:
     def test_a_group_has_one_position(self, ledger: Ledger, run: RunRecord) -> None:
         with pytest.raises(WalferryError, match="two positions"):
             ledger.of(run.run_id).log.set_fence(
-                "end", [Position("rs1", "rs1.10", 10, 0), Position("rs1", "rs1.11", 11, 0)]
+                "end", [LogPosition("rs1", "rs1.10", 10, 0), LogPosition("rs1", "rs1.11", 11, 0)]
             )
         with pytest.raises(WalferryError, match="no position"):
             ledger.of(run.run_id).log.set_fence("end", [])

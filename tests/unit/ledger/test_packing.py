@@ -6,7 +6,7 @@ import pytest
 
 from unit.ledger.entries import TABLE, opened, sealed, span
 from walferry.errors import WalferryError
-from walferry.ledger import Coverage, Gap, Hold, Ledger, Position, QuarantineItem, RunLedger, WalRange
+from walferry.ledger import Coverage, Gap, Hold, Ledger, LogPosition, QuarantineItem, RunLedger, WalRange
 from walferry.refusals import GapKind
 
 OTHER = "users"
@@ -98,7 +98,7 @@ def test_a_file_that_turns_out_longer_has_a_gap_and_is_not_applied_again(part: R
 def test_an_end_fence_past_the_end_of_a_packed_file_is_a_gap(part: RunLedger) -> None:
     part.log.see_files([sealed("rs1.10", 80)])
     part.log.set_ranges(whole("rs1.10", "applied"))
-    part.log.set_fence("end", [Position("rs1", "rs1.10", 10, 85)])
+    part.log.set_fence("end", [LogPosition("rs1", "rs1.10", 10, 85)])
     assert part.log.gaps() == [Gap("rs1.10", 80, 85, name, GapKind.NOT_READ, "not read") for name in (TABLE, OTHER)]
 
 

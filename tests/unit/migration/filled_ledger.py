@@ -8,7 +8,7 @@ from walferry.ledger import (
     ComparedTable,
     Difference,
     Ledger,
-    Position,
+    LogPosition,
     QuarantineItem,
     RangeComparison,
     Round,
@@ -42,7 +42,7 @@ def filled(ledger: Ledger) -> str:
     ledger.of(run).phases.start("replay")
     ledger.of(run).objects.plan("source", "peer", "walferry_move_1")
     ledger.of(run).objects.made("source", "peer", "walferry_move_1")
-    ledger.of(run).log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    ledger.of(run).log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     ledger.of(run).log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/hbase/WALs/{FILE}", 1_000, sealed=True)])
     ledger.of(run).log.set_ranges([WalRange(FILE, 0, 1_000, "shop:orders", 3, 7, 1, 2, "applied")])
     ledger.of(run).rounds.record(Round(1, 100, 5_100, 1, 1_000, 3, 7, 5_000, 0))

@@ -8,7 +8,7 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, compared, filled
 from walferry import clock
-from walferry.ledger import Difference, Ledger, NumberGap, Position, RangeComparison, SeenFile, WalRange
+from walferry.ledger import Difference, Ledger, LogPosition, NumberGap, RangeComparison, SeenFile, WalRange
 from walferry.migration.report import render, summary, write
 from walferry.migration.touching.touched import Seen
 from walferry.run.heartbeat import NOTE
@@ -153,7 +153,7 @@ def test_the_backlog_is_what_is_listed_in_front_of_the_end_fence_and_not_applied
     later = [SeenFile(f"{GROUP}.{n}", GROUP, "rs,1,2", n, f"/{n}", 400, sealed=True) for n in (11, 12)]
     book.of("move-1").log.see_files(later)
     assert status(book.of("move-1"))["backlog_bytes"] == 800
-    book.of("move-1").log.set_fence("end", [Position(GROUP, f"{GROUP}.12", 12, 0)])
+    book.of("move-1").log.set_fence("end", [LogPosition(GROUP, f"{GROUP}.12", 12, 0)])
     assert status(book.of("move-1"))["backlog_bytes"] == 400
     book.of("move-1").log.set_ranges([WalRange(f"{GROUP}.11", 0, 400, "shop:orders", 0, 0, None, None, "applied")])
     assert status(book.of("move-1"))["backlog_bytes"] == 0

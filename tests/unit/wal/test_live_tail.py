@@ -20,7 +20,7 @@ from walferry.wal.files import Place, WalFile, parse_wal_name
 from walferry.wal.keys import KEY_HEX
 from walferry.wal.live_tail import NO_LIMITS, LiveTail
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import Limits, Offset, Position
+from walferry.wal.tail import BatchLimits, GroupPosition, Offset
 
 SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"
@@ -68,7 +68,7 @@ class Log:
     def archive(self, number: int) -> None:
         self.path(number).rename(self.root / "oldWALs" / f"{GROUP}.{number}")
 
-    def new(self, limits: Limits = NO_LIMITS) -> list[int]:
+    def new(self, limits: BatchLimits = NO_LIMITS) -> list[int]:
         """The sequence numbers of the next batch's entries."""
         end = self.tail.next(self.offset, limits)
         news = end is not self.offset
@@ -143,7 +143,7 @@ def test_limits_cut_a_file_between_entries_and_nothing_is_lost(kind: str, log: L
     before = None
     while log.offset is not before:
         before = log.offset
-        batches.append(log.new(Limits(bytes=MOST_BYTES)))
+        batches.append(log.new(BatchLimits(bytes=MOST_BYTES)))
         taken = sum(span.stop - span.start for span in log.offset.spans)
         assert taken <= MOST_BYTES
     assert [number for batch in batches for number in batch] == list(range(1, 31))
@@ -276,7 +276,7 @@ def test_what_is_available_now_ends_within_its_limits(log: Log) -> None:
     log.append(1, header(), *(entry([CELL], number) for number in range(1, 21)), TRAILER)
     log.append(2, header(), *(entry([CELL], number) for number in range(21, 31)))
     log.tail.stop_growing()
-    some = Limits(bytes=MOST_BYTES)
+    some = BatchLimits(bytes=MOST_BYTES)
     found = log.new(some)
     log.append(2, entry([CELL], 99))
     while more := log.new(some):
@@ -295,7 +295,7 @@ def test_a_file_that_is_deleted_before_it_is_read_is_a_gap_even_after_a_restart(
     for number in (1, 2, 3):
         log.append(number, header(), entry([CELL], number), TRAILER)
         log.archive(number)
-    assert log.new(Limits(files=1)) == [1]
+    assert log.new(BatchLimits(files=1)) == [1]
     (log.root / "oldWALs" / f"{GROUP}.2").unlink()
     log.restart()
     with pytest.raises(GapError, match=rf"{GROUP}\.2 is missing"):
@@ -306,7 +306,7 @@ def test_latest_begins_after_what_is_there(log: Log) -> None:
     log.append(1, header(), entry([CELL], 1), TRAILER)
     log.append(2, header(), entry([CELL], 2))
     log.offset = log.tail.at_end()
-    assert log.offset.groups[GROUP] == Position(2, len(header() + entry([CELL], 2)))
+    assert log.offset.groups[GROUP] == GroupPosition(2, len(header() + entry([CELL], 2)))
     log.append(2, entry([CELL], 3))
     assert log.new() == [3]
 

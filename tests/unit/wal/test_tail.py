@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from walferry.errors import GapError, WalferryError
 from walferry.wal.files import Place, WalFile
 from walferry.wal.tail import (
-    Limits,
-    Listing,
+    BatchLimits,
+    CertainListing,
+    GroupPosition,
     Offset,
-    Position,
     Reached,
     Span,
     advance,
@@ -122,7 +122,7 @@ class World:
             if file.place is Place.ARCHIVED and position and (file.number < position.number or position.over):
                 file.deleted = True
 
-    def listing(self, meanwhile: Callable[[], None]) -> Listing:
+    def listing(self, meanwhile: Callable[[], None]) -> CertainListing:
         for group, position in self.start.groups.items():
             self.known[group] = max(self.known.get(group, -1), position.number, *position.ahead)
         there = [file for file in self.files().values() if not file.deleted]
@@ -149,7 +149,7 @@ class World:
             return Reached(log.length, True)
         return Reached(fit[-1] if fit else offset, False)
 
-    def step(self, limits: Limits, meanwhile: Callable[[], None] = lambda: None) -> bool:
+    def step(self, limits: BatchLimits, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """One batch: whether there was anything new. Only what a checkpoint keeps goes from one to the next."""
         end = advance(self.start, self.listing(meanwhile), self.reach, limits, self.served)
         if not is_news(self.start, end):
@@ -195,7 +195,7 @@ class World:
             case "restart":
                 self.known, self.served = {}, {}
             case "step":
-                self.step(Limits(size if which % 2 else None, which if which % 3 else None))
+                self.step(BatchLimits(size if which % 2 else None, which if which % 3 else None))
 
 
 ACTIONS = ["write", "step", "create", "switch", "close", "roll", "archive", "delete", "boot", "crash", "restart"]
@@ -217,20 +217,20 @@ def test_every_entry_is_given_out_once_and_in_order_whatever_happens(
                     if other[0] not in ("step", "restart", "delete"):
                         world.do(*other)
 
-            world.step(Limits(size if which % 2 else None), meanwhile)
+            world.step(BatchLimits(size if which % 2 else None), meanwhile)
     for server in world.servers:
         server.crash()
         for number in range(len(server.files)):
             server.archive(number)
     batches = 0
-    while world.step(Limits(30, 2)) or batches < 3:
+    while world.step(BatchLimits(30, 2)) or batches < 3:
         batches += 1
         assert batches < 5000
     written = {s.group: [(file.number, end) for file in s.files for end in file.ends] for s in world.servers}
     assert {group: world.given.get(group, []) for group in written} == written
     for server in world.servers:
         world.delete(server)
-    world.step(Limits())
+    world.step(BatchLimits())
     assert world.start.groups == {}
 
 
@@ -241,53 +241,53 @@ def to(stop: int, *, sealed: bool = False) -> Callable[..., Reached]:
     return lambda file, offset, most, *, whole_entry, newer: Reached(stop, sealed)
 
 
-def listing(*files: WalFile) -> Listing:
+def listing(*files: WalFile) -> CertainListing:
     live = [file for file in files if file.place is not Place.ARCHIVED]
     return certain(live, [file for file in files if file.place is Place.ARCHIVED], {file.group: 99 for file in files})
 
 
 def test_a_newer_file_does_not_end_the_one_that_is_still_written_to() -> None:
     two = listing(listed("g", 1), listed("g", 2))
-    end = advance(Offset(), two, to(50), Limits())
-    assert end.groups["g"] == Position(1, 50, ahead=(2,))
+    end = advance(Offset(), two, to(50), BatchLimits())
+    assert end.groups["g"] == GroupPosition(1, 50, ahead=(2,))
     assert end.spans == (Span("g.1", 0, 50, sealed=False),)
 
 
 def test_less_than_was_seen_before_means_nothing() -> None:
-    start = Offset(1, {"g": Position(1, 50)})
-    end = advance(start, listing(listed("g", 1)), to(30), Limits())
+    start = Offset(1, {"g": GroupPosition(1, 50)})
+    end = advance(start, listing(listed("g", 1)), to(30), BatchLimits())
     assert not is_news(start, end)
 
 
 @pytest.mark.parametrize(
-    ("position", "gone"), [(Position(1, 50, ahead=(2, 3)), "g.1"), (Position(2, ahead=(3,)), "g.2")]
+    ("position", "gone"), [(GroupPosition(1, 50, ahead=(2, 3)), "g.1"), (GroupPosition(2, ahead=(3,)), "g.2")]
 )
-def test_a_file_that_was_deleted_before_it_was_read_is_a_gap_that_names_it(position: Position, gone: str) -> None:
+def test_a_file_that_was_deleted_before_it_was_read_is_a_gap_that_names_it(position: GroupPosition, gone: str) -> None:
     with pytest.raises(GapError, match=gone) as raised:
-        advance(Offset(1, {"g": position}), listing(listed("g", 3)), to(10), Limits())
+        advance(Offset(1, {"g": position}), listing(listed("g", 3)), to(10), BatchLimits())
     assert raised.value.file == gone
 
 
 def test_a_later_file_that_was_seen_and_is_deleted_is_a_gap_too_after_a_restart() -> None:
-    start = Offset(1, {"g": Position(1, 50, ahead=(2, 3))})
+    start = Offset(1, {"g": GroupPosition(1, 50, ahead=(2, 3))})
     with pytest.raises(GapError, match=r"g\.2"):
-        advance(start, listing(listed("g", 1), listed("g", 3)), to(50), Limits())
+        advance(start, listing(listed("g", 1), listed("g", 3)), to(50), BatchLimits())
 
 
 def test_what_a_dead_server_has_left_may_be_deleted_once_it_is_read_and_is_forgotten() -> None:
-    start = Offset(4, {"g": Position(1, 50)})
+    start = Offset(4, {"g": GroupPosition(1, 50)})
     archived = listed("g", 1, Place.ARCHIVED, 60)
-    end = advance(start, listing(archived), to(60, sealed=True), Limits())
-    assert end.groups["g"] == Position(1, 60, read=True, over=True)
-    assert advance(end, listing(), to(0), Limits()).groups == {}
+    end = advance(start, listing(archived), to(60, sealed=True), BatchLimits())
+    assert end.groups["g"] == GroupPosition(1, 60, read=True, over=True)
+    assert advance(end, listing(), to(0), BatchLimits()).groups == {}
 
 
 def test_a_file_that_is_archived_while_the_log_is_listed_may_have_a_successor_that_is_not() -> None:
     now = certain([listed("g", 1)], [listed("g", 1, Place.ARCHIVED, 60)], {})
-    end = advance(Offset(1, {"g": Position(1, 50)}), now, to(60, sealed=True), Limits())
-    assert end.groups["g"] == Position(1, 60, read=True, over=False)
+    end = advance(Offset(1, {"g": GroupPosition(1, 50)}), now, to(60, sealed=True), BatchLimits())
+    assert end.groups["g"] == GroupPosition(1, 60, read=True, over=False)
     with pytest.raises(GapError):
-        advance(end, listing(listed("g", 4)), to(0), Limits())
+        advance(end, listing(listed("g", 4)), to(0), BatchLimits())
 
 
 def test_a_file_that_was_written_and_archived_during_the_listing_waits_for_the_next_one() -> None:
@@ -309,7 +309,7 @@ def test_one_entry_is_given_out_even_if_it_is_longer_than_the_limit_and_then_oth
             server.write(100)
     spans: list[Span] = []
     for _ in range(6):
-        assert world.step(Limits(bytes=5))
+        assert world.step(BatchLimits(bytes=5))
         spans += world.start.spans
     assert [span.file for span in spans] == ["s0.100", "s1.102"] * 3
     assert [span.stop for span in spans] == [110, 110, 210, 210, 310, 310]
@@ -324,15 +324,15 @@ def test_groups_take_turns_when_few_files_may_be_read_at_once() -> None:
     for _ in range(9):
         for server in world.servers:
             server.write(10)
-        assert world.step(Limits(files=1))
+        assert world.step(BatchLimits(files=1))
         read += [span.file for span in world.start.spans]
     assert read == ["s0.100", "s1.102", "s2.104"] * 3
 
 
 def test_a_batch_is_read_by_its_own_spans_whatever_start_is_given_now() -> None:
-    end = Offset(1, {"g": Position(1, 50)}, (Span("g.1", 20, 50, sealed=False),))
+    end = Offset(1, {"g": GroupPosition(1, 50)}, (Span("g.1", 20, 50, sealed=False),))
     assert between(Offset(), end) == end.spans
-    assert between(Offset(0, {"g": Position(1, 40)}), end) == end.spans  # `latest`, asked a second time
+    assert between(Offset(0, {"g": GroupPosition(1, 40)}), end) == end.spans  # `latest`, asked a second time
     assert between(end, end) == ()
     with pytest.raises(WalferryError, match="one batch at a time"):
         between(Offset(), replace(end, batch=2))
@@ -347,4 +347,4 @@ def test_what_is_written_from_now_on_begins_in_the_oldest_file_that_may_still_re
     files = [listed("g", 1, length=70), listed("g", 2), listed("g", 3)]
     dead = listed("h", 1, Place.ARCHIVED, 80)
     start = begin_at_end(listing(*files, dead), to(50), lambda file: file.number == 1)
-    assert start.groups == {"g": Position(2, 50, ahead=(3,)), "h": Position(1, 80, read=True, over=True)}
+    assert start.groups == {"g": GroupPosition(2, 50, ahead=(3,)), "h": GroupPosition(1, 80, read=True, over=True)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from walferry.ledger import Gap, Ledger, WalFile
+from walferry.ledger import Gap, Ledger, RecordedFile
 from walferry.ledger.rows import RangeState
 from walferry.refusals import GapKind
 from walferry.run.fences import fences_of
@@ -85,7 +85,7 @@ def draw_lanes(ledger: Ledger, run_id: str, holes: Sequence[Hole], page: int) ->
 
     order = sorted(log.groups() | troubles.keys(), key=worst_first)
     shown = order[page * PER_PAGE : (page + 1) * PER_PAGE]
-    by_group: dict[str, list[WalFile]] = defaultdict(list)
+    by_group: dict[str, list[RecordedFile]] = defaultdict(list)
     for file in log.files(shown):
         by_group[file.group].append(file)
     reached = log.least_states(shown)
@@ -116,7 +116,7 @@ def draw_lanes(ledger: Ledger, run_id: str, holes: Sequence[Hole], page: int) ->
     return {"total": len(order), "page": page, "size": PER_PAGE, "rows": lanes}
 
 
-def file_state(file: WalFile, reached: RangeState | None, holes: Iterable[Hole]) -> State:
+def file_state(file: RecordedFile, reached: RangeState | None, holes: Iterable[Hole]) -> State:
     """The state of the file; `reached`: the least that any of the run's tables has, if all have begun."""
     kinds = {hole.kind for hole in holes}
     if "gap" in kinds:

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount, rows_differ
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms, steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.resolve import Fate
@@ -143,7 +143,7 @@ def compare(
     if start.begun is not None:
         run.known_rows.collect(table)
     before = _began(run, table, purpose, start.at_ms)
-    session = session_for(spark, run.source.held_bytes().get(table, 0), Limits().here_bytes)
+    session = session_for(spark, run.source.held_bytes().get(table, 0), WriteLimits().here_bytes)
     began = steady_s()
     pairs, outcomes = _both_sides(run, session, table, purpose, parts)
     note_comparing(run.ledger, table, parts.seconds if parts else steady_s() - began)

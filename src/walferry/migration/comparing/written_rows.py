@@ -56,7 +56,7 @@ LOOKED_AT_AGAIN = 1_000
 
 
 @dataclass(frozen=True)
-class Written:
+class TouchedRows:
     """The rows of a table that were written, or otherwise touched, since its last clean comparison."""
 
     files: frozenset[str]
@@ -88,7 +88,7 @@ class Written:
         run.ledger.log.mark_verified(table, self.files - files_with(self.by_file, but))
 
 
-def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> Written:
+def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool = False) -> TouchedRows:
     """Compare those rows of a table, and the ones that differed in the comparison `since` or for a known reason.
 
     What others than the source's log touched is known up to the last `touched.look`. With `watched`, it also takes the
@@ -100,21 +100,21 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
     files = _files(run, names)
     log_bytes = _unread_bytes(run, table, files)
     if why := _too_much_log(table, log_bytes):
-        return Written(frozenset(names), why=why)
+        return TouchedRows(frozenset(names), why=why)
     also = claims.to_read(run, table, since)
     if isinstance(also, str):
-        return Written(frozenset(names), why=also)
+        return TouchedRows(frozenset(names), why=also)
     if why := _too_large(run, table, also.ranges):
-        return Written(frozenset(names), why=why)
+        return TouchedRows(frozenset(names), why=why)
     look, more = last_look(run.ledger, table), known_rows(run, table) + also.rows
     if look is None or look.at_ms < since.ended_ms:
         more += [item.row for item in run.ledger.comparisons.differences([since])]
     by_file = rows_by_file(run, table, files)
     if isinstance(by_file, str):
-        return Written(frozenset(names), why=by_file)
+        return TouchedRows(frozenset(names), why=by_file)
     rows = _rows(table, by_file, more)
     if isinstance(rows, str):
-        return Written(frozenset(names), why=rows)
+        return TouchedRows(frozenset(names), why=rows)
     began, began_ms = steady_s(), now_ms()
     before: Sequence[Files] = ()
     if watched:  # what may hold markers afterwards is read now, or held some before
@@ -129,7 +129,7 @@ def compare_written(run: Run, table: str, since: ComparedTable, *, watched: bool
             amount(found.rows, "row was", "rows were"), found.rows - len(rows) + len(also.rows), found.size / 1e6,
             steady_s() - began, log_bytes / 1e6, len(found.differing),
         )  # fmt: skip
-    return Written(
+    return TouchedRows(
         frozenset(names), found.rows, found.size, found.differing, also=also, claim=also.after(rows, found.fragile),
         by_file=by_file, log_bytes=log_bytes, before=before,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.apply.region_events import store_file
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import steady_s
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.proto import hbase_pb2 as pb
@@ -78,7 +78,7 @@ def copy(run: Run, spark: Callable[[], SparkSession], table: str) -> dict[str, A
         manifest = manifest_of(run, table)
         if run.spec.history == "bulk":
             return load_history(run, spark, table, manifest)
-        session = session_for(spark, size_of(manifest), Limits().here_bytes)
+        session = session_for(spark, size_of(manifest), WriteLimits().here_bytes)
         files = files_of(run, table, manifest)
         name = run.snapshot(table)
         there = run.target_files.status(f"{run.target_root}/.hbase-snapshot/{name}") is not None

@@ -20,9 +20,9 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from walferry.apply.bulk_loader import Cells, Loader, Staged, staging_folder
+from walferry.apply.bulk_loader import Cells, Loader, StagedHFile, staging_folder
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import as_run
@@ -89,7 +89,7 @@ def load_history(
     """
     pair = run.pair(table)
     regions = regions_of(run.source_root, manifest)
-    session = session_for(spark, size_of(manifest), Limits().here_bytes)
+    session = session_for(spark, size_of(manifest), WriteLimits().here_bytes)
     folder = staging_folder(run.target_root, pair.target)
     with leased(run, [pair]) as (route, _):
         _prepare_table(run, table, manifest, regions)
@@ -236,7 +236,7 @@ def _load_region(task: RegionTask) -> Iterator[LoadedRegion]:
         name = f"{context.stageId()}-{context.partitionId()}"
         route = replace(route, guard=route.guard.of_attempt(name, context.attemptNumber()))
     loader = Loader(route, task.table, task.folder)
-    staged: list[Staged] = []
+    staged: list[StagedHFile] = []
     at_ms = now_ms()
     for family in sorted({file.family for file in task.region.files}):
         files = [file for file in task.region.files if file.family == family]

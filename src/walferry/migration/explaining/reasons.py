@@ -22,7 +22,7 @@ from walferry.migration.explaining.clients import edits_of_clients
 from walferry.migration.explaining.explain import IN_FLIGHT, classify
 from walferry.migration.explaining.since_opening import changed_since
 from walferry.migration.explaining.wal_lookup import look_up
-from walferry.migration.sides.row_sides import Bounds, Packed, Question, RowSides, row_sides
+from walferry.migration.sides.row_sides import Bounds, Compressed, Question, RowSides, row_sides
 from walferry.migration.sides.stored_sides import rules_of
 from walferry.run.run import Run
 from walferry.spark.clients import shared_client, workers
@@ -59,10 +59,10 @@ def explain(
     bounds = Bounds.of_each(len(rows))
     since = changed_since(run, table, rows)
     sides = _read_again(run, session, table, rows, rules, bounds)
-    questions: dict[bytes, Packed[Question]] = {}
+    questions: dict[bytes, Compressed[Question]] = {}
     for row, found in sides.items():
         if found is not None and not (value := found.value()).too_many:
-            questions[row] = Packed(value.question)
+            questions[row] = Compressed(value.question)
     logs = look_up(run, spark, table, questions, applied, until_ms, bounds)
     clients = edits_of_clients(run, table, list(questions), bounds)  # read last: they show the other's later edits
     differences = []
@@ -84,11 +84,11 @@ def _read_again(
     rows: Sequence[bytes],
     rules: Mapping[bytes, FamilyRules],
     bounds: Bounds,
-) -> dict[bytes, Packed[RowSides] | None]:
+) -> dict[bytes, Compressed[RowSides] | None]:
     """Both sides of each row; None for those that are equal now."""
     source, target = run.source_address(workers(spark)), run.spec.target.address()
     pair = run.pair(table)
-    sides: dict[bytes, Packed[RowSides] | None] = {}
+    sides: dict[bytes, Compressed[RowSides] | None] = {}
     for first in range(0, len(rows), _READ_AT_ONCE):
         asked = [
             _Rows(source, target, pair.source, pair.target, tuple(rows[start : start + _PER_TASK]), rules, bounds)
@@ -111,7 +111,7 @@ class _Rows:
     bounds: Bounds
 
 
-def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
+def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Compressed[RowSides] | None]]:
     """In an executor: both sides of each row; None if they are equal now."""
     source, target = shared_client(asked.source), shared_client(asked.target)
 
@@ -131,4 +131,4 @@ def _read_rows(asked: _Rows) -> Iterator[tuple[bytes, Packed[RowSides] | None]]:
             for row, (here, there, read_ms) in zip(rows, readers.map(read, rows), strict=True):
                 sides = row_sides(here, there, asked.rules, read_ms + CLOCKS_APART_MS, asked.bounds)
                 large |= max(len(here), len(there)) > _LARGE_BYTES
-                yield row, None if sides is None else Packed(sides)
+                yield row, None if sides is None else Compressed(sides)

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import DamagedInputError, GapError, WalferryError
 from walferry.formats.cells import binary_column, cells_to_arrow
 from walferry.formats.entries import index_entry_cells
 from walferry.hbase.address import ClusterAddress
 from walferry.migration.explaining.explain import RowLog
-from walferry.migration.sides.row_sides import Bounds, Cell, Packed, Question, Room, cells_of
+from walferry.migration.sides.row_sides import Bounds, Cell, Compressed, Question, Room, cells_of
 from walferry.replay.log.cut import as_listed
 from walferry.run.facts import fence_facts
 from walferry.run.run import Run
@@ -59,7 +59,7 @@ class _Lookup:
     applied: frozenset[str]
     """names of the files whose edits the target has"""
     rows: tuple[bytes, ...]
-    questions: tuple[Packed[Question], ...]
+    questions: tuple[Compressed[Question], ...]
     """of each row"""
     left_out: frozenset[tuple[str, int]]
     """(file, offset) of entries that an operator left out"""
@@ -73,7 +73,7 @@ class RowLogs:
     """What the log holds of each row that was looked up."""
 
     nothing: RowLog
-    found: Mapping[bytes, Packed[RowLog]]
+    found: Mapping[bytes, Compressed[RowLog]]
 
     def of(self, row: bytes) -> RowLog:
         """What the log holds of a row."""
@@ -86,7 +86,7 @@ def look_up(
     run: Run,
     spark: Callable[[], SparkSession],
     table: str,
-    questions: Mapping[bytes, Packed[Question]],
+    questions: Mapping[bytes, Compressed[Question]],
     applied: set[str],
     until_ms: int,
     bounds: Bounds,
@@ -106,7 +106,7 @@ def look_up(
     left_out = {(item.file, item.start) for item in released if item.resolution == "accept" and item.table == table}
     left_out |= {edit.place for edit in run.ledger.late.all() if edit.decision == "reject" and edit.table == table}
     rows = tuple(sorted(questions))
-    session = session_for(spark, _bytes_of(files), Limits().here_bytes)
+    session = session_for(spark, _bytes_of(files), WriteLimits().here_bytes)
     lookup = _Lookup(
         run.source_address(workers(session)), table, tuple(files), frozenset(applied), rows,
         tuple(questions[row] for row in rows), frozenset(left_out), nothing, bounds,
@@ -148,7 +148,7 @@ def _files(run: Run, table: str, applied: set[str]) -> list[WalFile]:
 
 
 def _finds(spark: SparkSession | None, lookup: _Lookup) -> list[tuple[int, bytes]]:
-    """Numbers of rows, each with its pickled Packed[RowLog], and what else `_merge` yields."""
+    """Numbers of rows, each with its pickled Compressed[RowLog], and what else `_merge` yields."""
     if spark is None:
         return _finds_here(lookup)
     shared = spark.sparkContext.broadcast(lookup)  # once per worker process, not once per task
@@ -275,7 +275,7 @@ def _place(lookup: _Lookup, file: WalFile, offset: int) -> _Place:
 
 
 def _merge(lookup: _Lookup, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One pickled Packed[RowLog] for each row of a partition; reasons and errors unchanged."""
+    """One pickled Compressed[RowLog] for each row of a partition; reasons and errors unchanged."""
     finds = _Finds(lookup.bounds)
     for batch in batches:
         for row, found in zip(batch["row"].to_pylist(), batch["found"].to_pylist(), strict=True):
@@ -284,7 +284,7 @@ def _merge(lookup: _Lookup, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
             else:
                 yield _frame({row: pickle.loads(found)})
     for row, edits in finds.edits.items():
-        yield _frame({row: Packed(_row_log(lookup.nothing, edits))})
+        yield _frame({row: Compressed(_row_log(lookup.nothing, edits))})
 
 
 def _row_log(nothing: RowLog, edits: _Edits | None) -> RowLog:

@@ -25,7 +25,7 @@ from walferry.storage import FileSystem
 from walferry.wal.files import Place, WalFile, if_sealed, parse_wal_name
 from walferry.wal.live_tail import list_certain
 from walferry.wal.open import Until, open_wal
-from walferry.wal.tail import Listing
+from walferry.wal.tail import CertainListing
 
 ROWS_PER_REGION = 50_000
 """written in one region and named; of more, the whole region is read"""
@@ -84,7 +84,7 @@ class Span:
         return max(0, self.file.length - self.start) if self.for_rows else 0
 
 
-def gaps_since(place: LogPlace, listing: Listing, now_ms: int, ttl_ms: float) -> dict[str, str]:
+def gaps_since(place: LogPlace, listing: CertainListing, now_ms: int, ttl_ms: float) -> dict[str, str]:
     """Servers of whose log a part since `place` is missing, or may be: why. `ttl_ms`: of the cleaner's.
 
     A file that was begun later was closed after the one that was open then. So unless that one could be deleted by
@@ -111,7 +111,7 @@ def gaps_since(place: LogPlace, listing: Listing, now_ms: int, ttl_ms: float) ->
 
 
 def spans_since(
-    listing: Listing,
+    listing: CertainListing,
     places: Sequence[LogPlace],
     without: Iterable[str],
     is_sealed: Callable[[WalFile], bool],
@@ -137,7 +137,7 @@ def _start(group: GroupPlace | None, file: WalFile) -> int | None:
     return group.open.get(file.number)
 
 
-def listing_since(files: FileSystem, root: str, places: Sequence[LogPlace]) -> Listing:
+def listing_since(files: FileSystem, root: str, places: Sequence[LogPlace]) -> CertainListing:
     """The log's files as they are now."""
     known: dict[str, int] = {}
     for place in places:
@@ -258,7 +258,7 @@ def _leave_to_whole(found: _Found, name: tuple[str, str], why: str) -> None:
     found.rows.pop(name, None)
 
 
-def place_after(at_ms: int, listing: Listing, read: Iterable[FileNews]) -> LogPlace:
+def place_after(at_ms: int, listing: CertainListing, read: Iterable[FileNews]) -> LogPlace:
     """The place in the log after what was read of it."""
     open_files: dict[str, dict[int, int]] = {}
     for news in read:

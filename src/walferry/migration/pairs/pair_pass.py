@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
@@ -42,9 +42,9 @@ from walferry.migration.pairs.pair_plan import (
     CROWDED,
     DAY_MS,
     Borders,
+    NamedRows,
     SideNews,
     Sight,
-    Written,
     became_fragile,
     sights,
     why_whole,
@@ -60,7 +60,7 @@ from walferry.run.spec import ResolvedSpec
 from walferry.spark.clients import workers
 from walferry.spark.fan_out import fan_out
 from walferry.spark.session import session_for
-from walferry.wal.tail import Listing
+from walferry.wal.tail import CertainListing
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ _NOTHING_READ: _News = (SideNews(), SideNews())
 class _SideLog:
     """What there is to read of one side's log, for each position that regions refer to."""
 
-    listing: Listing
+    listing: CertainListing
     at_ms: int
     spans: Sequence[Span]
     gaps: dict[int, dict[str, str]]
@@ -254,7 +254,7 @@ def _pass(run: Run, spark: Callable[[], SparkSession]) -> dict[str, Any]:
     phase = run.ledger.phases.find(PHASE)
     current = run.ledger.passes.begin(phase.attempts if phase else 1)
     plan, drawn, differed = plan_pass(run), Drawn(run), run.ledger.passes.differences()
-    session = session_for(spark, _size(run, plan), Limits().here_bytes)
+    session = session_for(spark, _size(run, plan), WriteLimits().here_bytes)
     news, written, position = read_logs(run, session, current, plan)
     time.sleep(SETTLE_SECONDS)
     todo = list(_work(plan, current, news, written, differed))
@@ -283,9 +283,9 @@ def _size(run: Run, plan: Plan) -> int:
     return plan.source.bytes + plan.target.bytes + sum(held.get(table, 0) // of[table] for table in whole)
 
 
-def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan: Plan) -> tuple[_News, Written, int]:
+def read_logs(run: Run, session: SparkSession | None, current: PassRecord, plan: Plan) -> tuple[_News, NamedRows, int]:
     """What the logs of both sides say of regions, the rows that they name, and the number of the new place."""
-    written = Written(plan.sights)
+    written = NamedRows(plan.sights)
     said, places, size = [], [], 0
     addresses = (run.source_address(workers(session)), run.spec.target.address())
     for at, (side, address) in enumerate(zip((plan.source, plan.target), addresses, strict=True)):
@@ -323,7 +323,7 @@ def _work(
     plan: Plan,
     current: PassRecord,
     news: _News,
-    written: Written,
+    written: NamedRows,
     differed: Sequence[PassDifference],
 ) -> Iterator[Todo]:
     """Every region that this pass has not read yet."""

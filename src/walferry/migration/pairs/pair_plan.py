@@ -130,7 +130,7 @@ class Borders:
         return self._tables[table][bisect_right(self._starts[table], row) - 1]
 
 
-class Written:
+class NamedRows:
     """The rows that both logs name, by table and region of the source.
 
     Of more than `most` rows, those of the fullest regions are let go: these are read whole.

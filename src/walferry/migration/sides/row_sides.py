@@ -42,7 +42,7 @@ Cell = tuple[bytes, bytes, int, int, bytes, bytes]
 Value = TypeVar("Value")
 
 
-class Packed(Generic[Value]):
+class Compressed(Generic[Value]):
     """A value as compressed bytes: as objects, the cells of all rows would need ten times the memory."""
 
     def __init__(self, value: Value) -> None:

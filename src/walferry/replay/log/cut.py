@@ -27,7 +27,7 @@ from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.errors import TableNotFoundError
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Position, SeenFile
+from walferry.ledger import LogPosition, SeenFile
 from walferry.load import unhindered_s
 from walferry.replay.keeping.protect import not_applied, take_stock, way_of
 from walferry.replay.log.idle import idle_servers
@@ -312,7 +312,7 @@ def start_fence(run: Run) -> FenceFacts:
     return FenceFacts.model_validate(run.once("fence", work))
 
 
-def _start_positions(cut: Cut) -> list[Position]:
+def _start_positions(cut: Cut) -> list[LogPosition]:
     by_group: dict[str, list[WalFile]] = defaultdict(list)
     for file in cut.files:
         by_group[file.group].append(file)
@@ -321,9 +321,9 @@ def _start_positions(cut: Cut) -> list[Position]:
         after = [file for file in files if file.number >= cut.current.get(group, file.number + 1)]
         if after:
             first = min(after, key=lambda file: file.number)
-            positions.append(Position(group, first.name, first.number, 0))
+            positions.append(LogPosition(group, first.name, first.number, 0))
         else:  # a dead server's group: after its last file
-            positions.append(Position(group, "", max(file.number for file in files) + 1, 0))
+            positions.append(LogPosition(group, "", max(file.number for file in files) + 1, 0))
     return positions
 
 
@@ -334,7 +334,7 @@ def end_fence(run: Run) -> FenceFacts:
         cut = quiet_cut(run)
         see(run, cut)
         first = {file.group: file for file in cut.files if file.number == cut.current.get(file.group)}
-        positions = [Position(group, file.name, file.number, 0) for group, file in sorted(first.items())]
+        positions = [LogPosition(group, file.name, file.number, 0) for group, file in sorted(first.items())]
         run.ledger.log.set_fence("end", positions)
         keep_lines(run, "end fence", cut.before)
         return FenceFacts(groups=len(positions), at_ms=cut.started_ms).model_dump()
@@ -380,6 +380,6 @@ def as_seen(file: WalFile, sealed: bool) -> SeenFile:
     return SeenFile(file.name, file.group, file.server, file.number, file.path, file.length, sealed)
 
 
-def as_listed(file: ledger.WalFile) -> WalFile:
+def as_listed(file: ledger.RecordedFile) -> WalFile:
     """A file of the ledger as if it were listed, for readers that look up where it is now."""
     return WalFile(file.name, file.group, file.server, file.number, file.path, Place.ARCHIVED, file.length)

@@ -133,7 +133,7 @@ def _holds_nothing(run: Run, file: WalFile) -> bool:
     return find_wal(files, root, file) is not None  # otherwise it was deleted before it was read
 
 
-def _was_empty(run: Run, file: ledger.WalFile) -> bool:
+def _was_empty(run: Run, file: ledger.RecordedFile) -> bool:
     """Whether a missing file that is in no queue never held an entry.
 
     It was the last open one of a dead server, and no run that looked into it found any entry. Only for a way that names

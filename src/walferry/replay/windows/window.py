@@ -26,7 +26,7 @@ from walferry.apply.outcomes import Refusal
 from walferry.apply.recopy import recopy_rows
 from walferry.apply.route import Route
 from walferry.apply.window_rows import WindowRows, WriteTimes
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import iso, now_ms
 from walferry.errors import GapError, TransientError, UnfinishedInputError, UsageError, WalferryError, WalKeyError
 from walferry.formats.markers import Marker
@@ -212,7 +212,7 @@ def _apply(run: Run, spark: LateSession, window: TimeWindow) -> dict[str, Any]:
     require_no_overlap(run, appliers(run))
     plan = plan_window(run)
     _require_log(run, plan)
-    if not is_small((*plan.files, *plan.along), Limits()):
+    if not is_small((*plan.files, *plan.along), WriteLimits()):
         spark.begin()
     if plan.unsealed:
         cut_log(run)

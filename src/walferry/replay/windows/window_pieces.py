@@ -22,7 +22,7 @@ from walferry.apply.by_group import GroupTask, apply_groups
 from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
 from walferry.apply.index import FileIndex, InWindow, merge
 from walferry.apply.outcomes import FileReport, Refusal
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.ledger import Piece, WalRange
@@ -154,7 +154,7 @@ def apply_in_pieces(
 # ------------------------------------------------------------------ plan
 
 
-def is_small(files: Iterable[WalFile], limits: Limits) -> bool:
+def is_small(files: Iterable[WalFile], limits: WriteLimits) -> bool:
     """Whether this process reads files sooner by itself than Spark starts, and applies them about as soon."""
     return sum(file.length for file in files) <= limits.here_bytes
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from walferry import clock
-from walferry.ledger import RunLedger, WalFile
+from walferry.ledger import RecordedFile, RunLedger
 from walferry.run.fences import fences_of
 
 RATE_SECONDS = 300
 """Rates are those of the rounds that ended within this many seconds."""
 
 
-def unapplied(ledger: RunLedger, also: Sequence[WalFile] = ()) -> list[WalFile]:
+def unapplied(ledger: RunLedger, also: Sequence[RecordedFile] = ()) -> list[RecordedFile]:
     """The known WAL files between the fences that are not yet applied for some table of an unfinished run.
 
     Known are the files that the run has seen, and those in `also`, which wins where both have a file. None are left

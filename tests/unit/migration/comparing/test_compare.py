@@ -24,7 +24,7 @@ from walferry.migration.explaining import reasons
 from walferry.migration.explaining.explain import IN_FLIGHT, NOT_IN_LOG, RowLog
 from walferry.migration.explaining.wal_lookup import RowLogs
 from walferry.migration.sides.digest import NOTHING, SHOWN_ROWS, Outcome, RangePair
-from walferry.migration.sides.row_sides import Bounds, Packed, RowSides
+from walferry.migration.sides.row_sides import Bounds, Compressed, RowSides
 from walferry.run.heartbeat import beating
 from walferry.run.run import Run
 
@@ -166,7 +166,7 @@ def test_the_log_is_asked_once_for_all_rows_of_a_table(monkeypatch: pytest.Monke
 
     def read_again(spark: SparkSession, work: object, items: Sequence[Any], *, what: str) -> list[Any]:
         read.append(sum(len(item.rows) for item in items))
-        return [(row, None if row == rows[0] else Packed(sides)) for item in items for row in item.rows]
+        return [(row, None if row == rows[0] else Compressed(sides)) for item in items for row in item.rows]
 
     def look_up(
         run: Run, spark: SparkSession, table: str, questions: dict[bytes, object], applied: set[str], *rest: Any

@@ -25,7 +25,7 @@ from walferry.ledger.rows import DifferenceKind
 from walferry.migration.comparing import compare_ahead
 from walferry.migration.comparing.compare_ahead import _Pace, look
 from walferry.migration.comparing.parts import ComparisonStoppedError
-from walferry.migration.comparing.written_rows import Written
+from walferry.migration.comparing.written_rows import TouchedRows
 from walferry.migration.explaining.accept import accept_named
 from walferry.migration.explaining.explain import UNEXPLAINED
 from walferry.migration.repairing.known_differences import Means, Settled
@@ -224,7 +224,7 @@ def test_only_logs_that_hold_a_row_which_still_differs_are_read_again(book: Ledg
         mark_verified=lambda table, files: verified.append(set(files))
     )))  # fmt: skip
     rows = {"wal.1": pa.array([b"a", b"b"], pa.binary()), "wal.2": pa.array([b"c"], pa.binary())}
-    found = Written(frozenset({"wal.1", "wal.2", "wal.3"}), by_file=rows)
+    found = TouchedRows(frozenset({"wal.1", "wal.2", "wal.3"}), by_file=rows)
     found.keep(run, TABLE, [b"b", b"x"])
     found.keep(run, TABLE)
     assert verified == [{"wal.2", "wal.3"}, {"wal.1", "wal.2", "wal.3"}]
@@ -333,7 +333,7 @@ def test_what_cannot_be_named_ends_the_claim(book: Ledger, monkeypatch: pytest.M
     ledger = following(book)
     compare(ledger)
     claim(run_of(ledger))
-    monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: Written(frozenset(), why="2000 MB of log"))
+    monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: TouchedRows(frozenset(), why="2000 MB of log"))
     look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=True)  # type: ignore[arg-type,return-value]
     assert standing_comparison(ledger, TABLE) is None
     assert touched.Seen.of(ledger).void == {TABLE: "2000 MB of log"}
@@ -347,7 +347,7 @@ def looked(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., float
 
     def look_at(ledger: RunLedger, differ: dict[bytes, str], looks: bool = True) -> float:
         clusters.kinds = dict.fromkeys(differ, "unexplained")
-        found = Written(frozenset(), rows=len(differ), differing=differ)
+        found = TouchedRows(frozenset(), rows=len(differ), differing=differ)
         monkeypatch.setattr(compare_ahead, "compare_written", lambda *_: found)
         monkeypatch.setattr(compare_ahead, "differing", lambda run, table, rows: {row: differ[row] for row in rows})
         return look(run_of(ledger), lambda: None, TABLE, Standstill(), threading.Event(), looks=looks)  # type: ignore[arg-type,return-value]

@@ -15,7 +15,7 @@ from unit.migration.filled_ledger import SPEC
 from walferry.apply.route import Route
 from walferry.errors import TransientError, UnreadableInputError, UsageError
 from walferry.formats.cells import CellType, cell_starts, cells_to_arrow, encode_cell, index_cells
-from walferry.formats.hfile_writer import StoreFormat, Written, hfile_chunks
+from walferry.formats.hfile_writer import StoreFormat, WrittenFile, hfile_chunks
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.formats.resolve import Digest
 from walferry.hbase.client import HBaseClient
@@ -41,7 +41,7 @@ def store_file(folder: Path, number: int, *cells: Put, ttl: int | None = None) -
     run = b"".join(encode_cell(row, b"f", q, at, kind, value, tags) for row, q, at, kind, value in cells)
     buffer = np.frombuffer(run, np.uint8)
     path = folder / f"aa_SeqId_{number}_"
-    path.write_bytes(b"".join(hfile_chunks([(buffer, cell_starts(buffer))], StoreFormat(), 1, Written())))
+    path.write_bytes(b"".join(hfile_chunks([(buffer, cell_starts(buffer))], StoreFormat(), 1, WrittenFile())))
     return StoreFile(b"f", path.name, (str(path),), path.stat().st_size)
 
 

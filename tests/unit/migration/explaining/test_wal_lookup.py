@@ -13,10 +13,10 @@ from unit.formats.wal_builder import TRAILER, entry, header
 from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.errors import TransientError
 from walferry.formats.cells import CellType, encode_cell
-from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.migration.explaining import wal_lookup
 from walferry.migration.explaining.explain import RowLog
-from walferry.migration.sides.row_sides import Bounds, Packed, question
+from walferry.migration.sides.row_sides import Bounds, Compressed, question
 from walferry.run.run import Run
 from walferry.storage.local import Local
 from walferry.wal.files import WalFile
@@ -26,7 +26,7 @@ SERVER = "rs,1,2"
 GROUP = "rs%2C1%2C2"
 UNTIL = 10**13
 WIDE = Bounds(100, 100_000)
-QUESTION = Packed(question([(b"f", b"q", 100, CellType.PUT, b"", b"")]))
+QUESTION = Compressed(question([(b"f", b"q", 100, CellType.PUT, b"", b"")]))
 
 
 def cell(timestamp: int, value: bytes = b"v", row: bytes = b"row", qualifier: bytes = b"q") -> bytes:
@@ -49,7 +49,7 @@ class Log:
         for folder in (f"WALs/{SERVER}", "oldWALs"):
             (root / folder).mkdir(parents=True)
         self.run.ledger.phases.start("fence")
-        self.run.ledger.log.set_fence("start", [Position(GROUP, name(1), 1, 0)])
+        self.run.ledger.log.set_fence("start", [LogPosition(GROUP, name(1), 1, 0)])
         self.run.ledger.phases.finish("fence", {"groups": 1, "before": {}, "at_ms": 50})
         self.applied: set[str] = set()
 

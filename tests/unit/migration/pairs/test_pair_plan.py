@@ -19,9 +19,9 @@ from walferry.migration.pairs.pair_plan import (
     MOVED,
     NEW,
     OVERFLOWN,
+    NamedRows,
     SideNews,
     Sight,
-    Written,
     became_fragile,
     crowded,
     sights,
@@ -160,13 +160,13 @@ def test_a_compaction_concerns_a_region_that_holds_what_may_reveal_older_version
 
 
 def test_a_row_belongs_to_the_region_that_holds_it_now() -> None:
-    written = Written(seen())
+    written = NamedRows(seen())
     written.add("t", [b"", b"l\xff", b"m", b"z", b"m"])
     assert (written.rows, written.count) == ({("t", "s1"): {b"", b"l\xff"}, ("t", "s2"): {b"m", b"z"}}, 4)
 
 
 def test_of_too_many_rows_the_fullest_regions_are_read_whole() -> None:
-    written = Written(seen(), most=3)
+    written = NamedRows(seen(), most=3)
     written.add("t", [b"a", b"z"])
     written.add("t", [b"b", b"c"])
     assert written.let_go == {("t", "s1")}

@@ -16,7 +16,7 @@ from walferry.migration.sides.row_sides import (
     TABLE_CELLS,
     Bounds,
     Cell,
-    Packed,
+    Compressed,
     RowSides,
     row_sides,
 )
@@ -88,6 +88,6 @@ def test_all_rows_of_a_table_share_the_room(rows: int) -> None:
 def test_a_packed_value_comes_back_and_needs_a_fraction_of_the_memory() -> None:
     found = sides([cell(n) for n in range(1_000)], [])
     assert found
-    packed = Packed(found)
+    packed = Compressed(found)
     assert packed.value() == found
     assert len(packed._data) < 20 * 1_000

@@ -20,7 +20,7 @@ from walferry.migration.sides.fragile_rows import Span, Spans
 from walferry.migration.touching import touched
 from walferry.migration.touching.touched import Seen, after_others, risen
 from walferry.wal.others import Others
-from walferry.wal.tail import Offset, Position
+from walferry.wal.tail import GroupPosition, Offset
 
 TABLE = "shop:orders"
 ROWS = Spans.of_rows([b"a", b"b"])
@@ -128,7 +128,8 @@ def test_under_recent_the_rows_of_the_servers_that_count_more_are_those_since_th
 
 def test_all_that_was_seen_is_kept(ledger: RunLedger) -> None:
     seen = Seen(
-        Offset(3, {"g": Position(7, 120, ahead=(8,))}), 5, "no right", {"source": {"s1": 2}}, {"target": ["s9"]}, True,
+        Offset(3, {"g": GroupPosition(7, 120, ahead=(8,))}), 5, "no right", {"source": {"s1": 2}}, {"target": ["s9"]},
+        True,
         {TABLE: Spans((Span(b"a", b"c", True, 9),))}, {"t2": "gone"}, {TABLE: 3}, {"t2": 1}, {"source": {"s1": 7}},
         {TABLE: 8},
     )  # fmt: skip
@@ -142,7 +143,7 @@ def test_all_that_was_seen_is_kept(ledger: RunLedger) -> None:
 
 
 def test_what_others_wrote_waits_until_it_was_found_equal(ledger: RunLedger) -> None:
-    end = Offset(2, {"g": Position(7, 120)})
+    end = Offset(2, {"g": GroupPosition(7, 120)})
     sources = {"there": TABLE}
     seen = after_others(Seen(), Others(end, {"there": {b"a", b"b"}}), sources)
     assert (seen.offset, seen.pending[TABLE]) == (end, ROWS)
@@ -156,7 +157,7 @@ def test_what_others_wrote_waits_until_it_was_found_equal(ledger: RunLedger) -> 
 @pytest.mark.parametrize("again", [b"a", b"c"], ids=["the same row", "another row"])
 def test_what_others_write_while_a_table_is_read_is_read_again(again: bytes, ledger: RunLedger) -> None:
     """Hole: the same row, or region, counted as read, though it was written again after that."""
-    end, sources = Offset(2, {"g": Position(7, 120)}), {"there": TABLE}
+    end, sources = Offset(2, {"g": GroupPosition(7, 120)}), {"there": TABLE}
     seen = after_others(Seen(), Others(end, {"there": {b"a"}}, {"there": "loaded"}), sources)
     known = seen.known(TABLE)
     more = after_others(seen, Others(end, {"there": {again}}), sources)

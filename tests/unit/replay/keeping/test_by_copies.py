@@ -19,7 +19,7 @@ from walferry.clock import now_ms
 from walferry.cutover import late_edits
 from walferry.cutover.ways_out import abort
 from walferry.errors import GapError, TransientError, UsageError
-from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.ledger.rows import RunKind
 from walferry.migration import report
 from walferry.replay.keeping import by_copies, by_peer, protect
@@ -63,7 +63,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         run.ledger.phases.start("plan")
         run.ledger.phases.finish("plan", {})
         protect.protect(run)
-        run.ledger.log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+        run.ledger.log.set_fence("start", [LogPosition(GROUP, f"{GROUP}.10", 10, 0)])
         yield run
 
 
@@ -202,7 +202,7 @@ def test_a_log_that_was_found_empty_and_vanished_without_a_copy_is_a_gap(run: Ru
 
 def test_a_log_past_the_end_fence_that_vanishes_unread_is_no_silence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a peer it is: the cleaner then deletes only what never held an edit."""
-    run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+    run.ledger.log.set_fence("end", [LogPosition(GROUP, f"{GROUP}.10", 10, 0)])
     name = f"{GROUP}.11"
     listed = WalFile(name, GROUP, "rs,1,2", 11, f"{run.wal_root}/oldWALs/{name}", Place.ARCHIVED, 0)
     monkeypatch.setattr(late_edits, "list_wals", lambda *_: [listed])

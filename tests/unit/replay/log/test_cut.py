@@ -18,7 +18,7 @@ from walferry.errors import TransientError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger, Position, SeenFile, WalRange
+from walferry.ledger import Ledger, LogPosition, SeenFile, WalRange
 from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import Cut, cut_log, lines_of, quiet_cut, standing, start_fence
 from walferry.replay.rounds import rounds as replaying
@@ -71,11 +71,11 @@ def test_groups_of_dead_servers_are_in_the_snapshot_whole_and_leave_no_gap(run: 
     start_fence(run)
     ledger = run.ledger
     assert ledger.log.fence("start") == [
-        Position("dying", "", 7, 0), Position("gone", "", 6, 0), Position("rs", "rs.7", 7, 0),
+        LogPosition("dying", "", 7, 0), LogPosition("gone", "", 6, 0), LogPosition("rs", "rs.7", 7, 0),
     ]  # fmt: skip
     ledger.log.see_files([SeenFile("rs.7", "rs", "rs", 7, "/rs.7", 10, sealed=True)])
     ledger.log.set_ranges([WalRange("rs.7", 0, 10, TABLE, 0, 0, None, None, "applied")])
-    ledger.log.set_fence("end", [Position("rs", "rs.8", 8, 0)])
+    ledger.log.set_fence("end", [LogPosition("rs", "rs.8", 8, 0)])
     assert ledger.log.gaps() == []
 
 
@@ -94,7 +94,7 @@ def test_a_fence_is_cut_again_until_no_region_moved_during_the_cut(run: Run, cut
     )
     start_fence(run)
     assert kept_lines(run, "applied") == {TABLE: {R: "there"}}
-    assert run.ledger.log.fence("start") == [Position("rs", "rs.8", 8, 0)]
+    assert run.ledger.log.fence("start") == [LogPosition("rs", "rs.8", 8, 0)]
 
 
 def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_still(
@@ -111,7 +111,7 @@ def test_a_kill_between_the_fence_and_the_end_of_its_phase_forgets_what_stood_st
             start_fence(run)
     start_fence(run)
     assert kept_lines(run, "applied") == {}
-    assert run.ledger.log.fence("start") == [Position("rs", "rs.7", 7, 0)]
+    assert run.ledger.log.fence("start") == [LogPosition("rs", "rs.7", 7, 0)]
 
 
 def test_a_cut_that_never_is_quiet_is_given_up(

@@ -1,4 +1,4 @@
-"""Numbers that no file has between two files of a region: which are explained, and which are a gap."""
+"""NumberSpans that no file has between two files of a region: which are explained, and which are a gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from unit.formats.wal_builder import entry, header
 from unit.migration.filled_ledger import SPEC
-from walferry.apply.numbers import Numbers, NumberSpan
+from walferry.apply.numbers import NumberSpan, NumberSpans
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.errors import UsageError
 from walferry.formats.cells import encode_cell
@@ -85,7 +85,7 @@ def test_the_spans_of_a_file_are_collected_batch_by_batch() -> None:
     many = [one(b"a" * 32, number) for number in range(6, 40)]
     end = [one(b"b" * 32, 100), one(b"a" * 32, 40), one(b"b" * 32, 101, marker=True)]
     content = header() + b"".join([one(b"a" * 32, 5, marker=True), *many, *end])
-    numbers = Numbers("file")
+    numbers = NumberSpans("file")
     for batch in WalReader(iter([content]), "file", batch_bytes=300):
         numbers.add(batch, np.ones(len(batch), bool))
         numbers.add(batch, np.zeros(len(batch), bool))

@@ -10,7 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC
 from walferry.errors import UsageError
-from walferry.ledger import Hold, Ledger, Position, QuarantineItem, Round, RunLedger, RunRecord, SeenFile, WalRange
+from walferry.ledger import Hold, Ledger, LogPosition, QuarantineItem, Round, RunLedger, RunRecord, SeenFile, WalRange
 from walferry.ledger.rows import RunKind, RunState
 from walferry.replay.log.settled import OverlappingRunError, appliers, look_at_others, require_no_overlap
 from walferry.replay.windows.window import open_window
@@ -141,7 +141,7 @@ def test_what_came_with_a_snapshot_counts_and_what_a_migration_never_came_to_doe
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = lease(ledger, run_of(ledger, "migration"), 1)
-    part.log.set_fence("start", [Position(GROUP, SECOND, 2 * HOUR, 0)])
+    part.log.set_fence("start", [LogPosition(GROUP, SECOND, 2 * HOUR, 0)])
     monkeypatch.setattr("walferry.ledger.objects.now_ms", lambda: 5 * HOUR // 2)
     part.objects.plan("source", "snapshot", "walferry-move-1-default.t")
     # A kill came after the snapshot was made: its phase was done hours later, and tells nothing of the snapshot's time.

@@ -11,7 +11,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from unit.replay.memory_zookeeper import MemoryZooKeeper, Session
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.hbase.address import ClusterAddress
 from walferry.replay.rights import claims, dirty
 from walferry.replay.rights.claims import Claims, Confirmation
@@ -184,7 +184,7 @@ def test_one_thread_asks_while_the_others_go_on(claim: Confirmation, held: Lease
 
 
 def test_a_successor_waits_for_the_claim_the_request_and_what_the_server_has_begun() -> None:
-    assert Limits(claim_seconds=1, request_seconds=2, settle_seconds=4).quiet_seconds == 7
+    assert WriteLimits(claim_seconds=1, request_seconds=2, settle_seconds=4).quiet_seconds == 7
 
 
 # ---- with a ZooKeeper

@@ -21,7 +21,7 @@ from walferry.apply.numbers import NumberSpan
 from walferry.apply.outcomes import FileReport, Refusal, TableTally
 from walferry.apply.region_events import RegionEvent
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import GapError, TransientError, WalferryError
 from walferry.formats.markers import Marker
 from walferry.hbase.address import ClusterAddress
@@ -44,7 +44,7 @@ from walferry.wal.files import Place, WalFile
 TABLE = "shop:orders"
 REGION = "a" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard(), Limits(piece_bytes=30 << 20))
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard(), WriteLimits(piece_bytes=30 << 20))
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )

@@ -18,7 +18,7 @@ from walferry.apply.by_row import RowsApplied, RowTask
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally
 from walferry.apply.prefix import Sent
 from walferry.apply.route import Route
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import DamagedInputError, GapError, TransientError
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.descriptors import Region
@@ -41,7 +41,7 @@ CALM, MOVING = "shop:users", "shop:orders"
 TABLES = {CALM: CALM, MOVING: MOVING}
 STILL, MOVED = "a" * 32, "b" * 32
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
-ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard(), Limits(piece_bytes=100))
+ROUTE = Route(HERE, "/hbase", (1, 2), HERE, TABLES, Guard(), WriteLimits(piece_bytes=100))
 SPARK = cast(
     SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, cancelAllJobs=lambda: None))
 )

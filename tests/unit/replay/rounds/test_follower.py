@@ -15,7 +15,7 @@ import pytest
 from unit.migration.filled_ledger import SPEC
 from unit.replay.rights.test_durability import Source, Target
 from unit.spark_stand_in import SPARK
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import GateShutError, WalferryError
 from walferry.ledger import Ledger, Round
 from walferry.replay.rights import applying, dirty, standstill
@@ -51,7 +51,7 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
 ) -> None:
     url, pause = f"sqlite:///{tmp_path / 'ledger.db'}", threading.Event().wait
     monkeypatch.setattr(time, "sleep", lambda seconds: pause(min(seconds, 0.02)))
-    monkeypatch.setattr(applying, "limits_of", lambda *_: Limits(request_seconds=0.1, settle_seconds=0))
+    monkeypatch.setattr(applying, "limits_of", lambda *_: WriteLimits(request_seconds=0.1, settle_seconds=0))
     monkeypatch.setattr(applying, "remove_staged", lambda run, pairs: None)  # there is no file system
     replaying: list[str] = []
     rounds: list[str] = []

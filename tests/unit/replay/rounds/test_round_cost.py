@@ -17,7 +17,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger, Position, Round, SeenFile, WalRange, rows, store
+from walferry.ledger import Ledger, LogPosition, Round, SeenFile, WalRange, rows, store
 from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import cut_log, see
 from walferry.replay.quarantine import record
@@ -157,7 +157,7 @@ def run_of(folder: Path, applied: int) -> tuple[Run, Source]:
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.objects.made("source", "peer", run.peer)
     run.ledger.phases.start("replay")
-    run.ledger.log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+    run.ledger.log.set_fence("start", [LogPosition(GROUP, f"{GROUP}.10", 10, 0)])
     names = {number: f"{GROUP}.{number}" for number in range(10, 10 + applied)}
     for name in names.values():
         (folder / "oldWALs" / name).write_bytes(b"....LAWP")

@@ -19,7 +19,7 @@ from walferry.errors import GapError
 from walferry.formats.cells import encode_cell
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Hold, Ledger, Position, QuarantineItem, SeenFile, WalRange
+from walferry.ledger import Hold, Ledger, LogPosition, QuarantineItem, SeenFile, WalRange
 from walferry.ledger.rows import RangeState
 from walferry.replay.keeping.by_peer import PeerChangedError, require
 from walferry.replay.log.cut import as_listed, record_seen
@@ -73,7 +73,7 @@ def run(tmp_path: Path, source: Source) -> Iterator[Run]:
         ledger.of(run.run_id).objects.made("source", "peer", run.peer)
         ledger.of(run.run_id).objects.plan("source", "peer", run.peer)
         ledger.of(run.run_id).objects.made("source", "peer", run.peer)
-        ledger.of(run.run_id).log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+        ledger.of(run.run_id).log.set_fence("start", [LogPosition(GROUP, f"{GROUP}.10", 10, 0)])
         yield run
 
 
@@ -139,7 +139,7 @@ def test_a_file_that_only_one_of_two_tables_has_is_still_missed(tmp_path: Path, 
     run.source.peers = lambda: {run.peer: (False, "")}  # type: ignore[method-assign]
     run.ledger.objects.plan("source", "peer", run.peer)
     run.ledger.objects.made("source", "peer", run.peer)
-    run.ledger.log.set_fence("start", [Position(GROUP, f"{GROUP}.10", 10, 0)])
+    run.ledger.log.set_fence("start", [LogPosition(GROUP, f"{GROUP}.10", 10, 0)])
     lost = see(run, 10)
     states: dict[str, RangeState] = {TABLE: "applied", "shop:carts": "sealed"}
     run.ledger.log.set_ranges([WalRange(lost, 0, 10, t, 0, 0, None, None, s) for t, s in states.items()])
@@ -301,7 +301,7 @@ def test_before_the_end_fence_nothing_may_be_missing_and_what_is_past_it_may(run
     write(run, 10)
     lost, past = see(run, 11), see(run, 12)
     source.queue = [f"{GROUP}.13"]
-    run.ledger.log.set_fence("end", [Position(GROUP, past, 12, 0)])
+    run.ledger.log.set_fence("end", [LogPosition(GROUP, past, 12, 0)])
     with pytest.raises(GapError) as gap:
         check_complete(run, listed(run), to_end_fence=True)
     assert gap.value.files == [lost]
@@ -319,7 +319,7 @@ def test_the_drain_does_not_begin_while_a_file_is_missing(run: Run, monkeypatch:
     monkeypatch.setattr(rounds, "fence_of", lambda *_: None)
     monkeypatch.setattr(rounds, "begin_batch", lambda *_: pytest.fail("something was applied"))
     monkeypatch.setattr(run, "once", lambda phase, work: work())
-    run.ledger.log.set_fence("end", [Position(GROUP, f"{GROUP}.11", 11, 0)])
+    run.ledger.log.set_fence("end", [LogPosition(GROUP, f"{GROUP}.11", 11, 0)])
     with pytest.raises(GapError, match=lost):
         rounds.drain(run, cast(SparkSession, None))
 

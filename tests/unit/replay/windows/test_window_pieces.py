@@ -20,7 +20,7 @@ from walferry.apply.index import NONE, FileIndex, InWindow, index_file
 from walferry.apply.outcomes import SAMPLE_BYTES, FileReport, MovedEdits, Refusal, TableTally, Withheld
 from walferry.apply.route import Route
 from walferry.apply.window_rows import Settled, WindowRows, WriteTimes
-from walferry.apply.writer_protocol import Limits
+from walferry.apply.writer_protocol import WriteLimits
 from walferry.errors import TransientError, WalferryError
 from walferry.formats.cells import encode_cell
 from walferry.formats.wal import WalReader
@@ -45,7 +45,7 @@ FILES = tuple(WalFile(f"{g}.{n}", g, g, n, f"/{g}.{n}", Place.ARCHIVED, 10) for 
 SPAN = WriteTimes(10, 20)
 HERE = ClusterAddress("127.0.0.1:1", rootdir="hdfs://127.0.0.1:1/hbase")
 TASK = RowTask(
-    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), Limits(piece_bytes=10, here_bytes=1)),
+    Route(HERE, "/hbase", (1, 2), HERE, {T: T}, Guard(), WriteLimits(piece_bytes=10, here_bytes=1)),
     FILES,
     window=WindowRows(SPAN),
 )
@@ -223,12 +223,14 @@ def test_every_other_region_goes_by_row(
 @pytest.mark.parametrize(
     ("limits", "small"),
     [
-        (Limits(piece_bytes=10, here_bytes=30), True),
-        (Limits(piece_bytes=10, here_bytes=29), False),
+        (WriteLimits(piece_bytes=10, here_bytes=30), True),
+        (WriteLimits(piece_bytes=10, here_bytes=29), False),
     ],
     ids=["small", "large"],
 )
-def test_a_small_window_needs_spark_only_to_sort_rows(limits: Limits, small: bool, run: Run, executors: MAKE) -> None:
+def test_a_small_window_needs_spark_only_to_sort_rows(
+    limits: WriteLimits, small: bool, run: Run, executors: MAKE
+) -> None:
     made = executors({"r": InWindow(2, 9, -1), "s": InWindow(2, 9, -1)})
     task = replace(TASK, route=replace(TASK.route, limits=limits))
     apply(run, region("r", 7), region("s", 10), task=task)
@@ -243,7 +245,7 @@ def test_a_small_window_of_which_nothing_is_to_be_sorted_starts_no_spark(run: Ru
     def spark() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    small = replace(TASK, route=replace(TASK.route, limits=Limits(piece_bytes=10)))
+    small = replace(TASK, route=replace(TASK.route, limits=WriteLimits(piece_bytes=10)))
     apply_in_pieces(run, spark, small, len(FILES), frozenset(), lambda indexes: None)
     assert made.order == ["a.1"]
 

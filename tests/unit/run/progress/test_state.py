@@ -14,8 +14,8 @@ from walferry import clock
 from walferry.ledger import (
     Difference,
     Ledger,
+    LogPosition,
     NumberGap,
-    Position,
     QuarantineItem,
     RangeComparison,
     Round,
@@ -259,7 +259,7 @@ def test_a_question_says_whom_it_waits_for_and_for_which_answer(
 def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: RunLedger) -> None:
     follow(run, 7)
     work_on(run, "approve")
-    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 5_000, sealed=True)])
     facts = status(run)
     assert facts["backlog_bytes"] == 5_000
@@ -268,7 +268,7 @@ def test_while_a_question_waits_lag_and_backlog_are_those_of_the_replay(run: Run
 
 
 def test_a_backlog_names_the_logs_whose_length_nobody_knows_yet(run: RunLedger) -> None:
-    run.log.set_fence("start", [Position(GROUP, FILE, 10, 0)])
+    run.log.set_fence("start", [LogPosition(GROUP, FILE, 10, 0)])
     run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 0, sealed=False)])
     facts = status(run)
     assert (facts["backlog_bytes"], facts["open_logs"]) == (0, 1)
