@@ -89,7 +89,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "replay": lambda run, _, means: follower.follow(
         run, means.spark(), partial(approval.heed_word, run), means.standstill
     ),
-    "approve": lambda run, _, means: approval.approve(run, means.by, before_cutover),
+    "approve": lambda run, _, means: approval.approve(run, means.by),
     "write_stop": lambda run, _, means: approval.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
@@ -273,7 +273,7 @@ def _ask_for_cutover(run: Run, ask: Ask, at_work: Callable[[], None]) -> None:
     while True:
         try:
             _await_gate(run, at_work)
-            approval.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work), before_cutover)
+            approval.approve(run, lambda: _answer(run, ask, _cutover_question(run), at_work))
             approval.stop_writes(
                 run, lambda: _answer(run, ask, "Have all writes to the source stopped?", at_work)
             )  # asked with `write_stop: confirm` only

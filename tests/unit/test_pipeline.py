@@ -81,7 +81,8 @@ def order(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(pipeline, "WORK", {name: quick(name) for name in WORK})
     monkeypatch.setattr(follower, "follow", follow)
-    monkeypatch.setattr(pipeline, "before_cutover", lambda run: None)
+    for module in (pipeline, approval):
+        monkeypatch.setattr(module, "before_cutover", lambda run: None)
     monkeypatch.setattr(pipeline, "compared_ahead", lambda run, spark, standstill: nullcontext())
     monkeypatch.setattr(pipeline, "ASK_AGAIN_SECONDS", 0)
     return done

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from walferry.cutover.gates import before_cutover
 from walferry.errors import UsageError, WalferryError
 from walferry.replay.keeping.objects import made
-from walferry.run.facts import WriteStopFacts, note_opened, opened_ms
+from walferry.run.facts import WriteStopFacts
 from walferry.run.notes.answers import word_of
 from walferry.run.run import Run
 
@@ -20,14 +21,14 @@ Answer = str | Callable[[], str]
 """who gave an answer; or a function that asks and returns who did, so that the phase shows as waiting meanwhile"""
 
 
-def approve(run: Run, answer: Answer | None, gate: Callable[[Run], None]) -> dict[str, Any]:
-    """Record a person's approval of the cutover; `gate` raises GateShutError unless it is open at that moment."""
+def approve(run: Run, answer: Answer | None) -> dict[str, Any]:
+    """Record a person's approval of the cutover. Raises GateShutError unless the gate is open at that moment."""
 
     def work() -> dict[str, Any]:
         by = answer() if callable(answer) else answer
         if by is None:
             raise UsageError(f"nobody has approved the cutover of {run.run_id}")
-        gate(run)
+        before_cutover(run)
         run.ledger.audit(by, "approve cutover", {})
         return {"by": by}
 
@@ -77,14 +78,3 @@ def heed_word(run: Run) -> None:
     except WalferryError as error:
         if run.ledger.phases.facts("write_stop") is None:
             log.warning("that writes have stopped is not recorded yet: %s", error)
-
-
-def drain_again(run: Run, *phases: str) -> None:
-    """Have the next attempt repeat these phases, the drain and what follows it. An open target stays open."""
-    note_opened(run.ledger)
-    for phase in (*phases, "drain"):
-        run.ledger.phases.reopen(phase)
-    if opened_ms(run.ledger) is None:
-        run.ledger.phases.reopen("open_target")
-    for pair in run.tables:
-        run.ledger.phases.reopen("compare", pair.source)

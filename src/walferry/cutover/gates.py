@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from walferry.amounts import amount, amount_of_each
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
 from walferry.checks.validation import require, validate
-from walferry.cutover.approval import drain_again
 from walferry.cutover.late_edits import require_silence
 from walferry.cutover.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
+from walferry.cutover.reopening import drain_again
 from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision

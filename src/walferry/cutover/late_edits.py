@@ -16,7 +16,7 @@ import numpy as np
 from walferry.amounts import amount
 from walferry.background import beside
 from walferry.clock import now_ms
-from walferry.cutover.approval import drain_again
+from walferry.cutover.reopening import drain_again
 from walferry.errors import GapError, GateShutError, UsageError, WalferryError
 from walferry.formats.cells import index_cells
 from walferry.formats.markers import Marker

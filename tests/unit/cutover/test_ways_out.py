@@ -10,7 +10,7 @@ import pytest
 
 from unit.migration.filled_ledger import SPEC, compared
 from walferry.cutover import ways_out as ways_out_module
-from walferry.cutover.approval import drain_again
+from walferry.cutover.reopening import drain_again
 from walferry.cutover.ways_out import abort, take, withdraw
 from walferry.errors import UsageError
 from walferry.ledger import Difference, LateEdit, Ledger, RangeComparison
