@@ -23,7 +23,8 @@ from walferry.replay.log import cut
 from walferry.replay.pieces import bulk_pieces
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import applying, fence_of
-from walferry.replay.rounds import batch, follower, open_logs
+from walferry.replay.rounds import batch, follower
+from walferry.replay.rounds import open_logs as following
 from walferry.replay.rounds.follower import replay
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.rounds import drain, run_round
@@ -41,8 +42,8 @@ Sides = Callable[[Run], tuple[dict[str, object], dict[str, object]]]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_logs, "PASS_SECONDS", 0.0)
-    monkeypatch.setattr(open_logs, "SECONDS_PER_GROUP", 0.0)
+    monkeypatch.setattr(following, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(following, "SECONDS_PER_GROUP", 0.0)
 
 
 @contextmanager
@@ -236,7 +237,7 @@ def test_a_follower_that_is_killed_amid_rounds_moves_and_splits_still_ends_equal
             raise KeyboardInterrupt
         return refused
 
-    monkeypatch.setattr(open_logs, "send_entries", sometimes)
+    monkeypatch.setattr(following, "send_entries", sometimes)
     monkeypatch.setattr(follower, "PAUSE_SECONDS", (0.2, 0.5))
     monkeypatch.setattr(follower, "EARLY_SECONDS", 0.2)
     done = threading.Event()

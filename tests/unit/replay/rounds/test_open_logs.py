@@ -33,7 +33,8 @@ from walferry.refusals import ANY_REGION
 from walferry.replay.log.cut import Cut
 from walferry.replay.rights.dirty import UnmarkedRowsError
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
-from walferry.replay.rounds import open_logs, open_tail, rounds
+from walferry.replay.rounds import open_logs as following
+from walferry.replay.rounds import open_tail, rounds
 from walferry.replay.rounds.early import Early
 from walferry.replay.rounds.open_logs import OpenLogs
 from walferry.replay.rounds.open_tail import OpenTail
@@ -54,7 +55,7 @@ HERE = ClusterAddress("127.0.0.1:1")
 ROUTE = Route(HERE, "/hbase", (1, 2), HERE, {TABLE: TABLE}, Guard())
 LINES = {TABLE: {f"region of {server}": f"{server} 1" for server in SERVERS}}
 ALL = frozenset(LINES[TABLE])
-WALS = Path(__file__).parents[2] / "fixtures" / "wal"
+WALS = Path(__file__).parents[3] / "fixtures" / "wal"
 
 
 class Counting(Local):
@@ -133,10 +134,10 @@ def append(run: Run, server: str, cell: bytes, age_ms: int, sequence_number: int
 def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The present moment, for everybody."""
     time = [NOW]
-    for module in (clock, open_logs, open_tail):
+    for module in (clock, following, open_tail):
         monkeypatch.setattr(module, "now_ms", lambda: time[0])
-    monkeypatch.setattr(open_logs, "PASS_SECONDS", 0.0)
-    monkeypatch.setattr(open_logs, "SECONDS_PER_GROUP", 0.0)
+    monkeypatch.setattr(following, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(following, "SECONDS_PER_GROUP", 0.0)
     return time
 
 
@@ -160,8 +161,8 @@ Follow = Callable[[], OpenLogs]
 @pytest.fixture
 def follow(run: Run, monkeypatch: pytest.MonkeyPatch) -> Follow:
     """The open logs after a cut five seconds ago."""
-    monkeypatch.setattr(open_logs, "send_entries", lambda *_: [])
-    monkeypatch.setattr(open_logs, "SETTLE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(following, "send_entries", lambda *_: [])
+    monkeypatch.setattr(following, "SETTLE_SECONDS", (0.0, 0.0))
 
     def begun() -> OpenLogs:
         keep_lines(run, "applied", LINES)
@@ -181,7 +182,7 @@ def sent(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.extend(n for part in parts for n in part.batch.sequence_number[part.picked].tolist())
         return []
 
-    monkeypatch.setattr(open_logs, "send_entries", send)
+    monkeypatch.setattr(following, "send_entries", send)
     return found
 
 
@@ -212,7 +213,7 @@ def test_a_pass_measures_for_each_server_how_old_edits_were_when_seen_and_how_lo
         now[0] += 400
         return []
 
-    monkeypatch.setattr(open_logs, "send_entries", send)
+    monkeypatch.setattr(following, "send_entries", send)
     assert open_logs.go_on()
     (during,) = under_way
     assert [during[server].sending_since_ms for server in SERVERS] == [NOW, NOW, 0]
@@ -279,7 +280,7 @@ def test_a_pass_lists_the_folder_of_each_server_once_and_reads_each_open_log_onc
 
 @pytest.mark.parametrize(("groups", "seconds"), [(1, 0.5), (25, 0.5), (50, 1.0), (500, 10.0)])
 def test_of_many_servers_each_is_asked_less_often(groups: int, seconds: float) -> None:
-    assert open_logs.seconds_between(groups) == seconds
+    assert following.seconds_between(groups) == seconds
 
 
 def test_an_edit_that_was_rejected_as_late_is_not_sent_of_an_open_log(
@@ -565,7 +566,7 @@ def test_after_a_pause_a_log_that_was_not_seen_is_not_passed_over(
     run: Run, follow: Follow, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_logs, seconds = follow(), [0.0]
-    monkeypatch.setattr(open_logs, "steady_s", lambda: seconds[0])
+    monkeypatch.setattr(following, "steady_s", lambda: seconds[0])
     write(run, SERVERS[0], 0, 1)
     assert open_logs.go_on()
     roll(run, SERVERS[0])
@@ -709,8 +710,8 @@ def test_a_round_that_fails_is_left_once_no_request_is_under_way_and_tells_of_an
         raise RequestTimeoutError("rs,1,1 does not answer", server=SERVERS[0], method="Multi", sent=True)
 
     open_logs = follow()
-    monkeypatch.setattr(open_logs, "send_entries", send)
-    monkeypatch.setattr(open_logs, "END_SECONDS", 0.01)
+    monkeypatch.setattr(following, "send_entries", send)
+    monkeypatch.setattr(following, "END_SECONDS", 0.01)
     write(run, SERVERS[0], 400)
     with ExitStack() as stack:
         stack.enter_context(pytest.raises(OutcomeUnknownError))
@@ -757,7 +758,7 @@ def test_while_the_ledger_cannot_be_reached_no_pass_is_made(
 
     open_logs = follow()
     write(run, SERVERS[0], 400)
-    monkeypatch.setattr(open_logs, "is_paused", away)
+    monkeypatch.setattr(following, "is_paused", away)
     with open_logs.beside():
         time.sleep(0.3)
     assert sent == []
@@ -770,7 +771,7 @@ def test_an_unknown_outcome_beside_a_round_keeps_a_batch_from_being_begun_and_en
         raise RequestTimeoutError("rs,1,1 does not answer", server=SERVERS[0], method="Multi", sent=True)
 
     open_logs, reached = follow(), threading.Event()
-    monkeypatch.setattr(open_logs, "send_entries", send)
+    monkeypatch.setattr(following, "send_entries", send)
     write(run, SERVERS[0], 400)
     beside = open_logs.beside()
     with ExitStack() as stack:
@@ -850,7 +851,7 @@ def test_a_request_that_may_still_be_carried_out_ends_the_leases(
 
     open_logs = follow()
     write(run, SERVERS[0], 400)
-    monkeypatch.setattr(open_logs, "send_entries", send)
+    monkeypatch.setattr(following, "send_entries", send)
     if sent:
         with pytest.raises(OutcomeUnknownError, match="may not have arrived: rs,1,1 does not answer"):
             open_logs.go_on()
@@ -867,6 +868,6 @@ def test_rows_that_could_not_be_marked_end_the_replay(
 
     open_logs = follow()
     write(run, SERVERS[0], 400)
-    monkeypatch.setattr(open_logs, "send_entries", send)
+    monkeypatch.setattr(following, "send_entries", send)
     with pytest.raises(UnmarkedRowsError):
         open_logs.go_on()

@@ -224,7 +224,7 @@ def test_every_state_has_its_kind() -> None:
 
 
 def test_the_docs_table_of_states_is_the_codes() -> None:
-    lines = (Path(__file__).parents[3] / "docs" / "board.md").read_text(encoding="utf-8").splitlines()
+    lines = (Path(__file__).parents[4] / "docs" / "board.md").read_text(encoding="utf-8").splitlines()
     rows = [f"| {name} | {kind.colour} | {kind.cause} | {kind.next_step} |" for name, kind in STATES.items()]
     first = lines.index("| state | colour | cause | next step |") + 2
     assert lines[first : lines.index("", first)] == rows
