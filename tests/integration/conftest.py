@@ -7,8 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from walferry.embedded.cluster import Cluster
+from walferry.hbase.address import ClusterAddress
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.zookeeper import Server
+from walferry.spark import clients
 from walferry.spark.session import open_session
 
 
@@ -18,6 +20,23 @@ def spark() -> Iterator[SparkSession]:
     session = open_session("tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_clients() -> Iterator[list[HBaseClient]]:
+    """Those of this process, where pieces are applied without Spark. Their sockets are closed at the end."""
+    made: list[HBaseClient] = []
+
+    class Recorded(HBaseClient):
+        def __init__(self, address: ClusterAddress) -> None:
+            super().__init__(address)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clients, "HBaseClient", Recorded)
+        yield made
+    for client in made:
+        client.pool.close()
 
 
 @pytest.fixture(scope="session")
