@@ -20,7 +20,7 @@ from walferry.amounts import amount
 from walferry.background import begun
 from walferry.checks.validation import import_ahead
 from walferry.cutover import approval
-from walferry.cutover.gates import after_drain, before_cutover, check_copy, check_drain
+from walferry.cutover.gates import before_cutover, check_copy, check_drain
 from walferry.cutover.late_edits import require_silence, watched
 from walferry.cutover.open_target import open_target
 from walferry.errors import GateShutError, TransientError, WalferryError, as_recorded
@@ -93,7 +93,7 @@ WORK: Mapping[str, Callable[[Run, str, Means], object]] = {
     "write_stop": lambda run, _, means: approval.stop_writes(run, means.by, means.said_ms),
     "end_fence": lambda run, _, means: cut.end_fence(run),
     "drain": lambda run, _, means: rounds.drain(run, means.spark()),
-    "open_target": lambda run, _, means: open_target(run, means.spark, after_drain, means.standstill),
+    "open_target": lambda run, _, means: open_target(run, means.spark, means.standstill),
     "compare": lambda run, table, means: compare_last(run, means.spark, table, means.standstill),
     "check_drain": lambda run, _, means: check_drain(run, means.docs),
     "release": lambda run, _, means: protect.finish(

@@ -27,7 +27,7 @@ from integration.migration.moves import (
     unique,
 )
 from versions.sites import ENCRYPTED, SPREAD, STORE_URI
-from walferry.cutover import gates
+from walferry.cutover import cluster_answers, gates
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError
 from walferry.hbase.client import HBaseClient
@@ -137,7 +137,7 @@ def test_tuning_that_the_target_refuses_is_left_out_and_shuts_no_gate(
         assert "is too small" in finding["message"]
         copy_tables(run)
         assert "MAX_FILESIZE" not in there.describe(table).attributes
-        assert gates.schema_differences(run) == []
+        assert cluster_answers.schema_differences(run) == []
         assert content(target, table) == content(source, table)
 
 

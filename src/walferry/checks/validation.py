@@ -114,7 +114,7 @@ def validate(
     )
 
 
-def require(result: GateResult) -> None:
+def require_passed(result: GateResult) -> None:
     """Raise WalferryError, which names the suite and counts what failed, unless the gate is open; fact `regions`."""
     if result.passed:
         return

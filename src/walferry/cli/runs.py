@@ -154,17 +154,16 @@ def ready(name: RunName, as_json: AsJson = False, ledger: LedgerUrl = None) -> N
         with Run(book, record.run_id) as run:
             found = cutover_readiness(run)
     if as_json:
-        print_json({"run": record.run_id, **found.facts()})
+        print_json(found.model_dump())
     else:
         print(f"{record.run_id}: a cutover may {'' if found.may_begin else 'not '}begin")
-        for answer in found.answers:
-            if answer.is_yes:
-                print(f"yes  {answer.question:<11} {answer.text}")
-            elif not answer.known:
-                print(f"?    {answer.question:<11} {answer.text}")
-            for reason in answer.reasons:
-                print(f"no   {answer.question:<11} {reason}")
-        print(f"expected length of the write stop: {found.write_stop.describe()}")
+        for one in found.conditions:
+            if one.answer == "no":
+                for reason in one.reasons:
+                    print(f"no   {one.name:<11} {reason}")
+            else:
+                print(f"{'yes' if one.answer == 'yes' else '?':<4} {one.name:<11} {one.text}")
+        print(f"expected length of the write stop: {found.write_stop.text}")
     if not found.may_begin:
         raise typer.Exit(1)
 

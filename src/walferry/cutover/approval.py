@@ -17,11 +17,11 @@ from walferry.run.run import Run
 log = logging.getLogger(__name__)
 
 
-Answer = str | Callable[[], str]
+Answerer = str | Callable[[], str]
 """who gave an answer; or a function that asks and returns who did, so that the phase shows as waiting meanwhile"""
 
 
-def approve(run: Run, answer: Answer | None) -> dict[str, Any]:
+def approve(run: Run, answer: Answerer | None) -> dict[str, Any]:
     """Record a person's approval of the cutover. Raises GateShutError unless the gate is open at that moment."""
 
     def work() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def approve(run: Run, answer: Answer | None) -> dict[str, Any]:
     return run.once("approve", work)
 
 
-def stop_writes(run: Run, confirmed: Answer | None, said_ms: int | None = None) -> WriteStopFacts:
+def stop_writes(run: Run, confirmed: Answerer | None, said_ms: int | None = None) -> WriteStopFacts:
     """Record that writes have stopped; with `write_stop: readonly` set the source tables READONLY first.
 
     With `write_stop: confirm` the operator has stopped the writers and confirms it: `confirmed`. Fact `at_ms`: the

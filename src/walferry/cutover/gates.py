@@ -9,34 +9,27 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walferry.amounts import amount, amount_of_each
+from walferry.amounts import amount_of_each
 from walferry.checks.suites import COPY_COLUMNS, DRAIN_COLUMNS, LOAD_COLUMNS
-from walferry.checks.validation import require, validate
-from walferry.cutover.late_edits import require_silence
-from walferry.cutover.readiness import Answer, Readiness, before_approval, note_of_clusters, quarantine, readiness
-from walferry.cutover.reopening import drain_again
-from walferry.errors import DecisionNeededError, GateShutError, SidesDifferError, WalferryError
+from walferry.checks.validation import require_passed, validate
+from walferry.cutover.answer import Answer
+from walferry.cutover.conditions import Condition, ask, asked_at, named, reasons, require, require_or_repeat
+from walferry.cutover.readiness import Readiness, note_answers, readiness
+from walferry.errors import DecisionNeededError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
 from walferry.migration.comparing.compare import EXPLAINED_ROWS
 from walferry.migration.copying.copy import check_rows
 from walferry.migration.copying.history import load_rows
 from walferry.migration.explaining.accept import describe
-from walferry.migration.repairing.repair import is_unfinished
-from walferry.migration.schema import family_differences
 from walferry.migration.touching import touched
-from walferry.replay.log.lineage import missing_tables
 from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import Fenced, applying
-from walferry.replay.rights.dirty import DirtyRows
 from walferry.run.facts import note_opened, opened_ms
-from walferry.run.notes.copying_again import copying, waits_for_copying
 from walferry.run.notes.last_comparison import comparisons_of_phase
-from walferry.run.notes.sent_early import sent_early
 from walferry.run.notes.shut_gate import note_shut_gate
 from walferry.run.notes.spot_check import spot_check_of
 from walferry.run.progress.comparing_ahead import left_to_compare
-from walferry.run.progress.missing_numbers import faults
 from walferry.run.progress.state import way_on_if_rows_differ
 from walferry.run.run import Run
 
@@ -45,94 +38,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# ------------------------------------------------------------------ gates over the ledger and the schemas
+# ------------------------------------------------------------------ gates over the conditions
 
 
 def before_cutover(run: Run) -> None:
-    """Raise GateShutError with every reason against a cutover: lag, comparison, quarantine, schemas, dirty rows…"""
-    answers = _answers(run)
-    _require_open([reason for answer in answers for reason in answer.reasons])
+    """Raise GateShutError with every reason against a cutover."""
+    require(look_before_cutover(run))
+
+
+def look_before_cutover(run: Run) -> list[tuple[Condition, Answer]]:
+    """What holds of the conditions of the approval. What the ledger alone does not show is noted in it."""
+    found = ask(run, asked_at("approval"))
+    note_answers(run.ledger, found)
+    silent = [(condition, answer) for condition, answer in found if not condition.state_shows]
+    if left_to_compare(run.ledger):  # which the state shows
+        silent = [(condition, answer) for condition, answer in silent if condition.of_run is not None]
+    note_shut_gate(run.ledger, reasons(silent))
+    return found
 
 
 def cutover_readiness(run: Run) -> Readiness:
     """Whether a cutover may begin, as the gate sees it now; until the copy is checked, without the clusters."""
     checked = run.ledger.phases.facts("check_copy") is not None
-    return readiness(run.ledger, _answers(run) if checked else None)
-
-
-def _answers(run: Run) -> list[Answer]:
-    """All answers but those about phases. What the state of a run does not tell by itself is noted for it."""
-    of_clusters = _of_clusters(run)
-    note_of_clusters(run.ledger, of_clusters)
-    answers = [*before_approval(run.ledger), *of_clusters]
-    questions = ("schema", "rows") if left_to_compare(run.ledger) else ("comparison", "verified", "schema", "rows")
-    untold = [answer for answer in answers if answer.question in questions]
-    note_shut_gate(run.ledger, [reason for answer in untold for reason in answer.reasons])
-    return answers
-
-
-def _of_clusters(run: Run) -> list[Answer]:
-    schema = _schema_faults(run)
-    way_on = (
-        "it is compared as a whole until both sides are equal: wait for it"
-        if run.spec.compare_ahead
-        else f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
-    )
-    rows = [rows.describe() for rows in dirty.marks_of(run)]
-    return [
-        Answer("schema", "families differ" if schema else "the families of both sides agree", tuple(schema)),
-        Answer(
-            "rows",
-            "rows may hold old edits" if rows else "no row may hold old edits of a suspended process",
-            tuple(f"{row}; {way_on}" for row in rows),
-        ),
-    ]
+    return readiness(run.ledger, look_before_cutover(run) if checked else ())
 
 
 def after_drain(run: Run) -> None:
-    """Raise GateShutError unless every byte between the fences is accounted for and there is no other fault."""
-    gaps = run.ledger.log.gaps()
-    _require_open([*_faults(run), *(f"{g.file} [{g.start}, {g.end}) of {g.table}: {g.reason}" for g in gaps[:10])])
-
-
-def _require_open(reasons: Sequence[str]) -> None:
-    if reasons:
-        raise GateShutError(f"the gate is shut: {'; '.join(reasons)}", reasons=list(reasons))
-
-
-def _faults(run: Run) -> list[str]:
-    unfinished = [pair.source for pair in run.tables if is_unfinished(run, pair.source)]
-    owed = [
-        f"a repair of {table} was interrupted after it had compacted a region of the target: `walferry repair "
-        f"{run.record.name} --table {table}` ends it"
-        for table in unfinished
-    ]
-    if sent := sent_early(run.ledger):
-        owed.append(
-            f"{amount(len(sent), 'log was', 'logs were')} not compared with what was sent while still open, such as "
-            f"{min(sent)}: resume the run, or clear `drain`"
-        )
-    if again := waits_for_copying(run.ledger):
-        owed.append(f"{again}: `walferry withdraw {run.record.name}`, and it goes on")
-    return [*quarantine(run.ledger).reasons, *faults(run.ledger), *_schema_faults(run), *owed]
-
-
-def _schema_faults(run: Run) -> list[str]:
-    return [f"table {table} no longer exists at the source" for table in missing_tables(run)] or schema_differences(run)
-
-
-def schema_differences(run: Run) -> list[str]:
-    """Differences between both sides' families and family attributes; [] when the schemas agree.
-
-    A target table that is just being emptied is left out: for a moment its master knows none of that name.
-    """
-    differences: list[str] = []
-    emptied = {table for table, again in copying(run.ledger).items() if not again.emptied}
-    for pair in run.tables:
-        if pair.source in emptied:
-            continue
-        differences += family_differences(run.source.describe(pair.source), run.target.describe(pair.target))
-    return differences
+    """Raise GateShutError unless all that must hold from the drain to the release holds."""
+    require(ask(run, asked_at("opening", "release")))
 
 
 # ------------------------------------------------------------------ gates over data, by Great Expectations
@@ -147,7 +80,7 @@ def check_copy(run: Run, docs: Path) -> dict[str, Any]:
         rows = [row for pair in run.tables for row in (load_rows if bulk else check_rows)(run, pair.source)]
         frame = _frame(rows, LOAD_COLUMNS if bulk else COPY_COLUMNS)
         result = validate("after_load" if bulk else "after_copy", frame, docs=docs, run_name=run.run_id)
-        require(result)
+        require_passed(result)
         return {"data_docs": str(result.docs_index), "rows": len(rows)}
 
     return run.once("check_copy", work)
@@ -197,21 +130,16 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         if opened_ms(run.ledger) is None:
             until_recorded.under(run, applying(run))
-        require_silence(run)
-        try:
-            after_drain(run)
-        except GateShutError:
-            drain_again(run)  # it applies held edits once their items are released
-            raise
-        compared = _compared(run)
-        marks = _require_covered(run, compared)
+        marks = dirty.marks_of(run)
+        require_or_repeat(run, asked_at("release"))
+        compared, _ = comparisons_of_phase(run.ledger)
         rows = drain_rows(run.ledger, compared)
         result = validate("after_drain", _frame(rows, DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
         if not result.passed:
             if not _waits_only(rows):
                 _again(run)
             _require_alike(run, compared, str(result.docs_index))
-            require(result)
+            require_passed(result)
         dirty.remove(run, marks)
         if opened_ms(run.ledger) is None:
             _see_target_log(run)
@@ -233,7 +161,8 @@ def _see_target_log(run: Run) -> None:
 
 def require_alike(run: Run) -> None:
     """Raise SidesDifferError if the comparisons of the run's phase shut the gate; facts `regions`, `rows`."""
-    _require_alike(run, _compared(run), "")
+    require_or_repeat(run, [named("compared")])
+    _require_alike(run, comparisons_of_phase(run.ledger)[0], "")
 
 
 def _require_alike(run: Run, compared: Sequence[ComparedTable], docs: str) -> None:
@@ -298,33 +227,6 @@ def _such_as(found: Sequence[Difference]) -> str:
     """One or two rows, for people to find the thing."""
     rows = [f"{describe(item, {})['row']} of {item.table}" for item in found[:2]]
     return f", such as {' and '.join(rows)}" if rows else ""
-
-
-def _compared(run: Run) -> list[ComparedTable]:
-    compared, missing = comparisons_of_phase(run.ledger)
-    if missing:
-        _again(run)
-        raise GateShutError(
-            f"the gate is shut: no comparison of {', '.join(missing)} was made by this run's phase `compare` after the "
-            "drain and for the current end fence. Clear `compare` and everything after it, or "
-            f"`walferry resume {run.record.name}`",
-            reasons=[f"{table} was not compared for this end fence" for table in missing],
-        )
-    return compared
-
-
-def _require_covered(run: Run, compared: Sequence[ComparedTable]) -> list[DirtyRows]:
-    """The marks of dirty rows, each of which one of the comparisons began after."""
-    marks = dirty.marks_of(run)
-    if new := dirty.uncovered(run, marks, compared):
-        _again(run)
-        raise GateShutError(
-            f"the gate is shut: {new[0].describe()}{f', and {len(new) - 1} more such marks' if len(new) > 1 else ''}. "
-            f"They must be compared again: clear `compare` and everything after it, or `walferry resume "
-            f"{run.record.name}`",
-            reasons=[rows.describe() for rows in new[:10]],
-        )
-    return marks
 
 
 def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:

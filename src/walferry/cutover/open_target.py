@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from walferry.amounts import amount, rows_differ
 from walferry.clock import now_ms, steady_s
-from walferry.cutover import late_edits
-from walferry.errors import GateShutError, WalferryError, is_transient
+from walferry.cutover.conditions import ask, asked_at, reasons
+from walferry.errors import WalferryError, is_transient
 from walferry.hbase.settings import COUNTED_LATE_MS
 from walferry.migration.comparing.written_rows import compare_written, differing
 from walferry.migration.explaining.since_opening import NOTHING, Fragile
@@ -27,7 +27,6 @@ from walferry.migration.repairing.repair import finish_repair
 from walferry.migration.sides.fragile_rows import NONE
 from walferry.migration.sides.store_files import stood_still, store_files
 from walferry.migration.touching import touched
-from walferry.replay.rights import dirty
 from walferry.replay.rights.applying import Fenced
 from walferry.replay.rights.lease import LeaseHeldError
 from walferry.replay.rights.standstill import Standstill
@@ -47,18 +46,12 @@ COMPACTED_BYTES = 256 << 20
 """of a region of the target, up to which it is compacted in the write stop"""
 
 
-def open_target(
-    run: Run,
-    spark: Callable[[], SparkSession],
-    gate: Callable[[Run], None],
-    standstill: Standstill | None = None,
-) -> OpenFacts:
+def open_target(run: Run, spark: Callable[[], SparkSession], standstill: Standstill | None = None) -> OpenFacts:
     """The phase `open_target`: record from when on clients may use the target, or why they must wait for the whole
     comparison and its gate.
 
     Rows that differ are repaired, unless that needs a compaction of a large region. Until the opening is recorded no
     other process writes to the target for this run: a `walferry repair` that waits for the leases sees that it is open.
-    `gate` raises GateShutError unless all of the log up to the end fence is accounted for and there is no other fault.
     """
 
     standstill, until_recorded = standstill or Standstill(), Fenced()
@@ -71,8 +64,7 @@ def open_target(
             return OpenFacts(at_ms=None, why=(f"another process writes to the target: {error}",)).model_dump()
         for table in tables:
             finish_repair(run, standstill, table)
-        why = [] if run.spec.compare_ahead else ["the spec has `compare_ahead: false`"]
-        why += _reasons(run, gate)
+        why = reasons(ask(run, asked_at("opening")))
         rows, explained = dict[str, int](), dict[str, int]()
         if not why:
             why = [*_look(run)]
@@ -102,18 +94,6 @@ def open_target(
         facts = OpenFacts.model_validate(run.once("open_target", work, fence=until_recorded.fence))
         note_opened(run.ledger)
     return facts
-
-
-def _reasons(run: Run, gate: Callable[[Run], None]) -> Iterator[str]:
-    """What the ledger, the source's log and the target know against it."""
-    try:
-        gate(run)
-    except GateShutError as shut:
-        yield from shut.facts["reasons"]
-    for rows in dirty.marks_of(run)[:1]:
-        yield rows.describe()
-    if late := late_edits.look(run):
-        yield late_edits.describe_all(late)
 
 
 def _look(run: Run) -> Iterator[str]:

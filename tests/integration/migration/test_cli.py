@@ -40,12 +40,12 @@ def status(folder: Path, name: str) -> dict[str, Any]:
 
 
 def answers(folder: Path, name: str) -> set[str]:
-    """The questions to which `ready --json` answers no."""
+    """The conditions that do not hold, by `ready --json`."""
     answer = walferry(folder, "ready", name, "--json")
     facts = json.loads(answer.stdout)
-    noes = {one["question"] for one in facts["answers"] if one["answer"] == "no"}
+    noes = {one["name"] for one in facts["conditions"] if one["answer"] == "no"}
     assert (answer.returncode, facts["may_begin"]) == ((1, False) if noes else (0, True))
-    assert {one["answer"] for one in facts["answers"]} <= {"yes", "no"}, "the clusters were looked at"
+    assert {one["answer"] for one in facts["conditions"]} <= {"yes", "no"}, "the clusters were looked at"
     return noes
 
 

@@ -106,7 +106,7 @@ def test_a_table_that_is_copied_again_ends_as_the_source_has_it_while_writers_go
     with copied_again(run, standstill), at_work(write, lambda over: follow(until=over)):
         time.sleep(1)
         ask_copy_again(run, table, "too much differs")
-        assert "is being copied again" in str(readiness(run.ledger).facts())
+        assert "is being copied again" in readiness(run.ledger).model_dump_json()
         seen = set()
         deadline = time.monotonic() + 120
         while (now := copying(run.ledger).get(table)) is not None:

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import begin, content, copy_tables, make_spec, run_of, spark, unique
 from integration.migration.test_rules import edit, one_round
 from walferry.apply.bulk_loader import Loader, staging_folder
-from walferry.cutover.gates import check_copy, schema_differences
+from walferry.cutover.cluster_answers import schema_differences
+from walferry.cutover.gates import check_copy
 from walferry.cutover.ways_out import abort
 from walferry.embedded.cluster import Cluster
 from walferry.errors import UsageError, WalferryError

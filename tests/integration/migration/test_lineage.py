@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import unique
-from walferry.cutover import gates
+from walferry.cutover import cluster_answers, gates
 from walferry.errors import GateShutError, UsageError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell, delete_family
@@ -190,7 +190,7 @@ def test_right_after_the_copy_a_dropped_family_is_no_new_history_and_a_restore_i
     at_source.modify_table(without)
     replay(run, spark, until=lambda: True)
     assert run.ledger.quarantine.items() == []
-    assert gates.schema_differences(run) == [f"family g of {table} is only at the target"]
+    assert cluster_answers.schema_differences(run) == [f"family g of {table} is only at the target"]
     restore(at_source, snapshot, table)
     replay(run, spark, until=lambda: True)
     assert [item.kind for item in run.ledger.quarantine.items()] == [RefusalKind.LINEAGE]

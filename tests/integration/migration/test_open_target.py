@@ -16,7 +16,6 @@ from walferry.apply.recopy import send_cells
 from walferry.apply.writers import writer_to
 from walferry.clock import now_ms
 from walferry.cutover import late_edits
-from walferry.cutover.gates import after_drain
 from walferry.cutover.open_target import open_target
 from walferry.cutover.ways_out import withdraw
 from walferry.embedded.cluster import Cluster
@@ -82,7 +81,7 @@ def stopped(at_source: HBaseClient, table: str, start_run: StartRun, spark: Spar
 def test_only_what_was_touched_since_the_comparison_is_read_before_the_target_opens(
     stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    opened = open_target(stopped, lambda: spark, after_drain)
+    opened = open_target(stopped, lambda: spark)
     assert opened.at_ms is not None
     assert 5 < opened.rows[table] < 60
     assert not compare(stopped, lambda: spark, table).differing_rows
@@ -101,11 +100,11 @@ def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_
     at_target.put(table, [Cell(row, b"f", b"q", b"changed", 99)])
     with monkeypatch.context() as patch:
         patch.setattr(known_differences, "why_not", lambda *_: "nobody asked for it")
-        opened = open_target(stopped, lambda: spark, after_drain)
+        opened = open_target(stopped, lambda: spark)
     assert opened.at_ms is None
     assert opened.why == (f"of what was touched last of {table}, 1 row differs, such as {row!r}: nobody asked for it",)
     stopped.ledger.phases.reopen("open_target")
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark).at_ms is not None
     here, there = sides(stopped)
     assert there == here
 
@@ -113,7 +112,7 @@ def test_a_row_that_somebody_else_changed_at_the_target_keeps_the_target_closed_
 def test_what_clients_write_to_an_open_target_is_no_difference_and_excuses_none(
     stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark).at_ms is not None
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(b"r0001", b"f", b"q", b"by a client", None)])
         client.mutate(table, [put(b"new", [Cell(b"new", b"f", b"q", b"by a client", None)])])
@@ -135,7 +134,7 @@ def spoil(run: Run, table: str, row: bytes, qualifier: bytes) -> None:
 def test_a_clients_own_timestamps_and_its_deletes_that_are_compacted_away_are_no_loss_and_excuse_none(
     stopped: Run, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark).at_ms is not None
     with HBaseClient(target.address) as client:
         client.put(table, [Cell(b"r0001", b"f", b"q", b"of old", 4), Cell(b"r0002", b"f", b"new", b"of old", 4)])
         client.put(table, [Cell(b"r0003", b"f", b"q", b"in microseconds", now_ms() * 1000)])
@@ -160,7 +159,7 @@ def test_a_table_with_cells_of_a_future_time_opens_after_the_whole_comparison(
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, lambda: spark, after_drain)
+    opened = open_target(run, lambda: spark)
     assert opened.at_ms is None
     assert f"{table} has cells with timestamps of the future, up to {future}" in opened.why[0]
     spoil(run, table, b"r2", b"q")
@@ -213,7 +212,7 @@ def test_rows_whose_history_made_them_differ_are_repaired_and_keep_no_target_clo
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, lambda: spark, after_drain)
+    opened = open_target(run, lambda: spark)
     assert opened.at_ms is not None
     assert opened.explained == {}
     assert {row.row for row in run.ledger.repairs.all(table)} == set(both)
@@ -234,7 +233,7 @@ def test_what_a_compaction_shows_after_the_opening_is_no_difference_to_be_decide
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    assert open_target(run, lambda: spark, after_drain).at_ms is not None
+    assert open_target(run, lambda: spark).at_ms is not None
     assert not compare(run, lambda: spark, table).differing_rows
     at_source.compact_table(table, major=True)  # without the puts, which are in memory
     wait_until(lambda: all(list(at_source.scan(table, row, row + b"\0")) for row in both))
@@ -252,7 +251,7 @@ def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
 ) -> None:
     at_source.put(table, [value(b"r0009", b"late")])
-    opened = open_target(stopped, lambda: spark, after_drain)
+    opened = open_target(stopped, lambda: spark)
     assert opened.at_ms is None
     assert opened.why[0].startswith(
         f"1 edit came after writes were declared stopped, the first: row r0009 of {table}, "
@@ -262,14 +261,14 @@ def test_a_late_edit_keeps_the_target_closed_until_it_is_drained(
     late_edits.apply(stopped, "a retry", "test")
     cut.end_fence(stopped)
     drain(stopped, spark)
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark).at_ms is not None
 
 
 def test_writers_may_go_on_after_a_write_stop_and_the_next_one_has_all_of_their_edits(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, sides: Sides
 ) -> None:
     at_source.put(table, [value(b"r0009", b"too late for the first stop")])
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is None
+    assert open_target(stopped, lambda: spark).at_ms is None
     assert late_edits.undecided(stopped.ledger)
     late_edits.reject(stopped, "nobody wants it", "test")
     withdraw(stopped, "the application must go on", "test")
@@ -281,7 +280,7 @@ def test_writers_may_go_on_after_a_write_stop_and_the_next_one_has_all_of_their_
     cut.end_fence(stopped)
     drain(stopped, spark)
     late_edits.require_silence(stopped)
-    assert open_target(stopped, lambda: spark, after_drain).at_ms is not None
+    assert open_target(stopped, lambda: spark).at_ms is not None
     here, there = sides(stopped)
     differing = {key for key in here.keys() | there.keys() if here.get(key) != there.get(key)}
     assert len(differing) == 1
@@ -299,7 +298,7 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, lambda: spark, after_drain)
+    opened = open_target(run, lambda: spark)
     assert opened.at_ms is None
     assert opened.why == (f"no whole comparison of {table} was made before",)
 
@@ -307,7 +306,7 @@ def test_without_a_comparison_before_it_the_target_opens_after_the_whole_one(
 def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession, target: Cluster
 ) -> None:
-    opened = open_target(stopped, lambda: spark, after_drain).at_ms
+    opened = open_target(stopped, lambda: spark).at_ms
     assert opened is not None
     late_edits.require_silence(stopped)
     with late_edits.watched(stopped):
@@ -338,12 +337,12 @@ def test_late_edits_are_found_once_and_only_a_decision_about_each_ends_the_alarm
 def test_late_edits_that_are_applied_leave_the_target_open_since_the_same_moment(
     stopped: Run, at_source: HBaseClient, table: str, spark: SparkSession
 ) -> None:
-    opened = open_target(stopped, lambda: spark, after_drain).at_ms
+    opened = open_target(stopped, lambda: spark).at_ms
     at_source.put(table, [Cell(b"late", b"f", b"q", b"late", None)])
     assert late_edits.apply(stopped, "a retry", "test", dry_run=True)
     assert late_edits.apply(stopped, "a retry", "test")
     cut.end_fence(stopped)
     drain(stopped, spark)
     late_edits.require_silence(stopped)
-    assert open_target(stopped, lambda: spark, after_drain).at_ms == opened
+    assert open_target(stopped, lambda: spark).at_ms == opened
     assert not compare(stopped, lambda: spark, table).differing_rows

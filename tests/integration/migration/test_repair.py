@@ -137,7 +137,7 @@ def test_in_the_write_stop_the_target_opens_once_rows_that_differ_are_repaired(
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, lambda: spark, after_drain)
+    opened = open_target(run, lambda: spark)
     assert opened.why == ()
     assert opened.at_ms is not None
     here, there = sides(run)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from integration.migration.moves import visible
 from walferry.apply.rpc_writer import RpcWriter
 from walferry.apply.writer_protocol import CellRun, WriteLimits
-from walferry.cutover import gates, readiness
+from walferry.cutover import gates, ledger_answers
 from walferry.embedded.cluster import Cluster
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType, encode_cell
@@ -183,7 +183,7 @@ def test_nothing_old_is_applied_over_newer_edits_or_the_gate_is_shut_until_a_com
 
     assert values == {b"o"}, "nothing can prevent this one"
     assert [(mark.run, mark.first, mark.last) for mark in marks] == [("old-1", "'r00'", "'r39'")]
-    monkeypatch.setattr(readiness, "caught_up", lambda ledger: True)
+    monkeypatch.setattr(ledger_answers, "caught_up", lambda ledger: True)
     with pytest.raises(GateShutError, match=r"rows 'r00' to 'r39' of target table .* may hold old edits"):
         gates.before_cutover(run)
     assert compare(run, lambda: spark, table).unexplained == ROWS

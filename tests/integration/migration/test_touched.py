@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.migration.moves import fill, raw, skip, unique
-from walferry.cutover.gates import after_drain, before_cutover
+from walferry.cutover import ledger_answers
+from walferry.cutover.gates import before_cutover
 from walferry.cutover.open_target import open_target
 from walferry.errors import GateShutError
 from walferry.formats.cells import CellType
@@ -47,7 +48,7 @@ def whole(run: Run, spark: SparkSession, table: str) -> ComparedTable:
     return found.compared
 
 
-def look(run: Run, spark: SparkSession, table: str) -> tuple[str, list[str]]:
+def look(run: Run, spark: SparkSession, table: str) -> tuple[str, list[tuple[str, str]]]:
     """One look at what was touched, as the process that compares ahead has it."""
     compare_ahead.look(run, lambda: spark, table, Standstill(), Event(), looks=True)
     return verified(run.ledger)
@@ -103,7 +104,7 @@ def test_an_old_put_that_a_compaction_shows_again_on_one_side_is_found_before_th
     until(lambda: not is_marked(at_source, first) and not is_marked(at_target, second))
     for table in (first, second):
         assert list(compare_written(run, table, since[table]).differing) == [HIDDEN]
-    assert open_target(run, lambda: spark, after_drain).at_ms is not None
+    assert open_target(run, lambda: spark).at_ms is not None
     assert {(row.table, row.row) for row in run.ledger.repairs.all()} == {(first, HIDDEN), (second, HIDDEN)}
     found = compare_written(run, calm, since[calm])
     assert (found.rows, found.differing) == (0, {}), "the row of a region that nothing happened to is not read again"
@@ -201,7 +202,7 @@ def test_rows_that_somebody_spoils_at_the_target_are_found_at_the_next_look_and_
     assert compare_written(run, table, since).rows == 3
     _, reasons = look(run, spark, table)
     (reason,) = reasons
-    assert reason.startswith(f"{table}: 2 rows differ, such as row r03: nobody has asked to repair it")
+    assert reason[0].startswith(f"{table}: 2 rows differ, such as row r03: nobody has asked to repair it")
     with pytest.raises(GateShutError, match="differ, such as row r03"):
         before_cutover(run)
     assert compare_written(run, table, since).rows == 2, "the row that is equal is not read again"
@@ -237,7 +238,7 @@ def test_a_put_that_skips_the_log_at_the_source_is_found_once_its_server_has_cou
     assert found.rows == 21, "the region is read again, and no other"
     text, reasons = look(run, spark, table)
     assert "the write stop takes 20 s" in text
-    assert reasons[0].startswith(f"{table}: 1 row differs, such as row r99: nobody has asked to repair it")
+    assert reasons[0][0].startswith(f"{table}: 1 row differs, such as row r99: nobody has asked to repair it")
     at_source.disable_table(table)  # so that its server counts none any more
     at_source.delete_table(table)
 
@@ -257,6 +258,7 @@ def test_of_a_region_in_which_something_skips_the_log_only_the_new_rows_are_read
     make_table: Callable[..., str],
     start_run: StartRun,
     spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = make_table()
     run = start_run(table, unlogged_writes="recent")
@@ -288,7 +290,8 @@ def test_of_a_region_in_which_something_skips_the_log_only_the_new_rows_are_read
     skip(run, "check_copy", "replay", "approve", "write_stop")
     cut.end_fence(run)
     drain(run, spark)
-    opened = open_target(run, lambda: spark, lambda _: None)  # the gate would ask about the log's missing numbers
+    monkeypatch.setattr(ledger_answers, "undecided", lambda ledger: {})  # unlogged writes leave numbers without entries
+    opened = open_target(run, lambda: spark)
     assert opened.at_ms is not None
     assert opened.rows[table] <= 3
     assert {row.row for row in run.ledger.repairs.all()} == {b"r05", b"r99"}

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from unit.migration.filled_ledger import SPEC
 from walferry.cutover import open_target
+from walferry.cutover.conditions import named
 from walferry.ledger import Difference, Ledger
 from walferry.ledger.batches import in_one
 from walferry.migration.comparing.written_rows import TouchedRows
@@ -34,7 +35,7 @@ ROW = b"r1"
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run after its drain; one row that was written last differs."""
-    monkeypatch.setattr(open_target, "_reasons", lambda run, gate: ())
+    monkeypatch.setattr(open_target, "asked_at", lambda moment: [named("compare ahead")])
     monkeypatch.setattr(open_target, "_look", lambda run: ())
     monkeypatch.setattr(Standstill, "kept", lambda self, run: nullcontext())
     monkeypatch.setattr(applying, "fence_of", lambda run, route: in_one())
@@ -61,7 +62,7 @@ def test_in_a_task_without_spark_a_row_with_a_large_log_keeps_clients_waiting_an
     monkeypatch.setattr(known_differences, "log_bytes", lambda run, table: 200_000_000)
     monkeypatch.setattr(known_differences, "explain", lambda run, spark, *_: spark())
     run.ledger.comparisons.accept([Difference(TABLE, b"other", "not-in-log", "known", "1f")], "known", "kim")
-    opened = open_target.open_target(run, no_spark, lambda run: None)
+    opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is None
     (why,) = opened.why
     assert why.startswith(f"of what was touched last of {TABLE}, 1 row differs")
@@ -109,14 +110,14 @@ def test_the_target_opens_after_a_reading_that_nothing_has_voided(
 ) -> None:
     """Hole: while rows were repaired, the source compacted, and showed a put that its marker had hidden."""
     made = Readings(monkeypatch, differ, files)
-    opened = open_target.open_target(run, no_spark, lambda run: None)
+    opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is not None
     assert made.made == readings
 
 
 def test_a_table_that_does_not_come_to_rest_keeps_the_target_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Readings(monkeypatch, [{}], [str(number) for number in range(100)])
-    opened = open_target.open_target(run, no_spark, lambda run: None)
+    opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is None
     assert "were flushed or compacted meanwhile" in opened.why[0]
 
@@ -127,7 +128,7 @@ def test_a_flush_meanwhile_voids_a_reading_only_of_markers_that_hide_a_single_ve
 ) -> None:
     made = Readings(monkeypatch, [{}], ["1", "1 2", "1 2", "1 2"])
     made.fragile = Spans((Span(b"a", b"g", marked=True, by_version=by_version),))
-    assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
+    assert open_target.open_target(run, no_spark).at_ms is not None
     assert made.made == readings
 
 
@@ -137,7 +138,7 @@ def test_regions_without_markers_may_be_compacted_meanwhile(run: Run, monkeypatc
     same = RegionFiles((b"", b"m"), "low", {"f": frozenset("1")})
     files = lambda *_: [same, RegionFiles((b"m", b""), "high", {"f": frozenset(next(names))})]  # noqa: E731
     monkeypatch.setattr(open_target, "store_files", files)
-    assert open_target.open_target(run, no_spark, lambda run: None).at_ms is not None
+    assert open_target.open_target(run, no_spark).at_ms is not None
     assert made.made == 1
 
 
@@ -150,7 +151,7 @@ def test_while_another_process_has_the_leases_the_target_opens_after_the_whole_c
         raise LeaseHeldError("run move-1 (kim) applies to shop:orders", table=TABLE, holder="kim")
 
     monkeypatch.setattr(Standstill, "kept", held)
-    opened = open_target.open_target(run, no_spark, lambda run: None)
+    opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is None
     assert opened.why == ("another process writes to the target: run move-1 (kim) applies to shop:orders",)
 
@@ -160,8 +161,12 @@ def test_a_target_whose_spec_asks_for_the_whole_comparison_first_stays_closed(
 ) -> None:
     """Hole: a comparison that a person had asked for opened it early all the same."""
     Readings(monkeypatch, [{}], ["1", "1"])
-    run.spec = run.spec.model_copy(update={"compare_ahead": False})
-    opened = open_target.open_target(run, no_spark, lambda run: None)
+    run = Run(
+        run.ledger.whole, run.ledger.whole.open_run("whole", "test", SPEC | {"compare_ahead": False}, "kim").run_id
+    )
+    run.ledger.phases.start("drain")
+    run.ledger.phases.finish("drain", {})
+    opened = open_target.open_target(run, no_spark)
     assert opened.at_ms is None
     assert opened.why == ("the spec has `compare_ahead: false`",)
 
@@ -175,7 +180,7 @@ def test_an_opening_is_not_recorded_once_another_process_has_taken_the_leases(
     monkeypatch.setattr(applying, "fence_of", lambda run, route: lost)
     Readings(monkeypatch, [{}], ["1", "1"])
     with pytest.raises(LeaseLostError):
-        open_target.open_target(run, no_spark, lambda run: None)
+        open_target.open_target(run, no_spark)
     assert opened_ms(run.ledger) is None
     (phase,) = [phase for phase in run.ledger.phases.all() if phase.phase == "open_target"]
     assert (phase.state, phase.transient) == ("failed", True)

@@ -11,7 +11,9 @@ import pytest
 
 from unit.migration.filled_ledger import FILE, GROUP, SPEC, compared
 from walferry import clock
-from walferry.cutover.readiness import Answer, before_approval, note_of_clusters, readiness
+from walferry.cutover.answer import Answer, Reason
+from walferry.cutover.conditions import named
+from walferry.cutover.readiness import note_answers, readiness
 from walferry.ledger import (
     Difference,
     Ledger,
@@ -37,7 +39,7 @@ from walferry.run.progress.write_stop import expected_write_stop, note_comparing
 
 TABLE = "shop:orders"
 UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")
-AGREE = [Answer("schema", "the families of both sides agree"), Answer("rows", "none")]
+AGREE = [(named("schema"), Answer("the families of both sides agree")), (named("rows"), Answer("none"))]
 
 
 @pytest.fixture
@@ -77,15 +79,22 @@ def compare(
 
 
 def noes(run: RunLedger) -> dict[str, str]:
-    found = readiness(run, [*before_approval(run), *AGREE])
-    assert found.may_begin == (not any(answer.reasons for answer in found.answers))
-    return {answer.question: "; ".join(answer.reasons) for answer in found.answers if answer.reasons}
+    """The reasons against a cutover, by condition; nothing speaks against it at the clusters."""
+    found = readiness(run, AGREE)
+    against = {one.name: "; ".join(map(str, one.reasons)) for one in found.conditions if one.reasons}
+    assert {one.name for one in found.conditions if one.answer != "yes"} == against.keys()
+    assert found.may_begin == (not against)
+    return against
+
+
+def texts(run: RunLedger) -> dict[str, str]:
+    return {one.name: one.text for one in readiness(run).conditions}
 
 
 def test_a_run_that_follows_closely_may_be_cut_over(book: Ledger) -> None:
     run = following(book)
     assert noes(run) == {}
-    text = {answer.question: answer.text for answer in readiness(run, before_approval(run)).answers}
+    text = texts(run)
     assert text["lag"].endswith("at most 30 s (`max_lag`)")
     assert text["comparison"].endswith("`walferry verify move` now spares that")
     note_comparing_ahead(run, ["shop:orders"])
@@ -108,7 +117,7 @@ def test_each_no_names_its_reason_and_what_to_do(book: Ledger) -> None:
     found = noes(run)
     assert found.keys() == {"pause", "lag", "log", "quarantine"}
     assert found["pause"] == "the run is paused: `walferry resume move`"
-    assert found["lag"] == "the lag is above 30 s"
+    assert found["lag"] == "the lag is above 30 s: wait; `walferry status move` shows what the lag consists of"
     assert found["log"].startswith(f"WAL file {FILE} is missing at the source and was not applied: put it into")
     assert "walferry quarantine list move-1" in found["quarantine"]
 
@@ -116,14 +125,14 @@ def test_each_no_names_its_reason_and_what_to_do(book: Ledger) -> None:
 def test_before_the_copy_is_checked_and_after_the_approval_no_cutover_may_begin(book: Ledger) -> None:
     run = following(book)
     run.phases.reopen("clone", TABLE)
-    assert noes(run)["phases"] == f"the target is not complete yet: clone {TABLE} is not done; wait for it"
+    assert noes(run)["phases"] == f"the target is not complete yet: clone {TABLE} is not done: wait for it"
     run.phases.start("clone", TABLE)
     run.phases.finish("clone", {}, TABLE)
     run.phases.start("approve")
     run.phases.finish("approve", {"by": "kim"})
-    assert noes(run) == {"phases": "the cutover has begun: kim approved it"}
+    assert noes(run) == {"phases": "the cutover has begun: kim approved it: `walferry status move` shows how far it is"}
     book.of(run.run_id).end("aborted", "kim", "enough")
-    assert noes(run)["phases"] == "the run has ended as aborted"
+    assert noes(run)["phases"] == "the run has ended as aborted: start a new run"
 
 
 @pytest.mark.parametrize("wish", [{}, {"max_comparison_age": 100}], ids=["", "of an age"])
@@ -160,7 +169,7 @@ def test_a_table_without_a_comparison_is_no_reason_unless_the_spec_wants_one(boo
     run = following(book, tables=tables)
     compare(run)
     assert "comparison" not in noes(run)
-    text = {answer.question: answer.text for answer in before_approval(run)}
+    text = texts(run)
     assert text["comparison"].startswith("shop:customers has not been compared in this run; ")
 
 
@@ -172,7 +181,7 @@ def test_a_comparison_must_not_be_older_than_the_spec_allows(book: Ledger) -> No
     assert noes(run)["comparison"].endswith("more than 100 s ago (`max_comparison_age`): `walferry verify move`")
     compare(run, age_s=50)
     assert noes(run) == {}
-    text = {answer.question: answer.text for answer in before_approval(run)}
+    text = texts(run)
     assert text["comparison"].endswith(": 5 rows, no unexplained difference")
 
 
@@ -181,17 +190,17 @@ def test_a_reason_stays_the_same_while_nothing_changes(book: Ledger, monkeypatch
     kept once more."""
     run = following(book, max_comparison_age=100)
     compare(run, age_s=101)
-    first, now = before_approval(run), clock.now_ms()
+    first, now = noes(run), clock.now_ms()
     monkeypatch.setattr(clock, "now_ms", lambda: now + 2_000)
-    assert noes(run).keys() == {"comparison"}
-    assert [answer.reasons for answer in before_approval(run)] == [answer.reasons for answer in first]
+    assert first.keys() == {"comparison"}
+    assert noes(run) == first
 
 
 def test_cells_that_were_not_compared_are_a_reason(book: Ledger) -> None:
     """Hole: they shut the last gate, and make `walferry verify` fail, but the first gate took them for equal."""
     run = following(book)
     compare(run, uncompared=3)
-    assert "5 rows, 3 cells expired while they were read; `walferry report move`" in noes(run)["comparison"]
+    assert "5 rows, 3 cells expired while they were read: `walferry report move`" in noes(run)["comparison"]
     compare(run, "unexplained", uncompared=3)
     assert "1 without an explanation; 3 cells expired while they were read" in noes(run)["comparison"]
     compare(run)
@@ -202,27 +211,34 @@ def test_what_only_the_clusters_know_is_unknown_until_the_gate_has_looked(book: 
     run = following(book)
     found = readiness(run)
     assert not found.may_begin
-    assert [answer["answer"] for answer in found.facts()["answers"]][-1] == "unknown"
-    note_of_clusters(run, AGREE)
+    assert {one.name: one.looked_ms for one in found.conditions if one.answer == "unknown"} == {
+        "schema": None,
+        "rows": None,
+    }
+    note_answers(run, AGREE)
     assert readiness(run).may_begin
-    note_of_clusters(run, [Answer("schema", "families differ", ("family f is only at the source",))])
-    assert readiness(run).answers[-1].reasons == ("family f is only at the source",)
+    lacks = Reason("family f is only at the source", "alter one side")
+    note_answers(run, [(named("schema"), Answer("families differ", (lacks,))), AGREE[1]])
+    (schema,) = (one for one in readiness(run).conditions if one.name == "schema")
+    assert [(reason.why, reason.to_do) for reason in schema.reasons] == [(lacks.why, lacks.to_do)]
     assert not readiness(run).may_begin
 
 
-def test_what_the_clusters_answered_is_told_with_its_time_which_is_of_the_last_minute_while_the_gate_is_asked(
+def test_what_the_clusters_answered_has_its_time_which_is_of_the_last_minute_while_the_gate_is_asked(
     book: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hole: while a person was asked for the approval, for days maybe, the answer before that was shown as of now."""
     run = following(book)
-    now = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
-    told = []
+    now = 1_700_000_000_000
+    looked = []
     for after_s in (0, 59, 61):
         monkeypatch.setattr(clock, "now_ms", lambda at=now + after_s * 1000: at)
         monkeypatch.setattr(notes, "now_ms", clock.now_ms)
-        note_of_clusters(run, AGREE)
-        told.append(readiness(run).answers[-2].text.partition("(looked on ")[2])
-    assert told == ["2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:13:20 UTC)", "2023-11-14 at 22:14:21 UTC)"]
+        note_answers(run, AGREE)
+        by_name = {one.name: one.looked_ms for one in readiness(run).conditions}
+        assert by_name["lag"] == now + after_s * 1000, "the ledger is asked now"
+        looked.append(by_name["schema"])
+    assert looked == [now, now, now + 61_000]
 
 
 def test_the_expected_write_stop_is_what_its_steps_took_in_this_run(
@@ -272,7 +288,7 @@ def test_with_readonly_rows_with_markers_are_read_again_in_the_stop_and_that_is_
 
 
 def opening(run: RunLedger) -> str:
-    return {answer.question: answer.text for answer in before_approval(run)}["opening"]
+    return texts(run)["opening"]
 
 
 def test_a_table_with_cells_of_the_future_makes_the_write_stop_longer_and_is_no_reason_against_it(book: Ledger) -> None:
@@ -286,7 +302,7 @@ def test_a_table_with_cells_of_the_future_makes_the_write_stop_longer_and_is_no_
     assert longer.seconds is not None
     assert longer.seconds >= short.seconds + 7
     assert not noes(run)
-    told = {answer.question: answer.text for answer in before_approval(run)}
+    told = texts(run)
     assert told["opening"].startswith(f"the target opens only after the whole comparison: {TABLE} has cells with")
 
 
@@ -298,5 +314,5 @@ def test_what_only_the_second_reader_found_stays_a_reason_although_the_looks_fin
     assert "comparison" not in noes(run), "the looks have read the row again"
     found = SpotCheck(comparison=made.attempt, rows=9, differing=(b"0".hex(),))
     note_spot_check(run, TABLE, found, "verify")
-    assert "1 without an explanation; " in noes(run)["comparison"]
+    assert "1 without an explanation: " in noes(run)["comparison"]
     assert not compared_tables(run)[TABLE]["equal_since"], "nor does the board leave out its alarm"

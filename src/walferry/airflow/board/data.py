@@ -177,7 +177,7 @@ def _readiness(ledger: Ledger, run: RunRecord) -> Facts | None:
     approved = ledger.of(run.run_id).phases.facts("approve") is not None
     if run.kind != "migration" or run.state != "running" or approved:
         return None
-    return readiness(ledger.of(run.run_id)).facts()
+    return readiness(ledger.of(run.run_id)).model_dump()
 
 
 def check_audit(ledger: Ledger) -> Facts:

@@ -20,11 +20,16 @@ from walferry.run.progress.comparing_ahead import compared_so_far, why_failing
 SHOWN_TABLES = 5
 
 
-def verified(ledger: RunLedger) -> tuple[str, list[str]]:
+Advised = tuple[str, str]
+"""what speaks against a cutover, and what to do about it"""
+
+
+def verified(ledger: RunLedger) -> tuple[str, list[Advised]]:
     """What is known of each table since it was found equal as a whole, and what speaks against a cutover."""
     if not ledger.record.spec.get("compare_ahead", True):
         return "what is touched after a comparison is not followed (`compare_ahead: false`)", []
-    seen, texts, reasons = Seen.of(ledger), [], []
+    seen, texts = Seen.of(ledger), list[str]()
+    reasons = list[Advised]()
     repaired = ledger.repairs.counts()
     for table in source_tables(ledger.record.spec):
         whole = whole_comparison(ledger, table)
@@ -39,7 +44,7 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
             texts.append("; ".join(filter(None, (again, compared_so_far(ledger, table)))))
             if seen.void.get(table):
                 seconds = (whole.ended_ms - whole.began_ms) / 1000
-                reasons.append(f"{texts[-1]}; wait for it, {seconds:.0f} s by the last time")
+                reasons.append((texts[-1], f"wait for it; the last comparison took {seconds:.0f} s"))
             continue
         text, reason = _of_table(ledger, seen, whole, repaired.get(table, Counter()).total())
         texts.append(text)
@@ -55,10 +60,10 @@ def verified(ledger: RunLedger) -> tuple[str, list[str]]:
     return "; ".join([*shown, *unseen(ledger)]), reasons
 
 
-def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, str]:
-    """About a table whose comparison counts: a text, and a reason against the cutover or ""."""
+def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int) -> tuple[str, Advised | None]:
+    """About a table whose comparison counts: a text, and a reason against the cutover."""
     table, parts = whole.table, [f"{whole.table} was compared as a whole at {shown_utc(whole.ended_ms)}"]
-    reason = ""
+    reason: Advised | None = None
     if (look := last_look(ledger, table)) is not None and look.at_ms >= whole.ended_ms:
         parts.append(
             f"what was touched since was last read at {shown_utc(look.at_ms)}, "
@@ -71,13 +76,14 @@ def _of_table(ledger: RunLedger, seen: Seen, whole: ComparedTable, repaired: int
             parts.append(f"{look.suspected} of these have no explanation so far, which the next look confirms or not")
         if look.unexamined:
             found = rows_differ(look.unexamined)
-            reason = f"{table}: {found}, and nobody has looked for the reason yet: wait for the next looks"
+            reason = f"{table}: {found}, and nobody has looked for the reason yet", "wait for the next looks"
             parts.append(f"{found}, and the next looks will find out why")
         if fault := fault_now(ledger, table, look):
             name = ledger.record.name
             reason = (
-                f"{table}: {fault}; `walferry repair {name} --dry-run` shows what can be done, `walferry accept {name} "
-                f"--table {table} --row ROW --reason …` leaves a row as it is"
+                f"{table}: {fault}",
+                f"`walferry repair {name} --dry-run` shows what can be done, `walferry accept {name} --table {table} "
+                "--row ROW --reason …` leaves a row as it is",
             )
             parts.append(fault)
     if repaired:

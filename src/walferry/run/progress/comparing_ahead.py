@@ -72,5 +72,5 @@ def waits_for_comparing(ledger: RunLedger) -> str:
     if whole:
         so_far = "; ".join(filter(None, (compared_so_far(ledger, table) for table in whole)))
         names = f"{', '.join(whole[:5])} {'are' if len(whole) > 1 else 'is'}"
-        return f"{names} being compared, or about to be: wait for it{f' ({so_far})' if so_far else ''}"
-    return f"what was written to {', '.join(left[:5])} meanwhile is being compared: wait for it"
+        return f"{names} being compared, or about to be{f' ({so_far})' if so_far else ''}"
+    return f"what was written to {', '.join(left[:5])} meanwhile is being compared"

@@ -14,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from unit.cutover.test_readiness import TABLE, compare, following, noes
+from unit.cutover.test_readiness import TABLE, compare, following, noes, texts
 from unit.migration.repairing.test_known_differences import Clusters
 from walferry import clock
 from walferry.clock import now_ms
-from walferry.cutover.readiness import before_approval
 from walferry.errors import TransientError
 from walferry.ledger import Ledger, RunLedger
 from walferry.ledger.rows import DifferenceKind
@@ -188,7 +187,7 @@ def test_an_error_that_nobody_expected_ends_an_attempt_and_not_the_comparing(
     comparisons.failures = [ValueError("a fault of ours") for _ in range(1000)]
     with comparing(ledger):
         wait_until(lambda: why_failing(ledger))
-        told = {answer.question: answer.text for answer in before_approval(ledger)}
+        told = texts(ledger)
         assert "nothing is compared now, which is tried again by itself: a fault of ours" in told["verified"]
         comparisons.failures.clear()
         wait_until(lambda: not why_failing(ledger))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from unit.migration.filled_ledger import SPEC, compared
 from walferry.clock import now_ms
-from walferry.cutover.gates import schema_differences
-from walferry.cutover.readiness import before_approval
+from walferry.cutover.cluster_answers import schema_differences
+from walferry.cutover.ledger_answers import newest_comparison
 from walferry.errors import TransientError, UsageError
 from walferry.formats.cells import CellType, encode_cell
 from walferry.hbase.errors import RemoteError, TableNotFoundError
@@ -337,12 +337,11 @@ def test_a_comparison_from_before_the_copy_opens_no_gate(run: Run) -> None:
     """Hole: with `compare_ahead: false` it counted."""
     side = RangeComparison(TABLE, "r1", b"", b"", 5, 9, "01", 5, 9, "01", {})
     run.ledger.comparisons.record(replace(compared(TABLE), began_ms=now_ms(), ended_ms=now_ms()), [side], [])
-    asked = {answer.question: answer for answer in before_approval(run.ledger)}
-    assert asked["comparison"].is_yes
+    assert not newest_comparison(run.ledger).reasons
     ask_copy_again(run, TABLE, "too much differs")
     give_up(run, TABLE, "never mind")
-    asked = {answer.question: answer for answer in before_approval(run.ledger)}
-    assert asked["comparison"].reasons[0].startswith(f"{TABLE} has not been compared since it was copied again: ")
+    (reason,) = newest_comparison(run.ledger).reasons
+    assert reason.why == f"{TABLE} has not been compared since it was copied again"
 
 
 def test_the_gate_does_not_ask_for_the_schema_of_a_table_that_is_just_being_emptied(run: Run) -> None:

@@ -134,7 +134,7 @@ def test_after_a_clean_look_rows_that_were_not_read_stay_fragile(ledger: RunLedg
 # ------------------------------------------------------------------ the answer
 
 
-def look(ledger: RunLedger, differ: dict[bytes, str], unexamined: int = 0) -> list[str]:
+def look(ledger: RunLedger, differ: dict[bytes, str], unexamined: int = 0) -> list[tuple[str, str]]:
     note_look(ledger, TABLE, now_ms() + 1, 7, 3_000, differ, unexamined=unexamined)
     return verified(ledger)[1]
 
@@ -145,12 +145,14 @@ def test_a_row_that_differs_speaks_against_a_cutover_unless_it_may_be_under_way(
     assert look(ledger, {b"a": ""}) == []
     assert "1 of them are under way" in verified(ledger)[0]
     assert look(ledger, {b"a": "the target refuses its cells", b"b": ""}) == [
-        "shop:orders: 1 row differs, such as row a: the target refuses its cells; "
-        "`walferry repair move --dry-run` shows what can be done, `walferry accept move --table shop:orders --row ROW "
-        "--reason …` leaves a row as it is"
+        (
+            "shop:orders: 1 row differs, such as row a: the target refuses its cells",
+            "`walferry repair move --dry-run` shows what can be done, `walferry accept move --table shop:orders --row "
+            "ROW --reason …` leaves a row as it is",
+        )
     ]
     assert look(ledger, {b"a": ""}, unexamined=1) == [
-        "shop:orders: 1 row differs, and nobody has looked for the reason yet: wait for the next looks"
+        ("shop:orders: 1 row differs, and nobody has looked for the reason yet", "wait for the next looks")
     ]
     assert look(ledger, {}) == []
 
@@ -196,5 +198,8 @@ def test_a_claim_that_has_ended_says_why_and_what_it_takes(ledger: RunLedger) ->
     run: Any = SimpleNamespace(ledger=ledger)
     touched.end_claim(run, TABLE, "the target's log is gone")
     assert verified(ledger)[1] == [
-        f"{TABLE} is to be compared as a whole again: the target's log is gone; wait for it, 0 s by the last time"
+        (
+            f"{TABLE} is to be compared as a whole again: the target's log is gone",
+            "wait for it; the last comparison took 0 s",
+        )
     ]

@@ -71,10 +71,17 @@ function cutover(found) {
   if (found === null) return;
   say(byId("may-begin"), `${found.may_begin ? "Yes" : "Not now"}. Expected length of the write stop: ${found.write_stop.text}.`);
   const badge = { yes: "done", no: "failed", unknown: "not begun" };
-  fill(byId("cutover-rows"), found.answers, (a) => a.question, (a) => [
-    a.question,
-    { kind: "badge", state: badge[a.answer], text: a.answer },
-    { kind: "lines", class: "long", list: a.reasons.length ? a.reasons : [a.text] },
+  const looked = (c) => (c.origin !== "ledger" && c.looked_ms !== null ? ` (looked at ${time(c.looked_ms)})` : "");
+  fill(byId("cutover-rows"), found.conditions, (c) => c.name, (c) => [
+    { kind: "lines", list: [c.name, c.question], class: "phase" },
+    { kind: "badge", state: badge[c.answer], text: c.answer },
+    {
+      kind: "lines",
+      class: "long",
+      list: c.reasons.length
+        ? c.reasons.map((r) => `${r.why}${r.to_do && `: ${r.to_do}`}${looked(c)}`)
+        : [c.text + looked(c)],
+    },
   ]);
 }
 

@@ -1,0 +1,25 @@
+"""The answer to whether a condition of the cutover holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What speaks against the cutover, and what a person can do about it."""
+
+    why: str
+    to_do: str = ""
+    """empty where a person can do nothing"""
+
+    def __str__(self) -> str:
+        return f"{self.why}: {self.to_do}" if self.to_do else self.why
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is so now. The condition holds unless there are reasons against it."""
+
+    text: str
+    reasons: tuple[Reason, ...] = ()

@@ -1,0 +1,82 @@
+"""Whether a condition of the cutover holds, by the log or the clusters. Only processes of the run ask these."""
+
+from __future__ import annotations
+
+from walferry.cutover import late_edits
+from walferry.cutover.answer import Answer, Reason
+from walferry.cutover.ledger_answers import compare_again
+from walferry.migration.repairing.repair import is_unfinished
+from walferry.migration.schema import family_differences
+from walferry.replay.log.lineage import missing_tables
+from walferry.replay.rights import dirty
+from walferry.run.notes.copying_again import copying
+from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.run import Run
+
+SHOWN_MARKS = 10
+
+
+def schemas_agree(run: Run) -> Answer:
+    """Whether both sides have the same families with the same attributes."""
+    name = run.record.name
+    if missing := missing_tables(run):
+        to_do = f"`walferry abort {name} --reason …`, and start a run without it"
+        reasons = [Reason(f"table {table} no longer exists at the source", to_do) for table in missing]
+        return Answer("a table is gone", tuple(reasons))
+    reasons = [Reason(text, "alter one side, so that they agree") for text in schema_differences(run)]
+    return Answer("families differ" if reasons else "the families of both sides agree", tuple(reasons))
+
+
+def schema_differences(run: Run) -> list[str]:
+    """Differences between both sides' families and family attributes; [] when the schemas agree.
+
+    A target table that is just being emptied is left out: for a moment its master knows none of that name.
+    """
+    differences: list[str] = []
+    emptied = {table for table, again in copying(run.ledger).items() if not again.emptied}
+    for pair in run.tables:
+        if pair.source in emptied:
+            continue
+        differences += family_differences(run.source.describe(pair.source), run.target.describe(pair.target))
+    return differences
+
+
+def no_dirty_rows(run: Run) -> Answer:
+    """Whether no row may hold old edits that a suspended process sent."""
+    if run.spec.compare_ahead:
+        to_do = "the table is compared as a whole until both sides are equal: wait for it"
+    else:
+        to_do = f"`walferry verify {run.record.name}` opens the gate if it finds both sides equal"
+    reasons = tuple(Reason(rows.describe(), to_do) for rows in dirty.marks_of(run))
+    text = "rows may hold old edits" if reasons else "no row may hold old edits of a suspended process"
+    return Answer(text, reasons)
+
+
+def dirty_rows_compared(run: Run) -> Answer:
+    """Whether a comparison of the phase began after each row that may hold old edits was sent."""
+    new = dirty.uncovered(run, dirty.marks_of(run), comparisons_of_phase(run.ledger)[0])
+    to_do = f"they must be compared again: {compare_again(run.ledger)}"
+    reasons = tuple(Reason(rows.describe(), to_do) for rows in new[:SHOWN_MARKS])
+    return Answer("rows may hold old edits" if reasons else "rows that may hold old edits are compared", reasons)
+
+
+def no_late_edit(run: Run) -> Answer:
+    """Whether nothing was written to the tables past the end fence that nobody has decided about."""
+    late = late_edits.look(run)
+    if not late:
+        return Answer("nothing was written past the end fence")
+    text = late_edits.describe_all(late)
+    return Answer(text, (Reason(text, f"stop the writer, then decide: {late_edits.verbs(run.record.name)}"),))
+
+
+def no_repair_owed(run: Run) -> Answer:
+    """Whether no repair ended between a compaction of the target and what it owes the rows beside."""
+    reasons = tuple(
+        Reason(
+            f"a repair of {pair.source} was interrupted after it had compacted a region of the target",
+            f"`walferry repair {run.record.name} --table {pair.source}` ends it",
+        )
+        for pair in run.tables
+        if is_unfinished(run, pair.source)
+    )
+    return Answer(reasons[0].why if reasons else "no repair is unfinished", reasons)
