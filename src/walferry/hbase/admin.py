@@ -2,6 +2,7 @@
 
 Calls that change something carry a nonce where HBase accepts one: a call repeated after a time-out then finds the
 procedure of the first instead of starting another. Elsewhere the outcome is looked up before the call is repeated.
+`HBaseClient` documents each function at its method of that name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
 from walferry.hbase import procedures
 from walferry.hbase.calls import Calls
-from walferry.hbase.descriptors import Region, TableDescriptor, new_table, table_name
+from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, new_table, table_name
 from walferry.hbase.errors import (
     NamespaceNotFoundError,
     RemoteError,
@@ -51,17 +52,46 @@ MOVE_AGAIN_S = 15.0
 """after which a move is asked for again: a master of 1.x drops one of a region that is just in transition"""
 
 SNAPSHOT_ATTEMPTS = 10
+_LIVE_SERVERS = 2  # ClusterStatus.Option
+
+
+def table_bytes(client: Calls, mebibytes: Callable[[pb.RegionLoad], int]) -> dict[str, int]:
+    """By table, what the live servers last reported to the master of each region, in MiB, summed up in bytes."""
+    request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
+    answer = client.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
+    sizes: dict[str, int] = {}
+    for server in answer.cluster_status.live_servers:
+        for region in server.server_load.region_loads:
+            table = region.region_specifier.value.partition(b",")[0].decode()
+            sizes[table] = sizes.get(table, 0) + (mebibytes(region) << 20)
+    return sizes
+
+
+def tables(client: Calls, namespace: str | None = None, *, system: bool = False) -> list[str]:
+    request = pb.GetTableDescriptorsRequest(include_sys_tables=system)
+    if namespace is not None:
+        request.namespace = namespace
+    answer = client.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
+    names = sorted(TableDescriptor(schema).name for schema in answer.table_schema)
+    return [name for name in names if system or not name.startswith(f"{SYSTEM_NAMESPACE}:")]
+
+
+def describe(client: Calls, table: str) -> TableDescriptor:
+    request = pb.GetTableDescriptorsRequest(table_names=[table_name(table)], include_sys_tables=True)
+    answer = client.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
+    if not answer.table_schema:
+        message = f"there is no table {table} on the cluster at {client.address.zookeeper}"
+        raise TableNotFoundError(message, table=table)
+    return TableDescriptor(answer.table_schema[0])
 
 
 def create_namespace(client: Calls, namespace: str) -> None:
-    """Create a namespace. Raises NamespaceExistsError."""
     descriptor = pb.NamespaceDescriptor(name=namespace.encode())
     request = pb.CreateNamespaceRequest(namespaceDescriptor=descriptor)
     procedure(client, "CreateNamespace", request, pb.CreateNamespaceResponse, namespace)
 
 
 def namespace_exists(client: Calls, namespace: str) -> bool:
-    """Whether there is such a namespace."""
     request = pb.GetNamespaceDescriptorRequest(namespaceName=namespace)
     try:
         client.master_call("GetNamespaceDescriptor", request, pb.GetNamespaceDescriptorResponse)
@@ -76,50 +106,40 @@ def create_table(
     families: Mapping[str, Mapping[str, str]],
     split_keys: Sequence[bytes] = (),
 ) -> None:
-    """Create a table. `families` maps family names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
     create_table_of(client, new_table(name, families), split_keys)
 
 
 def create_table_of(client: Calls, descriptor: TableDescriptor, split_keys: Sequence[bytes] = ()) -> None:
-    """Create a table of this name and schema. Raises TableExistsError."""
     request = pb.CreateTableRequest(table_schema=descriptor.schema, split_keys=split_keys)
     procedure(client, "CreateTable", request, pb.CreateTableResponse, descriptor.name)
     client.forget(descriptor.name)
 
 
 def delete_table(client: Calls, name: str) -> None:
-    """Delete a disabled table. Raises TableNotFoundError, TableStateError."""
     request = pb.DeleteTableRequest(table_name=table_name(name))
     procedure(client, "DeleteTable", request, pb.DeleteTableResponse, name)
     client.forget(name)
 
 
 def truncate_table(client: Calls, name: str, preserve_splits: bool = True, *, nonce: Nonce | None = None) -> None:
-    """Empty a disabled table; HBase enables it, unless it has done so before for the same `nonce`.
-
-    Raises TableNotFoundError, TableStateError.
-    """
     request = pb.TruncateTableRequest(tableName=table_name(name), preserveSplits=preserve_splits)
     procedure(client, "truncateTable", request, pb.TruncateTableResponse, name, nonce)
     client.forget(name)
 
 
 def disable_table(client: Calls, name: str) -> None:
-    """Take a table off its servers. Raises TableStateError when it is disabled already."""
     request = pb.DisableTableRequest(table_name=table_name(name))
     procedure(client, "DisableTable", request, pb.DisableTableResponse, name)
     client.forget(name)
 
 
 def enable_table(client: Calls, name: str) -> None:
-    """Bring a disabled table back. Raises TableStateError when it is enabled already."""
     request = pb.EnableTableRequest(table_name=table_name(name))
     procedure(client, "EnableTable", request, pb.EnableTableResponse, name)
     client.forget(name)
 
 
 def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
-    """Change a table's schema; HBase reopens its regions one after the other."""
     request = pb.ModifyTableRequest(table_name=descriptor.schema.table_name, table_schema=descriptor.schema)
     procedure(client, "ModifyTable", request, pb.ModifyTableResponse, descriptor.name)
     if not client.release.changes_are_procedures:
@@ -127,17 +147,11 @@ def modify_table(client: Calls, descriptor: TableDescriptor) -> None:
 
 
 def set_read_only(client: Calls, name: str, read_only: bool) -> None:
-    """Set a table's READONLY: once this returns, every region refuses writes, or accepts them again.
-
-    The schema may already say so while an earlier, timed-out request is still reopening regions. So it is always set
-    again: the master runs one modification after the other.
-    """
     descriptor = client.describe(name)
     modify_table(client, descriptor.with_attribute("READONLY", str(read_only).lower()))
 
 
 def move_region(client: Calls, region: Region, server: Server | None = None) -> None:
-    """Move a region to a server, or to one of HBase's choice; returns when it is open there."""
     request = pb.MoveRegionRequest(region=region.encoded_specifier)
     if server is not None:
         request.dest_server_name.CopyFrom(
@@ -162,7 +176,6 @@ def move_region(client: Calls, region: Region, server: Server | None = None) -> 
 
 
 def flush_table(client: Calls, name: str) -> None:
-    """Write every region's memstore to files."""
     for region in client.regions(name):
         client.region_call(
             name,
@@ -175,7 +188,6 @@ def flush_table(client: Calls, name: str) -> None:
 
 
 def compact_table(client: Calls, name: str, major: bool = False) -> None:
-    """Ask every region to compact; returns at once, before the servers have compacted."""
     for region in client.regions(name):
         client.region_call(
             name,
@@ -188,14 +200,10 @@ def compact_table(client: Calls, name: str, major: bool = False) -> None:
 
 
 def region_bytes(client: Calls, region: Region) -> int | None:
-    """Bytes in the store files and the memory of a region, as its server knows them now, in whole MiB; None where it
-    cannot be asked (RSRpcServices.getRegionLoad)."""
     return regions_bytes(client, [region]).get(region.encoded)
 
 
 def regions_bytes(client: Calls, regions: Collection[Region]) -> dict[str, int]:
-    """The same of several regions, by encoded name, with one request to each server; without those that cannot be
-    asked for."""
     wanted = {region.encoded for region in regions}
     sizes = {}
     for server in {region.server for region in regions if region.server}:
@@ -216,14 +224,6 @@ def compact_region(
     may_send: Callable[[], None] = lambda: None,
     sent: Callable[[], None] = lambda: None,
 ) -> Region:
-    """Flush the region that holds a row, compact some families of it (major), and wait for the end. Returns it.
-
-    What was written before this is then in one file for each family, without delete markers and what they hide, unless
-    an open scan, or KEEP_DELETED_CELLS, keeps them: look at the rows. Raises TransientError at the deadline.
-
-    `may_send` is called before the flush and each request for a compaction, and `sent` after each of these; both may
-    raise (`RpcConnection.call`). `timeout_s` bounds such a request: a server only has to select the files then.
-    """
     call = partial(client.region_call, table, row, "AdminService")
     call(
         "FlushRegion", lambda region: pb.FlushRegionRequest(region=region.specifier), pb.FlushRegionResponse,
@@ -254,10 +254,6 @@ def _major_compaction(family: bytes, region: Region) -> pb.CompactRegionRequest:
 def write_counts(
     client: Calls, server: Server, tables: Collection[str], *, attempts: int = ATTEMPTS
 ) -> dict[str, int] | None:
-    """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
-
-    None where a server cannot be asked (RSRpcServices.getRegionLoad).
-    """
     loads = _region_loads(client, server, attempts)
     if loads is None:
         return None
@@ -296,7 +292,6 @@ def _region_loads(client: Calls, server: Server, attempts: int = ATTEMPTS) -> li
 
 
 def roll_wal(client: Calls, server: Server, *, attempts: int = ATTEMPTS) -> None:
-    """Ask a region server to begin new WAL files. The server does so later: watch its WALs for the effect."""
     retried(
         lambda: client.pool.call(
             server.address,
@@ -311,15 +306,6 @@ def roll_wal(client: Calls, server: Server, *, attempts: int = ATTEMPTS) -> None
 
 
 def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
-    """Take a snapshot and wait for it: all edits acknowledged before the call are in it.
-
-    Regions are flushed for it (FLUSH); not those of a table that is read-only, which refuse to be: they were when they
-    were closed, to be opened as such (SKIPFLUSH).
-
-    Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
-    ms). One that fails is taken again, up to SNAPSHOT_ATTEMPTS times: a region may have moved. Raises
-    SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it failed.
-    """
     what = f"snapshot {name} of {table}"
     wanted = pb.SnapshotDescription(name=name, table=table)
     deadline = time.monotonic() + deadline_s
@@ -367,7 +353,6 @@ def snapshot(client: Calls, name: str, table: str, *, deadline_s: float = DEADLI
 
 
 def snapshots(client: Calls) -> list[pb.SnapshotDescription]:
-    """All finished snapshots."""
     answer = client.master_call(
         "GetCompletedSnapshots", pb.GetCompletedSnapshotsRequest(), pb.GetCompletedSnapshotsResponse
     )
@@ -375,11 +360,6 @@ def snapshots(client: Calls) -> list[pb.SnapshotDescription]:
 
 
 def delete_snapshot(client: Calls, name: str) -> bool:
-    """Delete a snapshot; False when there was none.
-
-    The master must read it first: after a restart of HDFS it may not be able to for some seconds, and does not list it
-    among its snapshots. Raises TransientError for one that cannot be read.
-    """
     request = pb.DeleteSnapshotRequest(snapshot=pb.SnapshotDescription(name=name))
     attempts = 0
 
@@ -398,7 +378,6 @@ def delete_snapshot(client: Calls, name: str) -> bool:
 
 
 def clone_snapshot(client: Calls, name: str, table: str) -> None:
-    """Create a table from a snapshot. Raises TableExistsError (that table is left alone), SnapshotNotFoundError."""
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
@@ -412,7 +391,6 @@ def clone_snapshot(client: Calls, name: str, table: str) -> None:
 
 
 def restore_snapshot(client: Calls, name: str) -> None:
-    """Revert a disabled table to its snapshot; later edits are lost. Raises SnapshotNotFoundError."""
     found = next((one for one in snapshots(client) if one.name == name), None)
     if found is None:
         raise SnapshotNotFoundError(f"there is no snapshot {name}", snapshot=name)
@@ -428,12 +406,6 @@ def _restore(client: Calls, snapshot: pb.SnapshotDescription, table: str) -> Non
 
 
 def lacking_rights(client: Calls, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
-    """The permissions that the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE, ADMIN), such
-    as "global ADMIN", and to read the `readable` tables ("READ on shop:orders").
-
-    None where HBase checks none, having no AccessController, or cannot be asked (before 2.2).
-    (MasterRpcServices.hasUserPermissions)
-    """
     wanted = {
         f"global {action}": pb.Permission(
             type=pb.Permission.Type.Global,

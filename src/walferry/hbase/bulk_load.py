@@ -1,4 +1,7 @@
-"""Hands finished HFiles to a region: ClientService.BulkLoadHFile, as SecureBulkLoadManager takes them."""
+"""Hands finished HFiles to a region: ClientService.BulkLoadHFile, as SecureBulkLoadManager takes them.
+
+`HBaseClient` documents the functions that take the client.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,6 @@ def bulk_load(
     since: float | None = None,
     may_send: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Move HFiles, as (family, path on HBase's file system), into a region as one change; all of them or none.
-
-    Each cell gets the sequence number of the load: it replaces equal cells that were written before it. The files are
-    moved away from their paths, and need no order among themselves unless they share keys. HBase does not look into
-    them. `cluster_ids`: the clusters (UUIDs) that the cells have been on; a server whose own cluster is named answers
-    True and loads nothing. `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
-
-    One attempt, no retries. False: the region could not take them and nothing was loaded. After a transient error whose
-    fact `sent` is not False it is unknown whether they were loaded, and whether they still will be.
-    """
     server = _server(region)
     request = pb.BulkLoadHFileRequest(
         region=region.specifier,
@@ -46,7 +39,6 @@ def bulk_load(
 
 
 def store_files(client: Calls, region: Region, *families: bytes) -> list[str]:
-    """The files that the open stores of a region have, by name or path. One attempt."""
     server = _server(region)
     request = pb.GetStoreFileRequest(region=region.specifier, family=families)
     answer, _ = client.pool.call(

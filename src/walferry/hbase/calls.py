@@ -1,4 +1,4 @@
-"""What the functions in `admin`, `mutate`, `multi` and `scan` need of the client whose methods they are."""
+"""What the functions behind `HBaseClient` need of it: connections, calls, and where regions are."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TypeVar
@@ -11,24 +11,27 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from kazoo.client import KazooClient
 
-from walferry.clock import steady_s
-from walferry.errors import TransientError, WalferryError
+from walferry.errors import TransientError
 from walferry.formats.proto import hbase_pb2 as pb
-from walferry.hbase import admin, bulk_load, mutate, scan, schemas, settings, splits, table_states
+from walferry.hbase import admin, bulk_load, mutate, region_calls, scan, schemas, settings, splits, table_states
 from walferry.hbase import peers as replication_peers
 from walferry.hbase.address import ClusterAddress
 from walferry.hbase.authentication import Authenticate
-from walferry.hbase.descriptors import SYSTEM_NAMESPACE, Region, TableDescriptor, table_name
+from walferry.hbase.descriptors import Region, TableDescriptor
 from walferry.hbase.errors import RegionNotServedError, TableNotFoundError, TableStateError
 from walferry.hbase.locations import Located, Locations
-from walferry.hbase.retry import ATTEMPTS, REGION_ATTEMPTS, retried
+from walferry.hbase.mutate import Cell
+from walferry.hbase.peers import PINNING_ENDPOINT
+from walferry.hbase.procedures import DEADLINE_S, Nonce
+from walferry.hbase.retry import ATTEMPTS, retried
 from walferry.hbase.rpc import ConnectionPool
+from walferry.hbase.scan import MAX_RESULT_BYTES
 from walferry.hbase.versions import Release, release_of
 from walferry.hbase.zookeeper import Server, ZooKeeper
 
 M = TypeVar("M", bound=Message)
 _ASK_FOR_STATE = 3  # failures after which a table may well be disabled
-_HBASE_VERSION, _LIVE_SERVERS = 0, 2  # ClusterStatus.Option
+_HBASE_VERSION = 0  # ClusterStatus.Option
 
 
 class HBaseClient:
@@ -38,50 +41,6 @@ class HBaseClient:
     call. Transient failures are retried a bounded number of times, unless a method says otherwise; errors are those
     of `walferry.hbase.errors`.
     """
-
-    # Each group is documented in its module.
-    create_namespace = admin.create_namespace
-    namespace_exists = admin.namespace_exists
-    create_table = admin.create_table
-    create_table_of = admin.create_table_of
-    delete_table = admin.delete_table
-    truncate_table = admin.truncate_table
-    disable_table = admin.disable_table
-    enable_table = admin.enable_table
-    modify_table = admin.modify_table
-    set_read_only = admin.set_read_only
-    move_region = admin.move_region
-    split_region = splits.split_region
-    merge_regions = splits.merge_regions
-    flush_table = admin.flush_table
-    compact_table = admin.compact_table
-    compact_region = admin.compact_region
-    region_bytes = admin.region_bytes
-    regions_bytes = admin.regions_bytes
-    snapshot = admin.snapshot
-    snapshots = admin.snapshots
-    delete_snapshot = admin.delete_snapshot
-    clone_snapshot = admin.clone_snapshot
-    restore_snapshot = admin.restore_snapshot
-    roll_wal = admin.roll_wal
-    write_counts = admin.write_counts
-    add_peer = replication_peers.add_peer
-    peers = replication_peers.peers
-    remove_peer = replication_peers.remove_peer
-    peer_queues = replication_peers.peer_queues
-    peers_may_change = replication_peers.peers_may_change
-    table_enabled = table_states.table_enabled
-    lacking_rights = admin.lacking_rights
-    schema_fault = schemas.schema_fault
-
-    put = mutate.put_cells
-    mutate = mutate.mutate
-    scan_raw = scan.scan_raw
-    scan = scan.scan
-    store_files = bulk_load.store_files
-    bulk_load = bulk_load.bulk_load
-    unlogged_writes = settings.unlogged_writes
-    settings = settings.settings
 
     def __init__(
         self, address: ClusterAddress, *, timeout_s: float = 60, authenticate: Authenticate | None = None
@@ -142,39 +101,19 @@ class HBaseClient:
 
         They report whole MiB per region, so this is a lower bound.
         """
-        return self._sizes(lambda region: region.mem_store_size_MB)
+        return admin.table_bytes(self, lambda region: region.mem_store_size_MB)
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes in store files and memory, by table, likewise."""
-        return self._sizes(lambda region: region.store_file_size_MB + region.mem_store_size_MB)
-
-    def _sizes(self, mebibytes: Callable[[pb.RegionLoad], int]) -> dict[str, int]:
-        request = pb.GetClusterStatusRequest(options=[_LIVE_SERVERS])
-        answer = self.master_call("GetClusterStatus", request, pb.GetClusterStatusResponse)
-        sizes: dict[str, int] = {}
-        for server in answer.cluster_status.live_servers:
-            for region in server.server_load.region_loads:
-                table = region.region_specifier.value.partition(b",")[0].decode()
-                sizes[table] = sizes.get(table, 0) + (mebibytes(region) << 20)
-        return sizes
+        return admin.table_bytes(self, lambda region: region.store_file_size_MB + region.mem_store_size_MB)
 
     def tables(self, namespace: str | None = None, *, system: bool = False) -> list[str]:
         """Names of all tables, or of one namespace's; HBase's own only with `system`."""
-        request = pb.GetTableDescriptorsRequest(include_sys_tables=system)
-        if namespace is not None:
-            request.namespace = namespace
-        answer = self.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
-        names = sorted(TableDescriptor(schema).name for schema in answer.table_schema)
-        return [name for name in names if system or not name.startswith(f"{SYSTEM_NAMESPACE}:")]
+        return admin.tables(self, namespace, system=system)
 
     def describe(self, table: str) -> TableDescriptor:
         """The table's schema. Raises TableNotFoundError."""
-        request = pb.GetTableDescriptorsRequest(table_names=[table_name(table)], include_sys_tables=True)
-        answer = self.master_call("GetTableDescriptors", request, pb.GetTableDescriptorsResponse)
-        if not answer.table_schema:
-            message = f"there is no table {table} on the cluster at {self.address.zookeeper}"
-            raise TableNotFoundError(message, table=table)
-        return TableDescriptor(answer.table_schema[0])
+        return admin.describe(self, table)
 
     def table_exists(self, table: str) -> bool:
         """Whether there is such a table."""
@@ -240,38 +179,301 @@ class HBaseClient:
         `timeout_s` and `may_send` are those of `RpcConnection.call`, for each attempt; `sent` is called after each that
         the server may have carried out. What these two raise is final.
         """
-        final: list[BaseException] = []
+        return region_calls.region_call(
+            self, table, row, service, method, request, response_type,
+            timeout_s=timeout_s, may_send=may_send, sent=sent,
+        )  # fmt: skip
 
-        def asked(of: Callable[[], None]) -> None:
-            try:
-                of()
-            except BaseException as error:
-                final.append(error)
-                raise
+    def create_namespace(self, namespace: str) -> None:
+        """Create a namespace. Raises NamespaceExistsError."""
+        admin.create_namespace(self, namespace)
 
-        def failed(error: TransientError, attempt: int) -> None:
-            if any(error is own for own in final):
-                raise error
-            self.location_failed(table, error, attempt)
+    def namespace_exists(self, namespace: str) -> bool:
+        """Whether there is such a namespace."""
+        return admin.namespace_exists(self, namespace)
 
-        def call() -> M:
-            region = self.locate(table, row)
-            assert region.server is not None
-            begun = steady_s()  # before `may_send`: a process that is suspended in between sends nothing long after it
-            try:
-                answer, _ = self.pool.call(
-                    region.server.address, service, method, request(region), response_type,
-                    timeout_s=timeout_s or self.timeout_s, since=begun, may_send=lambda: asked(may_send),
-                )  # fmt: skip
-            except WalferryError as error:
-                if error.facts.get("sent", True):
-                    asked(sent)
-                raise
-            asked(sent)
-            return answer
+    def create_table(
+        self,
+        name: str,
+        families: Mapping[str, Mapping[str, str]],
+        split_keys: Sequence[bytes] = (),
+    ) -> None:
+        """Create a table. `families` maps family names to attributes ({"VERSIONS": "3"}). Raises TableExistsError."""
+        admin.create_table(self, name, families, split_keys)
 
-        return retried(
-            call,
-            attempts=REGION_ATTEMPTS,
-            on_failure=failed,
+    def create_table_of(self, descriptor: TableDescriptor, split_keys: Sequence[bytes] = ()) -> None:
+        """Create a table of this name and schema. Raises TableExistsError."""
+        admin.create_table_of(self, descriptor, split_keys)
+
+    def delete_table(self, name: str) -> None:
+        """Delete a disabled table. Raises TableNotFoundError, TableStateError."""
+        admin.delete_table(self, name)
+
+    def truncate_table(self, name: str, preserve_splits: bool = True, *, nonce: Nonce | None = None) -> None:
+        """Empty a disabled table; HBase enables it, unless it has done so before for the same `nonce`.
+
+        Raises TableNotFoundError, TableStateError.
+        """
+        admin.truncate_table(self, name, preserve_splits, nonce=nonce)
+
+    def disable_table(self, name: str) -> None:
+        """Take a table off its servers. Raises TableStateError when it is disabled already."""
+        admin.disable_table(self, name)
+
+    def enable_table(self, name: str) -> None:
+        """Bring a disabled table back. Raises TableStateError when it is enabled already."""
+        admin.enable_table(self, name)
+
+    def modify_table(self, descriptor: TableDescriptor) -> None:
+        """Change a table's schema; HBase reopens its regions one after the other."""
+        admin.modify_table(self, descriptor)
+
+    def set_read_only(self, name: str, read_only: bool) -> None:
+        """Set a table's READONLY: once this returns, every region refuses writes, or accepts them again.
+
+        The schema may already say so while an earlier, timed-out request is still reopening regions. So it is always
+        set again: the master runs one modification after the other.
+        """
+        admin.set_read_only(self, name, read_only)
+
+    def move_region(self, region: Region, server: Server | None = None) -> None:
+        """Move a region to a server, or to one of HBase's choice; returns when it is open there."""
+        admin.move_region(self, region, server)
+
+    def split_region(self, region: Region, split_row: bytes) -> None:
+        """Split a region in two at a row; returns when both are open."""
+        splits.split_region(self, region, split_row)
+
+    def merge_regions(self, regions: Sequence[Region]) -> None:
+        """Merge adjacent regions of a table into one; returns when it is open."""
+        splits.merge_regions(self, regions)
+
+    def flush_table(self, name: str) -> None:
+        """Write every region's memstore to files."""
+        admin.flush_table(self, name)
+
+    def compact_table(self, name: str, major: bool = False) -> None:
+        """Ask every region to compact; returns at once, before the servers have compacted."""
+        admin.compact_table(self, name, major)
+
+    def compact_region(
+        self,
+        table: str,
+        row: bytes,
+        families: Collection[bytes],
+        *,
+        deadline_s: float = DEADLINE_S,
+        timeout_s: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
+        sent: Callable[[], None] = lambda: None,
+    ) -> Region:
+        """Flush the region that holds a row, compact some families of it (major), and wait for the end. Returns it.
+
+        What was written before this is then in one file for each family, without delete markers and what they hide,
+        unless an open scan, or KEEP_DELETED_CELLS, keeps them: look at the rows. Raises TransientError at the deadline.
+
+        `may_send` is called before the flush and each request for a compaction, and `sent` after each of these; both
+        may raise (`RpcConnection.call`). `timeout_s` bounds such a request: a server only has to select the files then.
+        """
+        return admin.compact_region(
+            self, table, row, families, deadline_s=deadline_s, timeout_s=timeout_s, may_send=may_send, sent=sent
         )
+
+    def region_bytes(self, region: Region) -> int | None:
+        """Bytes in the store files and the memory of a region, as its server knows them now, in whole MiB; None
+        where it cannot be asked (RSRpcServices.getRegionLoad)."""
+        return admin.region_bytes(self, region)
+
+    def regions_bytes(self, regions: Collection[Region]) -> dict[str, int]:
+        """The same of several regions, by encoded name, with one request to each server; without those that cannot be
+        asked for."""
+        return admin.regions_bytes(self, regions)
+
+    def snapshot(self, name: str, table: str, *, deadline_s: float = DEADLINE_S) -> pb.SnapshotDescription:
+        """Take a snapshot and wait for it: all edits acknowledged before the call are in it.
+
+        Regions are flushed for it (FLUSH); not those of a table that is read-only, which refuse to be: they were when
+        they were closed, to be opened as such (SKIPFLUSH).
+
+        Idempotent: if a finished snapshot of that name and table exists, it is returned (check its `creation_time`, in
+        ms). One that fails is taken again, up to SNAPSHOT_ATTEMPTS times: a region may have moved. Raises
+        SnapshotExistsError when it is another table's, TransientError at the deadline, RemoteError when it failed.
+        """
+        return admin.snapshot(self, name, table, deadline_s=deadline_s)
+
+    def snapshots(self) -> list[pb.SnapshotDescription]:
+        """All finished snapshots."""
+        return admin.snapshots(self)
+
+    def delete_snapshot(self, name: str) -> bool:
+        """Delete a snapshot; False when there was none.
+
+        The master must read it first: after a restart of HDFS it may not be able to for some seconds, and does not list
+        it among its snapshots. Raises TransientError for one that cannot be read.
+        """
+        return admin.delete_snapshot(self, name)
+
+    def clone_snapshot(self, name: str, table: str) -> None:
+        """Create a table from a snapshot. Raises TableExistsError (that table is left alone), SnapshotNotFoundError."""
+        admin.clone_snapshot(self, name, table)
+
+    def restore_snapshot(self, name: str) -> None:
+        """Revert a disabled table to its snapshot; later edits are lost. Raises SnapshotNotFoundError."""
+        admin.restore_snapshot(self, name)
+
+    def roll_wal(self, server: Server, *, attempts: int = ATTEMPTS) -> None:
+        """Ask a region server to begin new WAL files. The server does so later: watch its WALs for the effect."""
+        admin.roll_wal(self, server, attempts=attempts)
+
+    def write_counts(
+        self, server: Server, tables: Collection[str], *, attempts: int = ATTEMPTS
+    ) -> dict[str, int] | None:
+        """The write requests that each region of these tables has begun since it opened on a server, by encoded name.
+
+        None where a server cannot be asked (RSRpcServices.getRegionLoad).
+        """
+        return admin.write_counts(self, server, tables, attempts=attempts)
+
+    def add_peer(self, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
+        """Add a replication peer. Idempotent; raises UsageError when a different peer has this id.
+
+        Its queues appear a little later: see `peer_queues`.
+        """
+        replication_peers.add_peer(self, peer_id, endpoint_class, enabled=enabled)
+
+    def peers(self) -> dict[str, tuple[bool, str]]:
+        """The replication peers: id -> (enabled, class of its endpoint, "" for HBase's own)."""
+        return replication_peers.peers(self)
+
+    def remove_peer(self, peer_id: str) -> bool:
+        """Remove a replication peer and its queues; False when there was none."""
+        return replication_peers.remove_peer(self, peer_id)
+
+    def peer_queues(self, peer_id: str) -> dict[str, set[str]]:
+        """The names of the WALs that a peer holds, by server."""
+        return replication_peers.peer_queues(self, peer_id)
+
+    def peers_may_change(self) -> bool | None:
+        """Whether the cluster lets replication peers be added now; None where it has no such switch, or does not
+        know it.
+
+        (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
+        """
+        return replication_peers.peers_may_change(self)
+
+    def table_enabled(self, table: str) -> bool:
+        """Whether the table is enabled. Raises TableNotFoundError."""
+        return table_states.table_enabled(self, table)
+
+    def lacking_rights(self, everywhere: Sequence[str], readable: Sequence[str]) -> list[str] | None:
+        """The permissions that the client's own user lacks: of those wanted `everywhere` (READ, WRITE, CREATE,
+        ADMIN), such as "global ADMIN", and to read the `readable` tables ("READ on shop:orders").
+
+        None where HBase checks none, having no AccessController, or cannot be asked (before 2.2).
+        (MasterRpcServices.hasUserPermissions)
+        """
+        return admin.lacking_rights(self, everywhere, readable)
+
+    def schema_fault(self, descriptor: TableDescriptor) -> str | None:
+        """Why the master would refuse to create a table like this, in its own words; None if it would create it."""
+        return schemas.schema_fault(self, descriptor)
+
+    def put(self, table: str, cells: Sequence[Cell]) -> None:
+        """Put cells of any rows; see `mutate`."""
+        mutate.put_cells(self, table, cells)
+
+    def mutate(self, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
+        """Send mutations, grouped by region; their results in the same order (cells for increment and append).
+
+        Those that fail transiently are sent again alone, at most REGION_ATTEMPTS times: mutations of one row may then
+        be reordered, as with HBase's own client. Increments and appends carry a nonce, so that a repeated one counts
+        once. The first final error is raised after all others were sent, with the fact `failed`: how many were refused.
+        """
+        return mutate.mutate(self, table, mutations)
+
+    def scan_raw(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes = b"",
+        *,
+        families: Sequence[str] | None = None,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+        rows: Sequence[bytes] = (),
+        since_ms: int | None = None,
+    ) -> Iterator[bytes]:
+        """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
+
+        Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. The server leaves out
+        cells beyond a TTL of their own (tag 8), and compactions drop what no reader sees. Yields cell blocks (a
+        sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes` each, more when a
+        single row is larger. The server does not cache the blocks it reads. With `rows`, only of those, which must be
+        in order: the server goes from one to the next. With `since_ms`, only cells and delete markers of that timestamp
+        or a newer one: the server skips store files that have none.
+
+        A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so
+        that no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in
+        between, TableNotFoundError.
+        """
+        return scan.scan_raw(
+            self, table, start, stop, families=families, max_result_bytes=max_result_bytes, rows=rows, since_ms=since_ms
+        )
+
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes = b"",
+        *,
+        families: Sequence[str] | None = None,
+        max_versions: int = 1,
+        max_result_bytes: int = MAX_RESULT_BYTES,
+    ) -> Iterator[bytes]:
+        """The cells that an ordinary reader sees, at most `max_versions` per column; otherwise like `scan_raw`."""
+        return scan.scan(
+            self, table, start, stop, families=families, max_versions=max_versions, max_result_bytes=max_result_bytes
+        )
+
+    def store_files(self, region: Region, *families: bytes) -> list[str]:
+        """The files that the open stores of a region have, by name or path. One attempt."""
+        return bulk_load.store_files(self, region, *families)
+
+    def bulk_load(
+        self,
+        region: Region,
+        files: Sequence[tuple[bytes, str]],
+        cluster_ids: Sequence[str],
+        *,
+        timeout_s: float = 60,
+        since: float | None = None,
+        may_send: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Move HFiles, as (family, path on HBase's file system), into a region as one change; all of them or none.
+
+        Each cell gets the sequence number of the load: it replaces equal cells that were written before it. The files
+        are moved away from their paths, and need no order among themselves unless they share keys. HBase does not look
+        into them. `cluster_ids`: the clusters (UUIDs) that the cells have been on; a server whose own cluster is named
+        answers True and loads nothing. `timeout_s`, `since` and `may_send` are those of `RpcConnection.call`.
+
+        One attempt, no retries. False: the region could not take them and nothing was loaded. After a transient error
+        whose fact `sent` is not False it is unknown whether they were loaded, and whether they still will be.
+        """
+        return bulk_load.bulk_load(
+            self, region, files, cluster_ids, timeout_s=timeout_s, since=since, may_send=may_send
+        )
+
+    def unlogged_writes(self, server: Server) -> int | None:
+        """How many mutations that skip the log (SKIP_WAL) the regions that a server has now took since they opened.
+
+        The server counts anew every five seconds, and answers with a count that may be ten seconds old:
+        COUNTED_LATE_MS. None where that cannot be read, as for `settings`.
+        """
+        return settings.unlogged_writes(self, server)
+
+    def settings(self, server: Server) -> dict[str, str] | None:
+        """All settings of a region server by name, HBase's defaults included.
+
+        None where they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or they cannot be
+        reached, serve TLS only, or require a login.
+        """
+        return settings.settings(self, server)

@@ -1,4 +1,7 @@
-"""Puts, deletes of every kind, increments and appends, as an ordinary client sends them."""
+"""Puts, deletes of every kind, increments and appends, as an ordinary client sends them.
+
+`HBaseClient` documents each function at its method: `mutate`, and `put` for `put_cells`.
+"""
 
 from __future__ import annotations
 
@@ -83,18 +86,11 @@ def append(row: bytes, family: bytes, qualifier: bytes, value: bytes) -> pb.Muta
 
 
 def put_cells(client: Calls, table: str, cells: Sequence[Cell]) -> None:
-    """Put cells of any rows; see `mutate`."""
     rows = groupby(cells, key=lambda cell: cell.row)
     mutate(client, table, [put(row, run) for row, run in rows])
 
 
 def mutate(client: Calls, table: str, mutations: Sequence[pb.MutationProto]) -> list[pb.Result]:
-    """Send mutations, grouped by region; their results in the same order (cells for increment and append).
-
-    Those that fail transiently are sent again alone, at most REGION_ATTEMPTS times: mutations of one row may then be
-    reordered, as with HBase's own client. Increments and appends carry a nonce, so that a repeated one counts once.
-    The first final error is raised after all others were sent, with the fact `failed`: how many were refused.
-    """
     group = random.getrandbits(63)
     for mutation in mutations:
         if mutation.mutate_type in _NOT_IDEMPOTENT:

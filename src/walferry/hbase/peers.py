@@ -1,4 +1,7 @@
-"""Replication peers: added, listed and removed the way that the cluster's version has."""
+"""Replication peers: added, listed and removed the way that the cluster's version has.
+
+`HBaseClient` documents the functions that take the client.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,6 @@ _WAYS: dict[By, Peers] = {By.MASTER: peers_by_rpc, By.ZOOKEEPER: peers_in_zookee
 
 
 def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT, *, enabled: bool = False) -> None:
-    """Add a replication peer. Idempotent; raises UsageError when a different peer has this id.
-
-    Its queues appear a little later: see `peer_queues`.
-    """
     config = pb.ReplicationPeer(replicationEndpointImpl=endpoint_class, replicate_all=True)
     state = pb.ReplicationState(state=pb.ReplicationState.ENABLED if enabled else pb.ReplicationState.DISABLED)
 
@@ -56,12 +55,10 @@ def add_peer(client: Calls, peer_id: str, endpoint_class: str = PINNING_ENDPOINT
 
 
 def peers(client: Calls) -> dict[str, tuple[bool, str]]:
-    """The replication peers: id -> (enabled, class of its endpoint, "" for HBase's own)."""
     return _WAYS[client.release.peers].peers(client)
 
 
 def remove_peer(client: Calls, peer_id: str) -> bool:
-    """Remove a replication peer and its queues; False when there was none."""
     removed = False
 
     def remove() -> None:
@@ -75,15 +72,10 @@ def remove_peer(client: Calls, peer_id: str) -> bool:
 
 
 def peer_queues(client: Calls, peer_id: str) -> dict[str, set[str]]:
-    """The names of the WALs that a peer holds, by server."""
     return client.zookeeper.replication_queues(peer_id)
 
 
 def peers_may_change(client: Calls) -> bool | None:
-    """Whether the cluster lets replication peers be added now; None where it has no such switch, or does not know it.
-
-    (HMaster.isReplicationPeerModificationEnabled; `peer_modification_switch` in HBase's shell.)
-    """
     if not client.release.switches_peers:
         return None
     request = pb.IsReplicationPeerModificationEnabledRequest()

@@ -1,4 +1,7 @@
-"""Scans that survive region moves, splits and server failures, and yield cell blocks as they arrived."""
+"""Scans that survive region moves, splits and server failures, and yield cell blocks as they arrived.
+
+`HBaseClient` documents the functions that take the client.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +53,6 @@ def scan_raw(
     rows: Sequence[bytes] = (),
     since_ms: int | None = None,
 ) -> Iterator[bytes]:
-    """Every stored cell from row `start` to before row `stop` (b"" = no bound), in HBase's order.
-
-    Raw: all versions, delete markers, masked cells, cells beyond their family's TTL, tags. The server leaves out cells
-    beyond a TTL of their own (tag 8), and compactions drop what no reader sees.
-    Yields cell blocks (a sequence of int32 length + KeyValue with tags) of whole rows only: about `max_result_bytes`
-    each, more when a single row is larger. The server does not cache the blocks it reads.
-    With `rows`, only of those, which must be in order: the server goes from one to the next. With `since_ms`, only
-    cells and delete markers of that timestamp or a newer one: the server skips store files that have none.
-
-    A scan survives region moves, splits, lost scanners and restarts: it continues after the last row yielded, so that
-    no row is missing or repeated. Raises TransientError after REGION_ATTEMPTS failures without a row in between,
-    TableNotFoundError.
-    """
     query = _Query(families, True, ALL_VERSIONS, max_result_bytes, _filter_of(rows) if rows else None, since_ms)
     return _scan(client, table, start, stop, query)
 
@@ -77,7 +67,6 @@ def scan(
     max_versions: int = 1,
     max_result_bytes: int = MAX_RESULT_BYTES,
 ) -> Iterator[bytes]:
-    """The cells that an ordinary reader sees, at most `max_versions` per column; otherwise like `scan_raw`."""
     return _scan(client, table, start, stop, _Query(families, False, max_versions, max_result_bytes))
 
 

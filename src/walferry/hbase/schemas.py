@@ -4,6 +4,8 @@ A master checks the schema of a new table first (TableDescriptorChecker.sanityCh
 can load the codecs, classes and keys that the schema names, and whether numbers are within its limits. Only then does
 its procedure find that there is a table of that name (CreateTableProcedure.prepareCreate). So it is asked to create a
 table that exists.
+
+`HBaseClient` documents the functions that take the client.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ _ADVICE = re.compile(r" Set hbase\.table\.sanity.*")
 
 
 def schema_fault(client: Calls, descriptor: TableDescriptor) -> str | None:
-    """Why the master would refuse to create a table like this, in its own words; None if it would create it."""
     schema = without_attributes(descriptor.schema, _NOT_ASKED)
     schema.table_name.CopyFrom(table_name(EXISTING))
     request = with_nonce(pb.CreateTableRequest(table_schema=schema))

@@ -1,5 +1,8 @@
 """What a region server's own web server tells: its configuration (`/conf`, ConfServlet), and how many mutations of its
-regions skipped the log (`/jmx`, JMXJsonServlet)."""
+regions skipped the log (`/jmx`, JMXJsonServlet).
+
+`HBaseClient` documents the functions that take the client.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,6 @@ class Configured(Protocol):
 
 
 def settings(client: Calls, server: Server) -> dict[str, str] | None:
-    """All settings of a region server by name, HBase's defaults included.
-
-    None where they cannot be read: the server has no web pages (`hbase.regionserver.info.port`), or they cannot be
-    reached, serve TLS only, or require a login.
-    """
     page = _page(client, server, "conf", {"format": "json"})
     try:
         return None if page is None else {item["key"]: item["value"] for item in page["properties"]}
@@ -43,11 +41,6 @@ def settings(client: Calls, server: Server) -> dict[str, str] | None:
 
 
 def unlogged_writes(client: Calls, server: Server) -> int | None:
-    """How many mutations that skip the log (SKIP_WAL) the regions that a server has now took since they opened.
-
-    The server counts anew every five seconds, and answers with a count that may be ten seconds old: COUNTED_LATE_MS.
-    None where that cannot be read, as for `settings`.
-    """
     page = _page(client, server, "jmx", {"qry": _BEAN})
     try:
         return None if page is None else int(page["beans"][0]["mutationsWithoutWALCount"])

@@ -1,4 +1,7 @@
-"""Splitting and merging regions: by the master's procedures, or, before 2.0, by the regions' servers."""
+"""Splitting and merging regions: by the master's procedures, or, before 2.0, by the regions' servers.
+
+`HBaseClient` documents each function at its method of that name.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,11 @@ class _Splits(Protocol):
 
 
 def split_region(client: Calls, region: Region, split_row: bytes) -> None:
-    """Split a region in two at a row; returns when both are open."""
     _way(client).split(client, region, split_row)
     client.forget(region.table)
 
 
 def merge_regions(client: Calls, regions: Sequence[Region]) -> None:
-    """Merge adjacent regions of a table into one; returns when it is open."""
     _way(client).merge(client, regions)
     client.forget(regions[0].table)
 

@@ -1,4 +1,7 @@
-"""Whether a table is enabled: by the master, or, before 2.0, from its znode (ZKTableStateManager)."""
+"""Whether a table is enabled: by the master, or, before 2.0, from its znode (ZKTableStateManager).
+
+`HBaseClient` documents the functions that take the client.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ class _State(Protocol):
 
 
 def table_enabled(client: Calls, table: str) -> bool:
-    """Whether the table is enabled. Raises TableNotFoundError."""
     return _WAYS[client.release.table_states](client, table).state == pb.TableState.ENABLED
 
 
