@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from walferry.formats.cells import (
     row_column,
     row_starts,
 )
-from walferry.formats.wal import EntryBatch
+from walferry.formats.wal import EntryBatch, WalReader
+from walferry.formats.wal_key import MasterKeys
 
 WAL_CELL_SCHEMA = pa.schema(
     [
@@ -57,6 +58,16 @@ def entry_cells(batch: EntryBatch, file: str, select: npt.NDArray[np.bool_] | No
         pa.array(chosen.offset[entry]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=WAL_CELL_SCHEMA)
+
+
+def wal_cells(data: bytes, file: str = "WAL", *, keys: MasterKeys | None = None) -> Iterator[pa.RecordBatch]:
+    """The cells of a WAL that is in memory, markers included, in its order, as WAL_CELL_SCHEMA.
+
+    `file` names it in the column of that name and in messages; `keys` are for an encrypted one. A WAL that is still
+    being written is given out as far as it goes: `WalReader` also says how it ends. Raises what `WalReader` raises.
+    """
+    for batch in WalReader([data], file, keys=keys):
+        yield entry_cells(batch, file)
 
 
 def names_column(names: Sequence[bytes], codes: Int32s) -> pa.Array:
