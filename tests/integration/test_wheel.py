@@ -1,4 +1,4 @@
-"""The built wheel in an Airflow of one's own: everything is there once, and a Spark job runs.
+"""The built wheel, alone and in an Airflow of one's own: everything is there once, and a Spark job runs.
 
 Installed as a user does it, by resolving the wheel's own requirements; the lock serves as constraints.
 """
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "wal" / "closed.wal"
+HFILE = ROOT / "tests" / "fixtures" / "hfile" / "none.hfile"
 OURS = ("AIRFLOW", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV", "WALFERRY")
 """variables that could lead from the installed wheel to the checkout begin so"""
 DAGS = ("hbase_migrate", "hbase_repair", "hbase_verify", "hbase_wal_drain", "hbase_wal_replay", "hbase_wal_watch")
@@ -55,6 +56,35 @@ cells = open_session("an analyst's").read.format("hbase_wal").load(sys.argv[1])
 print(cells.count(), len(cells.columns))
 """
 
+USE_ALONE = """
+import json, sys
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import walferry.hbase
+from walferry.formats import hfile_cells, wal_cells
+from walferry.ledger import Ledger
+from walferry.wal import read_wal
+
+wal, hfile = sys.argv[1:]
+spec = {"name": "move", "tables": [{"source": "t", "target": "t"}]}
+with Ledger.open() as ledger:
+    run = ledger.open_run("move", "test", spec, "test").run_id
+with Ledger.open(create=False) as ledger:
+    found = ledger.of(run).record.name
+print(json.dumps({
+    "place": walferry.__file__,
+    "frameworks": [name for name in ("airflow", "pyspark", "great_expectations", "pandas") if find_spec(name)],
+    "exports": [name for name in walferry.hbase.__all__ if getattr(walferry.hbase, name, None) is None],
+    "wal": pa.Table.from_batches(wal_cells(Path(wal).read_bytes())).num_rows,
+    "path": pa.Table.from_batches(read_wal(wal)).num_rows,
+    "hfile": pa.Table.from_batches(hfile_cells(Path(hfile).read_bytes())).num_rows,
+    "run": found,
+}))
+"""
+
 SUBMIT = """
 import logging, sys
 from walferry.airflow.operators import WalferrySparkOperator
@@ -83,18 +113,35 @@ def run(*command: str | Path, folder: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with walferry's wheel and its extra `airflow`."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=ROOT)
-    (wheel,) = folder.glob("*.whl")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def installed(wheel: Path, extras: str, folder: Path) -> Path:
+    """The interpreter of a new environment with the wheel and these extras, "[…]"."""
     run(sys.executable, "-m", "uv", "venv", "--python", sys.executable, folder / "venv", folder=folder)
     python = folder / "venv" / "bin" / "python"
     run(
         sys.executable, "-m", "uv", "pip", "install", "--python", python, "-c", ROOT / "requirements.lock",
-        f"walferry[airflow] @ {wheel.as_uri()}", folder=folder,
+        f"walferry{extras} @ {wheel.as_uri()}", folder=folder,
     )  # fmt: skip
     return python
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with walferry's wheel and no extra."""
+    return installed(wheel, "", tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with walferry's wheel and its extra `airflow`."""
+    return installed(wheel, "[airflow]", tmp_path_factory.mktemp("airflow"))
 
 
 @pytest.fixture
@@ -107,6 +154,26 @@ def variables(tmp_path: Path, python: Path) -> dict[str, str]:
         "WALFERRY_LEDGER": f"sqlite:///{tmp_path / 'ledger.db'}",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+
+
+def test_client_formats_and_ledger_work_without_extras(bare: Path, tmp_path: Path) -> None:
+    ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
+    said = run(bare, "-c", USE_ALONE, FIXTURE, HFILE, folder=tmp_path, WALFERRY_LEDGER=ledger)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    assert found["place"].startswith(str(bare.parents[1]))
+    assert found["frameworks"] == found["exports"] == []
+    assert found["wal"] == found["path"] > 0
+    assert found["hfile"] > 0
+    assert found["run"] == "move"
+
+
+def test_the_command_works_without_extras(bare: Path, tmp_path: Path) -> None:
+    command = bare.parent / "walferry"
+    assert " wal " in run(command, "--help", folder=tmp_path)
+    lines = run(command, "wal", "cat", FIXTURE, folder=tmp_path).splitlines()
+    assert {"table", "row", "value"} <= json.loads(lines[0]).keys()
+    stat = json.loads(run(command, "wal", "stat", FIXTURE, "--json", folder=tmp_path))
+    assert {table["table"] for table in stat["tables"]} <= {json.loads(line)["table"] for line in lines}
 
 
 def test_connection_types_links_board_and_dags_are_there_once(
