@@ -21,9 +21,8 @@ from walferry.ledger import Ledger
 from walferry.replay.log import window_log
 from walferry.replay.log.cut import record_seen
 from walferry.replay.log.settled import OverlappingRunError
-from walferry.replay.pieces import bulk_pieces
+from walferry.replay.pieces import bulk_pieces, group_pieces
 from walferry.replay.rounds.follower import replay
-from walferry.replay.windows import window_pieces
 from walferry.replay.windows.window import WindowOpenError, open_window, plan_window, replay_window
 from walferry.run.run import Run
 from walferry.storage import WebHdfs
@@ -300,7 +299,7 @@ def test_an_aborted_window_keeps_nothing_of_another_one_out_and_an_unfinished_on
     later = open_replay(two_tables, (edges[1], edges[2]))
     with monkeypatch.context() as patch:
         patch.setattr(
-            window_pieces, "apply_groups", lambda spark, tasks, what: (_ for _ in ()).throw(TransientError("killed"))
+            group_pieces, "apply_groups", lambda spark, tasks, what: (_ for _ in ()).throw(TransientError("killed"))
         )
         with pytest.raises(TransientError, match="killed"):
             replay_window(later, lambda: spark)

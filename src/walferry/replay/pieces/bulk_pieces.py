@@ -10,7 +10,6 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
@@ -24,8 +23,7 @@ from walferry.formats.hfile_writer import BLOOMS, COMPRESSIONS, ENCODINGS, Store
 from walferry.hbase.descriptors import Family, TableDescriptor
 from walferry.ledger import Piece
 from walferry.ledger.batches import Change
-from walferry.replay.pieces.pieces import apply_pieces
-from walferry.replay.pieces.row_ranges import RowRange
+from walferry.replay.pieces.row_ranges import RowRange, apply_ranges, borders_between
 from walferry.replay.rights.applying import remove_staged
 from walferry.run.run import Run
 from walferry.storage import PermissionDeniedError, QuotaExceededError
@@ -105,8 +103,8 @@ def bulk_task(run: Run, task: RowTask, ranges: Sequence[RowRange]) -> BulkTask:
         descriptor = run.target.describe(target)
         formats[source] = store_formats(descriptor)
         keeps |= {(source, family) for family in keeping_deleted(descriptor)}
-    borders = tuple(part.start for part in ranges if part.start is not None)
-    return BulkTask(replace(task, borders=borders), formats, frozenset(keeps), run.spec.target.address().root_path)
+    task = replace(task, borders=borders_between(ranges))
+    return BulkTask(task, formats, frozenset(keeps), run.spec.target.address().root_path)
 
 
 def store_formats(table: TableDescriptor) -> dict[bytes, StoreFormat]:
@@ -158,11 +156,6 @@ def cut_in_bulk(run: Run, at_once: int, task: RowTask) -> list[RowRange]:
     ]
 
 
-def as_pieces(ranges: Sequence[RowRange]) -> list[Piece]:
-    """The ranges as the ledger keeps them."""
-    return [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
-
-
 def load_pieces(
     run: Run,
     spark: SparkSession | None,
@@ -175,24 +168,18 @@ def load_pieces(
 
     `told` and `apply`: of the cells placed into the pieces.
     """
-    pieces = run.ledger.batches.pieces("rows")
-    outcomes = [Loaded.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
 
-    def begin(piece: Piece) -> Callable[[], BulkApplied]:
-        return partial(apply, piece.number, f"load edits in bulk, piece {piece.number + 1} of {len(pieces)}")
-
-    def done(piece: Piece, applied: BulkApplied) -> None:
+    def shown_by(piece: Piece, applied: BulkApplied) -> Loaded:
         placed = sum(file.placed.get(piece.number, 0) for file in told)
         if applied.taken != placed:
             raise WalferryError(
                 f"{piece.subject}: {placed} cells were read, but {applied.taken} came to be loaded; please report this",
                 piece=piece.number,
             )
-        outcome = Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
-        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
-        outcomes.append(outcome)
+        return Loaded(cells=applied.cells, outranked=applied.outranked, files=applied.files, bytes=applied.bytes)
 
-    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
+    pieces = run.ledger.batches.pieces("rows")
+    outcomes = apply_ranges(run, spark, task.route, fence, pieces, apply, "load edits in bulk", Loaded, shown_by)
     remove_staged(run, run.tables)
     files, cells = sum(piece.files for piece in outcomes), sum(piece.cells for piece in outcomes)
     size = sum(piece.bytes for piece in outcomes)

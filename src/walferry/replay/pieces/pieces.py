@@ -48,6 +48,11 @@ def cut_groups(files: Iterable[WalFile], piece_bytes: int, first: int = 0) -> li
     ]
 
 
+def repeated(pieces: Iterable[Piece]) -> int:
+    """Attempts at these pieces beyond each one's first."""
+    return sum(max(0, piece.attempts - 1) for piece in pieces)
+
+
 def apply_pieces(
     run: Run,
     spark: SparkSession | None,

@@ -1,15 +1,27 @@
-"""Cut the rows of regions that moved into ranges of bounded size: the pieces that are applied in row order."""
+"""Cut rows into ranges of bounded size, and apply these pieces, for windows and rounds: by row, or in bulk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
+from pyspark.sql import SparkSession
 
 from walferry.apply.outcomes import SAMPLE_BYTES, MovedEdits
+from walferry.apply.route import Route
+from walferry.ledger import Piece
+from walferry.ledger.batches import Change
+from walferry.replay.pieces.pieces import apply_pieces
+from walferry.run.run import Run
 
 WRITERS = 4
 """ranges there should be at least, so that as many requests can be under way"""
+
+
+Result = TypeVar("Result")
+Shown = TypeVar("Shown", bound=BaseModel)
 
 
 class RowRange(BaseModel):
@@ -55,3 +67,59 @@ def _evenly(samples: Sequence[tuple[str, bytes]], count: int) -> list[tuple[str,
     """At most count - 1 different samples at even distances, none of them the first."""
     chosen = (samples[len(samples) * number // count] for number in range(1, count) if samples)
     return sorted(set(chosen) - set(samples[:1]))
+
+
+def as_pieces(ranges: Iterable[RowRange], first: int = 0) -> list[Piece]:
+    """The ranges as the ledger keeps them, numbered from `first`."""
+    return [Piece(first + part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+
+
+def ranges_of(pieces: Iterable[Piece]) -> list[RowRange]:
+    """The inverse of `as_pieces`."""
+    return [RowRange.model_validate_json(piece.plan) for piece in pieces]
+
+
+def unfinished(pieces: Iterable[Piece]) -> frozenset[int]:
+    """The numbers of the ranges that are not done."""
+    return frozenset(part.number for part in ranges_of(piece for piece in pieces if piece.state != "done"))
+
+
+def borders_between(ranges: Iterable[RowRange]) -> tuple[tuple[str, bytes], ...]:
+    """Table and first row of each range but the first, as `RowTask.borders`."""
+    return tuple(part.start for part in ranges if part.start is not None)
+
+
+def shown_earlier(pieces: Iterable[Piece], kind: type[Shown]) -> list[Shown]:
+    """What the pieces that are done have shown."""
+    return [kind.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
+
+
+def apply_ranges(
+    run: Run,
+    spark: SparkSession | None,
+    route: Route,
+    fence: Change,
+    pieces: Sequence[Piece],
+    apply: Callable[[int, str], Result],
+    what: str,
+    kind: type[Shown],
+    shown_by: Callable[[Piece, Result], Shown],
+) -> list[Shown]:
+    """Apply the ranges that are not done, and record each with what it has shown. Returns what all pieces have shown:
+    those done earlier come first, the others follow as they ended.
+
+    `apply` gets a range's number and what people read of it, which begins with `what`.
+    """
+    outcomes = shown_earlier(pieces, kind)
+
+    def begin(piece: Piece) -> Callable[[], Result]:
+        number = RowRange.model_validate_json(piece.plan).number
+        return partial(apply, number, f"{what}, piece {number + 1} of {len(pieces)}")
+
+    def done(piece: Piece, result: Result) -> None:
+        outcome = shown_by(piece, result)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        outcomes.append(outcome)
+
+    apply_pieces(run, spark, route, fence, pieces, begin, done)
+    return outcomes

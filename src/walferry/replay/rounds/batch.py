@@ -14,10 +14,9 @@ for the rows, because only all files together tell whether the table's history c
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,8 +24,8 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
 from walferry.amounts import amount
-from walferry.apply.by_group import GroupTask, apply_groups
-from walferry.apply.by_row import RowsApplied, RowTask, place_rows
+from walferry.apply.by_group import GroupTask
+from walferry.apply.by_row import RowTask, place_rows
 from walferry.apply.in_bulk import place_in_bulk
 from walferry.apply.outcomes import FileReport, Refusal, Withheld, damage
 from walferry.apply.prefix import Sent
@@ -39,15 +38,18 @@ from walferry.ledger.batches import Change, in_one
 from walferry.refusals import ANY_REGION, ANY_TABLE
 from walferry.replay.log import lineage, numbering
 from walferry.replay.log.cut import regions_of
-from walferry.replay.pieces.bulk_pieces import (
+from walferry.replay.pieces.bulk_pieces import bulk_task, cut_in_bulk, goes_in_bulk, load_pieces
+from walferry.replay.pieces.group_pieces import apply_group_pieces
+from walferry.replay.pieces.pieces import cut_groups, repeated
+from walferry.replay.pieces.row_ranges import (
+    apply_ranges,
     as_pieces,
-    bulk_task,
-    cut_in_bulk,
-    goes_in_bulk,
-    load_pieces,
+    borders_between,
+    cut_rows,
+    ranges_of,
+    shown_earlier,
+    unfinished,
 )
-from walferry.replay.pieces.pieces import apply_pieces, cut_groups
-from walferry.replay.pieces.row_ranges import RowRange, cut_rows
 from walferry.replay.quarantine import held_regions, record, untouched
 from walferry.replay.rights.applying import fence_of, remove_staged
 from walferry.replay.rights.lease import LeaseLostError, OutcomeUnknownError
@@ -257,10 +259,8 @@ def _load(work: _Work) -> list[FileReport]:
         raise NotInBulkError(f"quarantine holds regions of {', '.join(held)}", tables=sorted(held))
     task = RowTask(work.route, batch.files, skipped=run.ledger.late.rejected())
     kept = run.ledger.batches.pieces()
-    ranges = [RowRange.model_validate_json(piece.plan) for piece in kept]
-    if not kept:
-        ranges = cut_in_bulk(run, workers(work.spark), task)
-    left = frozenset(piece.number for piece in kept if piece.state != "done") if kept else None
+    ranges = ranges_of(kept) if kept else cut_in_bulk(run, workers(work.spark), task)
+    left = unfinished(kept) if kept else None
     placed = place_in_bulk(work.spark, bulk_task(run, replace(task, pieces=left), ranges))
     told = placed.read()
     reports = [file.index.report for file in told]
@@ -285,48 +285,43 @@ def _require_plain(work: _Work, reports: Sequence[FileReport]) -> None:
 
 def _apply_groups(work: _Work) -> list[_GroupDone]:
     """Apply the pieces by group; what each of them, also of those done earlier, has shown."""
-    pieces = work.run.ledger.batches.pieces("group")
-    files = {file.name: file for file in work.batch.files}
-    outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
     stopped: dict[int, set[str]] = {}
     skipped = work.run.ledger.late.rejected()
 
-    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
+    def task_of(piece: Piece, files: tuple[WalFile, ...], held: frozenset[str]) -> GroupTask | None:
         stopped[piece.number] = work.stopped()
         route = work.narrowed(set(work.route.tables) - stopped[piece.number])
         if not route.tables:
-            return list
-        # A region that stood still is in one group only, whose pieces come one after the other.
-        before = (outcomes[p.number].held for p in pieces if p.number in outcomes)
-        held = frozenset().union(*work.held().values(), *before)
-        mine = tuple(files[name] for name in json.loads(piece.plan))
-        sent = {file.name: work.sent[file.name] for file in mine if file.name in work.sent}
-        collects = work.run.known_rows.tables & set(route.tables)
-        task = GroupTask(
+            return None
+        return GroupTask(
             route,
-            mine,
+            files,
             work.standing,
-            held,
+            held.union(*work.held().values()),
             skipped=skipped,
-            sent=sent,
+            sent={file.name: work.sent[file.name] for file in files if file.name in work.sent},
             followed=work.batch.followed,
-            collects=collects,
+            collects=work.run.known_rows.tables & set(route.tables),
         )
-        return partial(apply_groups, work.spark, [task], f"apply edits, piece {piece.number + 1} of {len(pieces)}")
 
-    def done(piece: Piece, reports: list[FileReport]) -> None:
-        mine = [files[name] for name in json.loads(piece.plan)]
+    def record(
+        piece: Piece, files: tuple[WalFile, ...], reports: list[FileReport], _: Mapping[int, _GroupDone]
+    ) -> _GroupDone:
         for report in reports:
             for rows in report.rows:
                 work.run.known_rows.keep(report.file, rows.table, rows.packed)
         reports = [replace(report, rows=()) for report in reports]
         out = stopped.pop(piece.number)
-        outcomes[piece.number] = _record_group(work, piece, mine, reports, out)
+        outcome = _record_group(work, piece, files, reports, out)
         if not out:  # of tables that were stopped, nobody has marked any yet (`taken_back.compare_sent`)
             compared(work.run.ledger, [report.file for report in reports if report.compared])
+        return outcome
 
-    apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
-    return [outcomes[piece.number] for piece in pieces]
+    shown_in = _GroupDone.model_validate_json
+    outcomes = apply_group_pieces(
+        work.run, work.spark, work.route, work.fence, work.batch.files, shown_in, task_of, record
+    )
+    return [outcome for _, outcome in sorted(outcomes.items())]
 
 
 def _record_group(
@@ -380,34 +375,29 @@ def _apply_rows(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
         work.run.ledger.batches.add(pieces, work.fence)
     if not pieces:
         return []
-    ranges = {piece.number: RowRange.model_validate_json(piece.plan) for piece in pieces}
-    first = ranges[pieces[0].number]
+    ranges, left = ranges_of(pieces), unfinished(pieces)
+    first = ranges[0]
     names = {report.file for report in reports for edits in report.moved if edits.table in first.tables}
-    left = frozenset(ranges[piece.number].number for piece in pieces if piece.state != "done")
     task = RowTask(
         work.narrowed(first.tables),
         tuple(file for file in work.batch.files if file.name in names),
         skipped=work.run.ledger.late.rejected(),
         held=first.held | work.standing,
-        borders=tuple(part.start for part in ranges.values() if part.start is not None),
+        borders=borders_between(ranges),
         pieces=left,
     )
-    refusals = [r for p in pieces if p.state == "done" for r in _RowsDone.model_validate_json(p.outcome).refusals]
-    if not left:
-        return refusals
-    small = sum(piece.bytes for piece in pieces) <= HERE_BYTES and sum(f.length for f in task.files) <= HERE_FILES_BYTES
-    apply = place_rows(None if small else work.spark, task)
-
-    def begin(piece: Piece) -> Callable[[], RowsApplied]:
-        number = ranges[piece.number].number
-        return partial(apply, number, f"apply edits by row, piece {number + 1} of {len(pieces)}")
-
-    def done(piece: Piece, applied: RowsApplied) -> None:
-        work.run.ledger.batches.finish(piece.number, _RowsDone(refusals=applied.refusals).model_dump_json(), work.fence)
-        refusals.extend(applied.refusals)
-
-    apply_pieces(work.run, work.spark, work.route, work.fence, pieces, begin, done)
-    return refusals
+    outcomes = shown_earlier(pieces, _RowsDone)
+    if left:
+        small = (
+            sum(piece.bytes for piece in pieces) <= HERE_BYTES
+            and sum(file.length for file in task.files) <= HERE_FILES_BYTES
+        )
+        apply = place_rows(None if small else work.spark, task)
+        outcomes = apply_ranges(
+            work.run, work.spark, work.route, work.fence, pieces, apply, "apply edits by row", _RowsDone,
+            lambda _, applied: _RowsDone(refusals=applied.refusals),
+        )  # fmt: skip
+    return [refusal for outcome in outcomes for refusal in outcome.refusals]
 
 
 def _apply_rows_or_stop(work: _Work, reports: Sequence[FileReport]) -> list[Refusal]:
@@ -424,10 +414,7 @@ def _plan_rows(work: _Work, reports: Sequence[FileReport]) -> list[Piece]:
     tables = frozenset(tally.table for report in reports for tally in report.tallies) - work.stopped()
     moved = [e for report in reports for e in report.moved if e.table in tables and e.region not in held]
     first = len(work.run.ledger.batches.pieces("group"))
-    return [
-        Piece(first + part.number, "rows", part.subject, part.model_dump_json(), part.size)
-        for part in cut_rows(moved, tables, held, work.route.limits.piece_bytes)
-    ]
+    return as_pieces(cut_rows(moved, tables, held, work.route.limits.piece_bytes), first)
 
 
 def _stop_what_moved(work: _Work, reports: Sequence[FileReport]) -> None:
@@ -522,7 +509,7 @@ def _record(work: _Work, started_ms: int, groups: Sequence[_GroupDone], refusals
         lag_ms=ended_ms - batch.cut_ms,
         backlog_bytes=sum(file.length for file in unapplied(run.ledger)),
         pieces=len(pieces),
-        repeated=sum(max(0, piece.attempts - 1) for piece in pieces),
+        repeated=repeated(pieces),
     )
     run.ledger.rounds.record(done)
     log.info(

@@ -21,14 +21,9 @@ from walferry.apply.outcomes import Refusal
 from walferry.clock import now_ms
 from walferry.errors import DamagedInputError
 from walferry.refusals import RefusalKind
-from walferry.replay.pieces.bulk_pieces import (
-    as_pieces,
-    bulk_task,
-    cut_in_bulk,
-    goes_in_bulk,
-    load_pieces,
-)
-from walferry.replay.pieces.row_ranges import RowRange
+from walferry.replay.pieces.bulk_pieces import bulk_task, cut_in_bulk, goes_in_bulk, load_pieces
+from walferry.replay.pieces.pieces import repeated
+from walferry.replay.pieces.row_ranges import as_pieces, ranges_of, unfinished
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.windows.window_pieces import (
     Found,
@@ -70,8 +65,7 @@ def apply_in_bulk(
         left = None
     else:
         pieces = run.ledger.batches.pieces("rows")
-        ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
-        left = frozenset(piece.number for piece in pieces if piece.state != "done")
+        ranges, left = ranges_of(pieces), unfinished(pieces)
     with closing(place(bulk_task(run, replace(task, pieces=left), ranges))) as placed:
         # Also by a process that continues: a file may have become unreadable.
         told = placed.read()
@@ -84,14 +78,14 @@ def apply_in_bulk(
         if left is None:
             run.ledger.batches.begin(found.model_dump_json(), as_pieces(ranges), now_ms(), fence)
         loaded = load_pieces(run, session, task, told, placed.apply, fence)
-    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    pieces = run.ledger.batches.pieces()
     outranked = sum(piece.outranked for piece in loaded)
     return WindowApplied(
         cells=found.cells - outranked,
         outranked=found.outranked + outranked,
         bytes=found.bytes,
-        pieces=len(attempts),
-        repeated=sum(max(0, count - 1) for count in attempts),
+        pieces=len(pieces),
+        repeated=repeated(pieces),
         refusals=(),
         ranges=found.ranges,
         fence=fence,

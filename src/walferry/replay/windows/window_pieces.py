@@ -13,12 +13,11 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 from pyspark.sql import SparkSession
 
-from walferry.apply.by_group import GroupTask, apply_groups
+from walferry.apply.by_group import GroupTask
 from walferry.apply.by_row import RowsApplied, RowTask, index_files, place_rows
 from walferry.apply.index import FileIndex, InWindow, merge
 from walferry.apply.outcomes import FileReport, Refusal
@@ -29,8 +28,17 @@ from walferry.ledger import Piece, WalRange
 from walferry.ledger.batches import Change
 from walferry.refusals import RefusalKind
 from walferry.replay.log.cut import line_of, lines_of, regions_of
-from walferry.replay.pieces.pieces import apply_pieces, cut_groups
-from walferry.replay.pieces.row_ranges import RowRange, cut_rows
+from walferry.replay.pieces.group_pieces import apply_group_pieces
+from walferry.replay.pieces.pieces import cut_groups, repeated
+from walferry.replay.pieces.row_ranges import (
+    apply_ranges,
+    as_pieces,
+    borders_between,
+    cut_rows,
+    ranges_of,
+    shown_earlier,
+    unfinished,
+)
 from walferry.replay.quarantine import range_of
 from walferry.replay.rights.applying import fence_of, shared_by_workers
 from walferry.replay.rights.lease import resource
@@ -138,13 +146,13 @@ def apply_in_pieces(
     rows = _apply_rows(run, spark, task, found, fence)
     groups = _apply_groups(run, session, task, found, fence)
     of_rows, of_groups = [r for done in rows for r in done.refusals], [r for done in groups for r in done.refusals]
-    attempts = [piece.attempts for piece in run.ledger.batches.pieces()]
+    pieces = run.ledger.batches.pieces()
     return WindowApplied(
         cells=sum(done.cells for done in rows) + found.cells,
         outranked=sum(done.outranked for done in rows),
         bytes=found.bytes,
-        pieces=len(attempts),
-        repeated=sum(max(0, count - 1) for count in attempts),
+        pieces=len(pieces),
+        repeated=repeated(pieces),
         refusals=tuple(dict.fromkeys([*found.refusals, *of_rows, *of_groups])),
         ranges=found.ranges,
         fence=fence,
@@ -265,7 +273,7 @@ def _cut(task: RowTask, found: Found, indexes: Sequence[FileIndex]) -> list[Piec
     by_row = [e for index in indexes for e in index.inside if e.region not in found.standing]
     settled = [edits for index in indexes for edits in index.settled]
     ranges = cut_rows([*by_row, *settled], tables, frozenset(), limit) if by_row else []
-    pieces = [Piece(part.number, "rows", part.subject, part.model_dump_json(), part.size) for part in ranges]
+    pieces = as_pieces(ranges)
     names = {index.report.file for index in indexes if any(e.region in found.standing for e in index.inside)}
     names |= {refusal.file for refusal in found.refusals}  # a marker holds its region from there on
     return pieces + cut_groups([file for file in task.files if file.name in names], limit, len(pieces))
@@ -278,46 +286,35 @@ def _apply_rows(
     run: Run, spark: Callable[[], SparkSession], task: RowTask, found: Found, fence: Change
 ) -> list[_RowsDone]:
     pieces = run.ledger.batches.pieces("rows")
-    outcomes = [_RowsDone.model_validate_json(piece.outcome) for piece in pieces if piece.state == "done"]
-    left = frozenset(piece.number for piece in pieces if piece.state != "done")
+    left = unfinished(pieces)
     if not left:
-        return outcomes
-    ranges = [RowRange.model_validate_json(piece.plan) for piece in pieces]
-    borders = tuple(part.start for part in ranges if part.start is not None)
+        return shown_earlier(pieces, _RowsDone)
     session = spark()
-    window = replace(task.window, by_group=found.standing)
-    task = replace(task, route=shared_by_workers(run, task.route, session), window=window, borders=borders, pieces=left)
+    task = replace(
+        task,
+        route=shared_by_workers(run, task.route, session),
+        window=replace(task.window, by_group=found.standing),
+        borders=borders_between(ranges_of(pieces)),
+        pieces=left,
+    )
+
+    def shown_by(piece: Piece, applied: RowsApplied) -> _RowsDone:
+        return _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
+
     apply = place_rows(session, task)
-
-    def begin(piece: Piece) -> Callable[[], RowsApplied]:
-        return partial(apply, piece.number, f"apply edits by row, piece {piece.number + 1} of {len(pieces)}")
-
-    def done(piece: Piece, applied: RowsApplied) -> None:
-        outcome = _RowsDone(cells=applied.cells, outranked=applied.outranked, refusals=applied.refusals)
-        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
-        outcomes.append(outcome)
-
-    apply_pieces(run, session, task.route, fence, pieces, begin, done)
-    return outcomes
+    return apply_ranges(run, session, task.route, fence, pieces, apply, "apply edits by row", _RowsDone, shown_by)
 
 
 def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Found, fence: Change) -> list[_GroupDone]:
-    pieces = run.ledger.batches.pieces("group")
-    files = {file.name: file for file in task.files}
-    outcomes = {p.number: _GroupDone.model_validate_json(p.outcome) for p in pieces if p.state == "done"}
+    def task_of(piece: Piece, files: tuple[WalFile, ...], held: frozenset[str]) -> GroupTask:
+        return GroupTask(task.route, files, found.standing, held, window=task.window.times, skipped=task.skipped)
 
-    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
-        # A region that stood still is in one group only, whose pieces come one after the other.
-        held = frozenset().union(*(outcomes[p.number].held for p in pieces if p.number in outcomes))
-        mine = tuple(files[name] for name in json.loads(piece.plan))
-        one = GroupTask(task.route, mine, found.standing, held, window=task.window.times, skipped=task.skipped)
-        what = f"apply edits, piece {piece.number - pieces[0].number + 1} of {len(pieces)}"
-        return partial(apply_groups, spark, [one], what)
-
-    def done(piece: Piece, reports: list[FileReport]) -> None:
+    def record(
+        piece: Piece, files: tuple[WalFile, ...], reports: list[FileReport], shown: Mapping[int, _GroupDone]
+    ) -> _GroupDone:
         refusals = tuple(refusal for report in reports for refusal in report.refusals)
         left = [report.file for report in reports if report.withheld or not report.complete]
-        if left and not refusals and not any(outcome.refusals for outcome in outcomes.values()):
+        if left and not refusals and not any(other.refusals for other in shown.values()):
             raise WalferryError(
                 f"edits of the window in {left[0]} were not applied, and nothing says why; please report this",
                 file=left[0],
@@ -325,8 +322,9 @@ def _apply_groups(run: Run, spark: SparkSession | None, task: RowTask, found: Fo
         held = {r.region for r in refusals} | {item.region for report in reports for item in report.withheld}
         if any(not report.complete for report in reports):
             held |= found.standing  # nothing of the group goes past damage
-        outcomes[piece.number] = _GroupDone(held=frozenset(held), refusals=refusals)
-        run.ledger.batches.finish(piece.number, outcomes[piece.number].model_dump_json(), fence)
+        outcome = _GroupDone(held=frozenset(held), refusals=refusals)
+        run.ledger.batches.finish(piece.number, outcome.model_dump_json(), fence)
+        return outcome
 
-    apply_pieces(run, spark, task.route, fence, pieces, begin, done)
-    return list(outcomes.values())
+    shown_in = _GroupDone.model_validate_json
+    return list(apply_group_pieces(run, spark, task.route, fence, task.files, shown_in, task_of, record).values())

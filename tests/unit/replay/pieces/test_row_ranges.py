@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from walferry.apply.outcomes import SAMPLE_BYTES, MovedEdits
-from walferry.replay.pieces.row_ranges import WRITERS, RowRange, cut_rows
+from walferry.replay.pieces.row_ranges import WRITERS, RowRange, as_pieces, cut_rows, ranges_of, unfinished
 
 PIECE = 8 * SAMPLE_BYTES
 TABLES = frozenset({"t", "u"})
@@ -45,3 +47,16 @@ def test_no_range_holds_more_than_a_piece_but_for_a_row_that_is_larger(rows: lis
         of_range.setdefault(sum(1 for start in starts if start <= row), []).append(row)
     most = max(rows.count(row) for row in rows)
     assert all(len(held) * SAMPLE_BYTES < PIECE + (most + 1) * SAMPLE_BYTES for held in of_range.values())
+
+
+def test_ranges_come_back_from_their_pieces() -> None:
+    ranges = cut(edits("t", "r", [b"%02d" % number for number in range(8)]))
+    assert len(ranges) > 1
+    assert ranges_of(as_pieces(ranges, 7)) == ranges
+
+
+def test_unfinished_ranges_are_named_by_their_own_numbers_not_by_those_of_pieces() -> None:
+    """In a batch, pieces of groups come before them."""
+    first, *others = as_pieces(cut(edits("t", "r", [b"%02d" % number for number in range(8)])), 7)
+    assert first.number == 7
+    assert unfinished([replace(first, state="done"), *others]) == set(range(1, 1 + len(others)))

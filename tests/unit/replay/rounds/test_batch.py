@@ -26,9 +26,9 @@ from walferry.ledger import KnownRegion, Ledger, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
 from walferry.replay.log.cut import regions_of
+from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
-from walferry.replay.rounds import batch
 from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
@@ -78,7 +78,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[RegionEvent]:
             for task in tasks for file in task.files
         ]  # fmt: skip
 
-    monkeypatch.setattr(batch, "apply_groups", apply)
+    monkeypatch.setattr(group_pieces, "apply_groups", apply)
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
     return events
 

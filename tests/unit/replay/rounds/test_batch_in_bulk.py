@@ -31,7 +31,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, QuarantineItem, Round, SeenFile
 from walferry.refusals import ANY_REGION, ANY_TABLE, RefusalKind
 from walferry.replay.log import lineage
-from walferry.replay.pieces import bulk_pieces
+from walferry.replay.pieces import bulk_pieces, group_pieces
 from walferry.replay.pieces.bulk_pieces import table_faults
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import OutcomeUnknownError
@@ -127,7 +127,7 @@ class Executors:
 @pytest.fixture
 def executors(monkeypatch: pytest.MonkeyPatch) -> Executors:
     made = Executors()
-    monkeypatch.setattr(applying, "apply_groups", made.apply_groups)
+    monkeypatch.setattr(group_pieces, "apply_groups", made.apply_groups)
     monkeypatch.setattr(applying, "place_in_bulk", made.place)
     monkeypatch.setattr(applying, "remove_staged", made.removes)
     monkeypatch.setattr(bulk_pieces, "remove_staged", made.removes)

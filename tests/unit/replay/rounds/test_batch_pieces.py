@@ -27,6 +27,7 @@ from walferry.hbase.zookeeper import Server
 from walferry.ledger import Hold, Ledger, Piece, QuarantineItem, Round, SeenFile
 from walferry.refusals import ANY_REGION, RefusalKind
 from walferry.replay.log import lineage
+from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.replay.rounds import batch as applying
@@ -108,7 +109,7 @@ class Executors:
 @pytest.fixture
 def executors(monkeypatch: pytest.MonkeyPatch) -> Executors:
     made = Executors()
-    monkeypatch.setattr(applying, "apply_groups", made.apply_groups)
+    monkeypatch.setattr(group_pieces, "apply_groups", made.apply_groups)
     monkeypatch.setattr(applying, "place_rows", made.place_rows)
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
     return made
@@ -305,7 +306,7 @@ def test_a_process_that_was_succeeded_neither_begins_nor_records_anything(
         run.ledger.leases.take(f"there {CALM}", "another", run.ledger.leases.newest(f"there {CALM}") + 1)
         return real(spark, tasks, what)
 
-    monkeypatch.setattr(applying, "apply_groups", succeeded)
+    monkeypatch.setattr(group_pieces, "apply_groups", succeeded)
     fence = fence_of(run, ROUTE)
     with pytest.raises(LeaseLostError, match="another process has taken it"):
         proceed(run)
@@ -356,7 +357,7 @@ def test_a_file_that_vanishes_under_a_batch_is_a_gap(
     def vanish(*_: object) -> list[FileReport]:
         raise GapError("a.3 is gone", file="a.3", start=0, end=None)
 
-    monkeypatch.setattr(applying, "apply_groups", vanish)
+    monkeypatch.setattr(group_pieces, "apply_groups", vanish)
     with pytest.raises(GapError):
         proceed(run)
     assert [file.name for file in run.ledger.log.files() if file.state == "missing"] == ["a.3"]

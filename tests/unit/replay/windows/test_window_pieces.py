@@ -29,6 +29,7 @@ from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
 from walferry.ledger import Ledger
 from walferry.refusals import ANY_REGION, RefusalKind
+from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.lease import LeaseLostError, resource
 from walferry.replay.windows import window_pieces
 from walferry.replay.windows.window_pieces import WindowApplied, apply_in_pieces
@@ -150,8 +151,9 @@ def executors(monkeypatch: pytest.MonkeyPatch) -> MAKE:
         """`found`: what each file holds, the oldest first."""
         names = sorted((file.name for file in FILES), key=lambda name: (name[-1], name))
         made = Executors(dict(zip(names, found, strict=False)), **more)
-        for name in ("index_files", "apply_groups", "place_rows"):
+        for name in ("index_files", "place_rows"):
             monkeypatch.setattr(window_pieces, name, getattr(made, name))
+        monkeypatch.setattr(group_pieces, "apply_groups", made.apply_groups)
         return made
 
     return make

@@ -1,0 +1,71 @@
+"""Apply the pieces that are files of WAL groups, for windows and rounds, and keep what each of them has shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from walferry.apply.by_group import GroupTask, apply_groups
+from walferry.apply.outcomes import FileReport
+from walferry.apply.route import Route
+from walferry.ledger import Piece
+from walferry.ledger.batches import Change
+from walferry.replay.pieces.pieces import apply_pieces
+from walferry.run.run import Run
+from walferry.wal.files import WalFile
+
+
+class Holds(Protocol):
+    """What a piece has shown; at least that."""
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Regions of which no later piece applies anything."""
+        ...
+
+
+Shown = TypeVar("Shown", bound=Holds)
+
+
+def apply_group_pieces(
+    run: Run,
+    spark: SparkSession | None,
+    route: Route,
+    fence: Change,
+    files: Iterable[WalFile],
+    shown_in: Callable[[str], Shown],
+    task_of: Callable[[Piece, tuple[WalFile, ...], frozenset[str]], GroupTask | None],
+    record: Callable[[Piece, tuple[WalFile, ...], list[FileReport], Mapping[int, Shown]], Shown],
+) -> dict[int, Shown]:
+    """Apply the batch's pieces of groups that are not done; what each piece has shown, by number: those done earlier
+    come first, the others follow as they ended.
+
+    `shown_in` reads what an earlier process recorded of a piece. `task_of` gets a piece, its files, and the regions
+    that pieces before it hold; None: nothing of the piece is applied. `record` records a piece as done; it also gets
+    what other pieces have shown by then.
+    """
+    pieces = run.ledger.batches.pieces("group")
+    named = {file.name: file for file in files}
+    shown = {piece.number: shown_in(piece.outcome) for piece in pieces if piece.state == "done"}
+
+    def files_of(piece: Piece) -> tuple[WalFile, ...]:
+        return tuple(named[name] for name in json.loads(piece.plan))
+
+    def begin(piece: Piece) -> Callable[[], list[FileReport]]:
+        # A region that stood still is in one group only, whose pieces come one after the other.
+        held = frozenset[str]().union(*(one.held for one in shown.values()))
+        task = task_of(piece, files_of(piece), held)
+        if task is None:
+            return list
+        what = f"apply edits, piece {piece.number - pieces[0].number + 1} of {len(pieces)}"
+        return partial(apply_groups, spark, [task], what)
+
+    def done(piece: Piece, reports: list[FileReport]) -> None:
+        shown[piece.number] = record(piece, files_of(piece), reports, shown)
+
+    apply_pieces(run, spark, route, fence, pieces, begin, done)
+    return shown
