@@ -18,8 +18,9 @@ from walferry.ledger import Ledger
 from walferry.replay.pieces import bulk_pieces
 from walferry.replay.pieces.pieces import cut_groups
 from walferry.replay.rights.applying import applying, fence_of, shared_by_workers
-from walferry.replay.rounds import batch, rounds
-from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
+from walferry.replay.rounds import batch_bulk, rounds
+from walferry.replay.rounds.batch import begin_batch, continue_batch
+from walferry.replay.rounds.batch_work import Batch
 from walferry.replay.rounds.rounds import run_round
 from walferry.run.facts import kept_lines
 from walferry.run.run import Run
@@ -43,7 +44,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert sum(outcome.cells for outcome in outcomes) > 0
         return outcomes
 
-    monkeypatch.setattr(batch, "load_pieces", counted)
+    monkeypatch.setattr(batch_bulk, "load_pieces", counted)
     monkeypatch.setattr(bulk_pieces, "BULK_FROM_BYTES", 1)
     monkeypatch.setattr(bulk_pieces, "BULK_REGION_BYTES", 0)
     return counts

@@ -33,7 +33,8 @@ from walferry.replay.log.cut import (
 from walferry.replay.log.taken_back import compare_sent
 from walferry.replay.quarantine import apply_released
 from walferry.replay.rights.applying import applying, fence_of, shared_by_workers
-from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
+from walferry.replay.rounds.batch import begin_batch, continue_batch
+from walferry.replay.rounds.batch_work import Batch
 from walferry.replay.rounds.completeness import check_complete
 from walferry.replay.rounds.early import sent_before, sent_earlier
 from walferry.replay.rounds.open_logs import OpenLogs

@@ -29,7 +29,8 @@ from walferry.replay.log.cut import regions_of
 from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
-from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
+from walferry.replay.rounds.batch import begin_batch, continue_batch
+from walferry.replay.rounds.batch_work import Batch
 from walferry.run.run import Run
 from walferry.wal.files import Place, WalFile
 

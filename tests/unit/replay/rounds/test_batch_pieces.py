@@ -31,7 +31,8 @@ from walferry.replay.pieces import group_pieces
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import LeaseLostError
 from walferry.replay.rounds import batch as applying
-from walferry.replay.rounds.batch import Batch, begin_batch, continue_batch
+from walferry.replay.rounds.batch import begin_batch, continue_batch
+from walferry.replay.rounds.batch_work import Batch
 from walferry.run.facts import kept_lines
 from walferry.run.notes.sent_early import SentEarly, note_sent, sent_early
 from walferry.run.progress.batch_progress import batch_progress

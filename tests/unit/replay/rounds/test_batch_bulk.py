@@ -35,8 +35,10 @@ from walferry.replay.pieces import bulk_pieces, group_pieces
 from walferry.replay.pieces.bulk_pieces import table_faults
 from walferry.replay.rights.applying import fence_of
 from walferry.replay.rights.lease import OutcomeUnknownError
-from walferry.replay.rounds import batch as applying
-from walferry.replay.rounds.batch import BULK_ATTEMPTS, Batch, begin_batch, continue_batch
+from walferry.replay.rounds import batch_bulk
+from walferry.replay.rounds.batch import begin_batch, continue_batch
+from walferry.replay.rounds.batch_bulk import BULK_ATTEMPTS
+from walferry.replay.rounds.batch_work import Batch
 from walferry.run.run import Run
 from walferry.storage import PermissionDeniedError
 from walferry.wal.files import Place, WalFile
@@ -128,8 +130,8 @@ class Executors:
 def executors(monkeypatch: pytest.MonkeyPatch) -> Executors:
     made = Executors()
     monkeypatch.setattr(group_pieces, "apply_groups", made.apply_groups)
-    monkeypatch.setattr(applying, "place_in_bulk", made.place)
-    monkeypatch.setattr(applying, "remove_staged", made.removes)
+    monkeypatch.setattr(batch_bulk, "place_in_bulk", made.place)
+    monkeypatch.setattr(batch_bulk, "remove_staged", made.removes)
     monkeypatch.setattr(bulk_pieces, "remove_staged", made.removes)
     monkeypatch.setattr(bulk_pieces, "sample_rows", lambda task: [(TABLE, row) for row in (b"a", *BORDERS)])
     monkeypatch.setattr(lineage, "CONFIRM_SECONDS", 0)
