@@ -22,7 +22,6 @@ from walferry.replay.rounds import batch, rounds
 from walferry.replay.rounds.batch import begin_batch
 from walferry.replay.rounds.completeness import NotQueuedError, check_complete
 from walferry.replay.rounds.follower import replay
-from walferry.replay.rounds.open_logs import current
 from walferry.replay.rounds.rounds import drain, run_round
 from walferry.run.run import Run
 
@@ -204,7 +203,7 @@ def test_a_log_that_somebody_took_out_of_the_queue_stops_the_round_while_it_is_w
 ) -> None:
     run = start_run(make_table(()))
     one_round(run, spark)
-    log = current(cut.cut_log(run))[0]
+    log = cut.cut_log(run).begun()[0]
     zookeeper = at_source.zookeeper
     path = f"/hbase/replication/rs/{log.server}/{run.peer}/{log.name}"
     value, _ = zookeeper.client.get(path)

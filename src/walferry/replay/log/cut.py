@@ -65,6 +65,10 @@ class Cut:
         """The sealed files before the cut; dead servers' files that are still being split are left out."""
         return [f for f in self.files if not self._is_splitting(f) and self.is_before(f.group, f.number)]
 
+    def begun(self) -> list[WalFile]:
+        """The files that were begun last, one of each group that still writes."""
+        return [file for file in self.files if file.number == self.current.get(file.group)]
+
     @cached_property
     def groups(self) -> frozenset[str]:
         """The WAL groups that had a file."""

@@ -210,7 +210,7 @@ class OpenLogs:
         with self._passing:
             self._hold()
             if self._tails:
-                self._read = [tail for tail in self._read if not _is_below(tail, cut)]
+                self._read = [tail for tail in self._read if not tail.is_before(cut)]
                 self._is_applied = True
             else:
                 self._ahead = (ahead_of(self._run.ledger) or Ahead()).model_copy(update={"fault": ""})
@@ -229,7 +229,7 @@ class OpenLogs:
 
     def _settled(self, cut: Cut, files: Sequence[WalFile], applied: Lines, *, goes_on: bool) -> Early:
         every = self._every
-        below = [tail for tail in every if _is_below(tail, cut)]
+        below = [tail for tail in every if tail.is_before(cut)]
         doubted = {tail.file.server for tail in below if not tail.sealed}
         whole = self._whole_at(cut, self._broken(cut, files, below, goes_on=goes_on), doubted)
         before = sent_before(self._run, cut)
@@ -238,7 +238,7 @@ class OpenLogs:
             if tail.end:
                 known = tail.shown()
                 sent[tail.file.name] = Sent(tail.end, known.shown, frozenset(known.tables), frozenset(whole))
-        logs = set(before.logs) - {tail.file.name for tail in every if not _is_below(tail, cut)}
+        logs = set(before.logs) - {tail.file.name for tail in every if not tail.is_before(cut)}
         stood = frozenset().union(*standing(applied, cut.after).values())
         if goes_on:
             self._take_up(cut, whole)
@@ -285,11 +285,11 @@ class OpenLogs:
         self._handover.take_up(whole, others, self._held)
         followed = frozenset().union(*(self._regions[table] for table in self._followed))
         self._is_behind = not (followed - self._held).issubset(whole)
-        first, tails = {file.group: file for file in current(cut)}, self._every
+        first, tails = {file.group: file for file in cut.begun()}, self._every
         if others:  # of them, what was passed over since the cut is read again
             shown = {tail.file.name: tail.shown() for tail in tails if tail.sends}
             self._whole, self._taken = frozenset(whole), {tail.file.name: tail.end for tail in tails}
-            self._read = [tail for tail in tails if _is_below(tail, cut)]
+            self._read = [tail for tail in tails if tail.is_before(cut)]
             self._tails = {group: self._tail(file, shown.get(file.name)) for group, file in first.items()}
         else:
             gone = cut.groups | {group for group, tail in self._tails.items() if tail.is_broken}
@@ -366,7 +366,7 @@ class OpenLogs:
                 waiting = [tail for tail, (_, to_the_end) in zip(waiting, found, strict=True) if not to_the_end]
                 waiting += self._next(listed)
         self._handover.end_pass()
-        overdue = {tail.file.name for tail in self._tails.values() if not tail.closed and _after(tail, listed)}
+        overdue = {tail.file.name for tail in self._tails.values() if not tail.closed and tail.next_in(listed)}
         broken = any(tail.is_broken for tail in self._tails.values())
         for tail in self._tails.values():
             name = tail.file.name
@@ -395,14 +395,14 @@ class OpenLogs:
         """The last listing was long ago: a log may have been begun, closed and archived since, before those that are
         listed now. So nothing is read of groups that have begun another one."""
         for tail in self._tails.values():
-            if _after(tail, listed) is not None:
+            if tail.next_in(listed) is not None:
                 tail.break_off()
 
     def _next(self, listed: Sequence[WalFile]) -> list[OpenTail]:
         """Begin with the next log of each group whose log was read up to its trailer."""
         found = []
         for group, tail in list(self._tails.items()):
-            if tail.sealed and (file := _after(tail, listed)) is not None:
+            if tail.sealed and (file := tail.next_in(listed)) is not None:
                 self._read.append(tail)
                 self._tails[group] = self._tail(file)
                 self._tails[group].followed = tail.followed
@@ -489,18 +489,3 @@ class OpenLogs:
         self._noted = sent
         self._ahead = self._ahead.having({group: tail.followed for group, tail in self._tails.items()})
         keep_ahead(self._run.ledger, self._ahead)
-
-
-def current(cut: Cut) -> list[WalFile]:
-    """The files that were begun last at a cut, one of each group that still writes."""
-    return [file for file in cut.files if file.number == cut.current.get(file.group)]
-
-
-def _is_below(tail: OpenTail, cut: Cut) -> bool:
-    return cut.is_before(tail.file.group, tail.file.number)
-
-
-def _after(tail: OpenTail, listed: Sequence[WalFile]) -> WalFile | None:
-    """The next live log of a group; None if there is none yet."""
-    mine = (file for file in listed if file.group == tail.file.group and file.place is Place.LIVE)
-    return min((file for file in mine if file.number > tail.file.number), key=by_number, default=None)

@@ -13,10 +13,11 @@ from walferry.apply.region_events import RegionEvent
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
 from walferry.formats.wal import EntryBatch
+from walferry.replay.log.cut import Cut
 from walferry.run.notes.sent_early import SentEarly
 from walferry.run.progress.lag import Followed
 from walferry.run.run import Run
-from walferry.wal.files import WalFile
+from walferry.wal.files import Place, WalFile, by_number
 from walferry.wal.open import Until, Wal, open_wal
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,15 @@ class OpenTail:
         """of the tables that are followed, from its beginning on"""
         self.followed = Followed(server=file.server)
         self._shown_after_ms: int | None = None
+
+    def is_before(self, cut: Cut) -> bool:
+        """Whether its file was begun before a cut, and nothing was written to it since."""
+        return cut.is_before(self.file.group, self.file.number)
+
+    def next_in(self, listed: Sequence[WalFile]) -> WalFile | None:
+        """The next live log of its group; None if there is none yet."""
+        mine = (file for file in listed if file.group == self.file.group and file.place is Place.LIVE)
+        return min((file for file in mine if file.number > self.file.number), key=by_number, default=None)
 
     @property
     def is_broken(self) -> bool:
