@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, Table, insert, select
 
 from walferry.errors import WalferryError
-from walferry.ledger.rows import AuditHead, AuditLine, to_columns, to_json
+from walferry.ledger.columns import to_columns, to_json
+from walferry.ledger.rows import AuditHead, AuditLine
 
 START = AuditHead(0, "0" * 64)
 

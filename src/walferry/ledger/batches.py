@@ -8,7 +8,8 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import BatchRecord, Piece, PieceKind, to_columns
+from walferry.ledger.columns import to_columns
+from walferry.ledger.rows import BatchRecord, Piece, PieceKind
 from walferry.ledger.store import Store, fetch
 
 Change = Callable[[Connection], None]

@@ -11,15 +11,8 @@ from sqlalchemy import ColumnElement, Table, delete, func, insert, select, tuple
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError
-from walferry.ledger.rows import (
-    AcceptedDifference,
-    ComparedTable,
-    Difference,
-    DifferenceKind,
-    RangeComparison,
-    to_columns,
-    to_json,
-)
+from walferry.ledger.columns import to_columns, to_json
+from walferry.ledger.rows import AcceptedDifference, ComparedTable, Difference, DifferenceKind, RangeComparison
 from walferry.ledger.store import Store, fetch
 
 DECIDED_BY_A_PERSON: Collection[DifferenceKind] = (

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert
 
 from walferry.errors import WalferryError
+from walferry.ledger.columns import to_columns
 from walferry.ledger.forward import check_advance
-from walferry.ledger.rows import FenceKind, LogPosition, to_columns
+from walferry.ledger.rows import FenceKind, LogPosition
 from walferry.ledger.store import Store, fetch
 
 

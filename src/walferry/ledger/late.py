@@ -9,8 +9,8 @@ from typing import Literal
 from sqlalchemy import insert, select, update
 
 from walferry.clock import now_ms
+from walferry.ledger.columns import to_columns
 from walferry.ledger.notes import Notes
-from walferry.ledger.rows import to_columns
 from walferry.ledger.store import Store, fetch
 
 LateDecision = Literal["", "apply", "reject"]

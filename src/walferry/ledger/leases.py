@@ -9,7 +9,8 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
-from walferry.ledger.rows import Lease, RunKind, to_columns
+from walferry.ledger.columns import to_columns
+from walferry.ledger.rows import Lease, RunKind
 from walferry.ledger.store import Store, fetch
 
 FOLLOWING: tuple[RunKind, ...] = ("migration", "standby", "drain")

@@ -21,6 +21,7 @@ from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
 from walferry.ledger.batches import Batches
+from walferry.ledger.columns import from_columns, to_columns, to_json
 from walferry.ledger.comparisons import Comparisons
 from walferry.ledger.database import Database
 from walferry.ledger.late import LateEdits
@@ -35,19 +36,7 @@ from walferry.ledger.quarantine import Quarantine
 from walferry.ledger.regions import Regions
 from walferry.ledger.repairs import Repairs
 from walferry.ledger.rounds import Rounds
-from walferry.ledger.rows import (
-    AuditHead,
-    AuditLine,
-    Lease,
-    PhaseRecord,
-    RecordedFile,
-    RunKind,
-    RunRecord,
-    RunState,
-    from_columns,
-    to_columns,
-    to_json,
-)
+from walferry.ledger.rows import AuditHead, AuditLine, Lease, PhaseRecord, RecordedFile, RunKind, RunRecord, RunState
 from walferry.ledger.staged import StagedFiles
 from walferry.ledger.store import Store, fetch
 

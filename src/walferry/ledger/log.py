@@ -7,15 +7,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Table, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger.batches import Change
+from walferry.ledger.columns import to_columns
 from walferry.ledger.fences import fence_of, set_fence
 from walferry.ledger.folding import chains, folded, write_folded
 from walferry.ledger.forward import check_forward, merge, named, range_key, range_name, sums, was_sealed
-from walferry.ledger.packing import PackedFile, add_up, add_verified, pack
+from walferry.ledger.log_rows import LogRows
+from walferry.ledger.packing import PackedFile, add_verified
 from walferry.ledger.regions import RegionChanges, change_regions
 from walferry.ledger.rows import (
     RANGE_STATES,
@@ -28,11 +30,8 @@ from walferry.ledger.rows import (
     RecordedFile,
     SeenFile,
     WalRange,
-    to_columns,
 )
 from walferry.ledger.store import Store, chunks, fetch
-
-_Ranges = Mapping[tuple[str, str, int], WalRange]
 
 
 class Log:
@@ -41,6 +40,7 @@ class Log:
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
+        self._rows = LogRows(store, run_id)
 
     def set_fence(self, kind: FenceKind, positions: Sequence[LogPosition]) -> list[LogPosition]:
         """Set a fence, one position for each WAL group.
@@ -61,7 +61,7 @@ class Log:
         at = now_ms()
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
-            before = self._named(connection, {seen.name for seen in files})
+            before = self._rows.named(connection, {seen.name for seen in files})
             known = dict(before)
             gone = folded(connection, wal_files, self._run_id, [seen.name for seen in files])
             for seen in (seen for seen in files if seen.name not in gone):
@@ -71,8 +71,8 @@ class Log:
             if new:
                 connection.execute(insert(wal_files), [to_columns(file) | {"run_id": self._run_id} for file in new])
             for file in changed:
-                connection.execute(update(wal_files).where(*self._file(file.name)).values(to_columns(file)))
-            self._unpack(connection, [file.name for file in changed if file.length > before[file.name].length])
+                connection.execute(update(wal_files).where(*self._rows.of_file(file.name)).values(to_columns(file)))
+            self._rows.unpack(connection, [file.name for file in changed if file.length > before[file.name].length])
             sealed = [f for f in (*new, *changed) if f.state == "sealed" and not was_sealed(before.get(f.name))]
             if new or sealed:
                 inputs = {"new": named(new), "sealed": named(sealed)}
@@ -90,7 +90,7 @@ class Log:
     def known(self, names: Collection[str]) -> dict[str, RecordedFile]:
         """Those of the named files that the run has seen."""
         with self._store.database.read() as connection:
-            return self._named(connection, names)
+            return self._rows.named(connection, names)
 
     def unapplied(self) -> list[RecordedFile]:
         """The seen files that are not applied for every table of the run, by group and number.
@@ -126,9 +126,9 @@ class Log:
         with self._store.database.write() as connection:
             kept = set(connection.scalars(select(fences.c.file).where(fences.c.run_id == self._run_id)))
             rows = ((n, group, end is not None, last is not None) for n, group, end, last in connection.execute(query))
-            tables = self._tables(connection)
+            tables = self._rows.tables(connection)
             count = sum(
-                write_folded(connection, wal_files, self._run_id, self._packed(connection, chain), tables)
+                write_folded(connection, wal_files, self._run_id, self._rows.packed(connection, chain), tables)
                 for chain in chains(rows, listed, kept)
             )
             if count:
@@ -143,7 +143,7 @@ class Log:
         left = set(names) - self.applied(names)
         handled: dict[str, set[str]] = defaultdict(set)
         with self._store.database.read() as connection:
-            tables = self._tables(connection).keys()
+            tables = self._rows.tables(connection).keys()
             held = select(holds.c.file, holds.c.table_name).where(holds.c.run_id == self._run_id)
             waiting = {(file, table) for file, table in connection.execute(held)}
             for some in chunks(left):
@@ -168,23 +168,23 @@ class Log:
         """Record that the file is no longer in any folder of the source; what of it is not applied is a gap."""
         wal_files = self._store.table("wal_files")
         with self._store.database.write() as connection:
-            known = self._named(connection, [name])
+            known = self._rows.named(connection, [name])
             if not known:
                 raise WalferryError(f"run {self._run_id} never saw a WAL file {name}", run=self._run_id, file=name)
             if known[name].state != "missing":
                 state: FileState = "missing"
-                connection.execute(update(wal_files).where(*self._file(name)).values(state=state))
+                connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(state=state))
                 self._store.note(connection, "WAL file missing", self._run_id, {"file": name, "path": known[name].path})
 
     def read_to_end(self, lengths: Mapping[str, int]) -> None:
         """Record the true lengths, in bytes, of files that were read to their ends."""
         wal_files = self._store.table("wal_files")
         with self._store.database.write() as connection:
-            before = self._named(connection, lengths)
+            before = self._rows.named(connection, lengths)
             longer = [name for name, length in lengths.items() if name in before and length > before[name].length]
-            self._unpack(connection, longer)
+            self._rows.unpack(connection, longer)
             for name, length in lengths.items():
-                connection.execute(update(wal_files).where(*self._file(name)).values(length=length))
+                connection.execute(update(wal_files).where(*self._rows.of_file(name)).values(length=length))
 
     def set_ranges(
         self, ranges: Sequence[WalRange], regions: RegionChanges | None = None, also: Change | None = None
@@ -201,19 +201,19 @@ class Log:
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
             names = {item.file for item in ranges}
-            unseen = names - self._named(connection, names).keys()
+            unseen = names - self._rows.named(connection, names).keys()
             if unseen:
                 raise WalferryError(
                     f"run {self._run_id} never saw WAL file {min(unseen)}: see_files comes before set_ranges",
                     run=self._run_id,
                     file=min(unseen),
                 )
-            before = {range_key(item): item for item in self._ranges(connection, names)}
+            before = {range_key(item): item for item in self._rows.ranges(connection, names)}
             known = dict(before)
             for item in ranges:
                 check_forward(known.get(range_key(item)), item)
                 known[range_key(item)] = item
-            self._replace(connection, before, known)
+            self._rows.replace(connection, before, known)
             change_regions(self._store, connection, self._run_id, regions or {})
             if also is not None:
                 also(connection)
@@ -246,7 +246,7 @@ class Log:
         with self._store.database.read() as connection:
             found = fetch(connection, WalRange, table, *conditions)
             if state in (None, "applied", "verified"):
-                tables = self._tables(connection)
+                tables = self._rows.tables(connection)
                 rows = connection.execute(select(files).where(*packed)).mappings()
                 unpacked = (item for row in rows for item in PackedFile.of(row).ranges(tables, since_ms))
                 found += [item for item in unpacked if state in (None, item.state)]
@@ -261,7 +261,7 @@ class Log:
         )
         begun: dict[str, dict[str, list[RangeState]]] = defaultdict(lambda: defaultdict(list))
         with self._store.database.read() as connection:
-            tables = self._tables(connection)
+            tables = self._rows.tables(connection)
             rows = connection.execute(select(files).where(*of_groups, files.c.applied_end.is_not(None))).mappings()
             least: dict[str, RangeState] = {
                 file.name: "verified" if len(file.verified) >= len(tables) else "applied"
@@ -283,7 +283,7 @@ class Log:
         states = ("verified",) if verified else ("applied", "verified")
         with self._store.database.read() as connection:
             names = set(connection.scalars(select(ranges.c.file).where(*of_table, ranges.c.state.in_(states))))
-            number = self._tables(connection).get(table)
+            number = self._rows.tables(connection).get(table)
             if number is None:
                 return names
             if not verified:
@@ -299,7 +299,7 @@ class Log:
         counted = select(ranges.c.file).where(*of_table).group_by(ranges.c.file).having(func.sum(ranges.c.cells) == 0)
         with self._store.database.read() as connection:
             found = set(connection.scalars(counted))
-            number = self._tables(connection).get(table)
+            number = self._rows.tables(connection).get(table)
             if number is not None:
                 rows = connection.execute(select(files).where(*packed)).mappings()
                 found |= {file.name for file in map(PackedFile.of, rows) if not file.holds(number)}
@@ -317,7 +317,7 @@ class Log:
         with self._store.database.write() as connection:
             self._store.run(connection, self._run_id)
             fence(connection)
-            before = {range_key(item): item for item in self._ranges(connection, files)}
+            before = {range_key(item): item for item in self._rows.ranges(connection, files)}
             found = [item for item in before.values() if tables is None or item.table in tables]
             without = set(files) - {item.file for item in found}
             if without:
@@ -328,7 +328,7 @@ class Log:
                 if item.state == "seen":
                     raise WalferryError(f"{range_name(item)} is not sealed and cannot be applied", run=self._run_id)
             applied = [replace(item, state="applied") for item in found if item.state == "sealed"]
-            self._replace(connection, before, before | {range_key(item): item for item in applied})
+            self._rows.replace(connection, before, before | {range_key(item): item for item in applied})
             if applied:
                 inputs = {"files": sorted({item.file for item in applied}), **sums(applied)}
                 self._store.note(connection, "apply ranges", self._run_id, inputs)
@@ -339,15 +339,17 @@ class Log:
         found: list[WalRange] = []
         added: dict[tuple[str, str], int] = {}
         with self._store.database.write() as connection:
-            tables = self._tables(connection)
+            tables = self._rows.tables(connection)
             for some in chunks(files):
                 of_table = (ranges.c.run_id == self._run_id, ranges.c.table_name == table, ranges.c.state == "applied")
                 found += fetch(connection, WalRange, ranges, *of_table, ranges.c.file.in_(some))
                 connection.execute(update(ranges).where(*of_table, ranges.c.file.in_(some)).values(state="verified"))
-                for file in self._packed(connection, some) if table in tables else ():
+                for file in self._rows.packed(connection, some) if table in tables else ():
                     if tables[table] not in file.verified:
                         numbers = " ".join(map(str, sorted(file.verified | {tables[table]})))
-                        connection.execute(update(wal_files).where(*self._file(file.name)).values(verified=numbers))
+                        connection.execute(
+                            update(wal_files).where(*self._rows.of_file(file.name)).values(verified=numbers)
+                        )
                         found += [item for item in file.ranges(tables) if item.table == table]
                         added[file.group, table] = added.get((file.group, table), 0) + file.end
             if found:
@@ -366,7 +368,7 @@ class Log:
         )
         with self._store.database.read() as connection:
             newest = {(group, table): number for group, table, number in connection.execute(query)}
-            tables = self._tables(connection)
+            tables = self._rows.tables(connection)
             sums = select(packed.c.wal_group, packed.c.newest).where(packed.c.run_id == self._run_id)
             for group, number in connection.execute(sums):
                 for table in tables:
@@ -406,103 +408,6 @@ class Log:
             if not connection.execute(count).scalar_one():
                 raise UsageError(f"the spec of run {self._run_id} names no table, so it has no gaps", run=self._run_id)
             return fetch(connection, Gap, view, view.c.run_id == self._run_id, order=order)
-
-    # ---- rows
-
-    def _file(self, name: str) -> tuple[ColumnElement[bool], ...]:
-        wal_files = self._store.table("wal_files")
-        return wal_files.c.run_id == self._run_id, wal_files.c.name == name
-
-    def _named(self, connection: Connection, names: Iterable[str]) -> dict[str, RecordedFile]:
-        wal_files = self._store.table("wal_files")
-        return {
-            file.name: file
-            for some in chunks(names)
-            for file in fetch(
-                connection, RecordedFile, wal_files, wal_files.c.run_id == self._run_id, wal_files.c.name.in_(some)
-            )
-        }
-
-    def _tables(self, connection: Connection) -> dict[str, int]:
-        """The run's tables with their numbers in packed files."""
-        tables = self._store.table("run_tables")
-        query = select(tables.c.table_name, tables.c.table_number).where(tables.c.run_id == self._run_id)
-        return {row.table_name: row.table_number for row in connection.execute(query)}
-
-    def _packed(self, connection: Connection, names: Iterable[str]) -> list[PackedFile]:
-        wal_files = self._store.table("wal_files")
-        of_run = (wal_files.c.run_id == self._run_id, wal_files.c.applied_end.is_not(None))
-        return [
-            PackedFile.of(row)
-            for some in chunks(names)
-            for row in connection.execute(select(wal_files).where(*of_run, wal_files.c.name.in_(some))).mappings()
-        ]
-
-    def _ranges(self, connection: Connection, names: Collection[str]) -> list[WalRange]:
-        """The ranges of files, packed or not."""
-        table, tables = self._store.table("wal_ranges"), self._tables(connection)
-        found = [item for file in self._packed(connection, names) for item in file.ranges(tables)]
-        for some in chunks(names):
-            found += fetch(connection, WalRange, table, table.c.run_id == self._run_id, table.c.file.in_(some))
-        return found
-
-    def _replace(self, connection: Connection, before: _Ranges, after: _Ranges) -> None:
-        """Write what changed of some files' ranges; a file that is applied for every table now is packed."""
-        wal_files, table = self._store.table("wal_files"), self._store.table("wal_ranges")
-        tables = self._tables(connection)
-        touched = {key[0] for key, item in after.items() if before.get(key) != item}
-        self._unpack(connection, touched)
-        stored: dict[str, list[WalRange]] = defaultdict(list)
-        for key, item in after.items():
-            if key[0] in touched:
-                stored[key[0]].append(item)
-        files, with_rows = self._named(connection, touched), {key[0] for key in before}
-        packed, new = [], []
-        for name, ranges in stored.items():
-            whole = pack(files[name], ranges, tables)
-            states = {item.state for item in ranges}
-            done = states <= {"applied", "verified"} and tables.keys() <= {item.table for item in ranges}
-            values: dict[str, Any] = {"applied": done}
-            if whole is not None:
-                numbers = " ".join(map(str, sorted(whole.verified)))
-                values |= {"applied_end": whole.end, "packed": whole.packed, "verified": numbers}
-                packed.append(whole)
-                if name in with_rows:
-                    connection.execute(delete(table).where(table.c.run_id == self._run_id, table.c.file == name))
-            else:
-                changed = [item for item in ranges if before.get(range_key(item)) != item]
-                for item in changed:
-                    if range_key(item) in before:
-                        same = (table.c.table_name == item.table, table.c.start_offset == item.start)
-                        of_file = (table.c.run_id == self._run_id, table.c.file == item.file)
-                        connection.execute(update(table).where(*of_file, *same).values(to_columns(item)))
-                    else:
-                        new.append(to_columns(item) | {"run_id": self._run_id})
-            if done or name in with_rows:
-                connection.execute(update(wal_files).where(*self._file(name)).values(values))
-        if new:
-            connection.execute(insert(table), new)
-        add_up(connection, self._run_id, packed, tables)
-
-    def _unpack(self, connection: Connection, names: Collection[str]) -> None:
-        """Make rows again of what is packed of these files, before it changes."""
-        packed = self._packed(connection, names)
-        if not packed:
-            return
-        if any(file.last > file.number for file in packed):
-            name = min(file.name for file in packed if file.last > file.number)
-            raise WalferryError(
-                f"WAL file {name} is applied and no longer exists at the source: nothing about it can change",
-                run=self._run_id,
-                file=name,
-            )
-        wal_files, tables = self._store.table("wal_files"), self._tables(connection)
-        add_up(connection, self._run_id, packed, tables, -1)
-        rows = [to_columns(item) | {"run_id": self._run_id} for file in packed for item in file.ranges(tables)]
-        connection.execute(insert(self._store.table("wal_ranges")), rows)
-        for file in packed:
-            empty = {"applied_end": None, "packed": "", "verified": ""}
-            connection.execute(update(wal_files).where(*self._file(file.name)).values(empty))
 
 
 def _by_number(files: Table) -> tuple[ColumnElement[Any], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
 
 from walferry.clock import now_ms
-from walferry.ledger.rows import to_json
+from walferry.ledger.columns import to_json
 from walferry.ledger.store import Store
 
 

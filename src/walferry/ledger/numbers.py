@@ -11,7 +11,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from walferry.clock import now_ms
 from walferry.ledger.batches import Change
-from walferry.ledger.rows import NumberGap, RegionNumber, from_columns, to_columns
+from walferry.ledger.columns import from_columns, to_columns
+from walferry.ledger.rows import NumberGap, RegionNumber
 from walferry.ledger.store import Store, chunks, fetch
 
 

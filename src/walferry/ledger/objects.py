@@ -6,7 +6,8 @@ from sqlalchemy import insert, select, update
 
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState, from_columns
+from walferry.ledger.columns import from_columns
+from walferry.ledger.rows import ClusterObject, ClusterSide, ObjectKind, ObjectState
 from walferry.ledger.store import Store, fetch
 
 

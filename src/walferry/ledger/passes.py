@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, exists, func, insert, select, update
 from walferry.amounts import rows_differ
 from walferry.clock import now_ms
 from walferry.errors import WalferryError
-from walferry.ledger.rows import to_columns, to_json
+from walferry.ledger.columns import to_columns, to_json
 from walferry.ledger.store import Store, fetch
 
 RowState = Literal["differs", "under way"]

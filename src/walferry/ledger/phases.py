@@ -11,7 +11,8 @@ from sqlalchemy import insert, literal, select, update
 from walferry.clock import now_ms
 from walferry.errors import TransientError, WalferryError
 from walferry.ledger.batches import Change
-from walferry.ledger.rows import PhaseRecord, PhaseState, from_columns, to_columns
+from walferry.ledger.columns import from_columns, to_columns
+from walferry.ledger.rows import PhaseRecord, PhaseState
 from walferry.ledger.store import Store, fetch
 
 

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from walferry.clock import now_ms
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger.batches import Change
-from walferry.ledger.rows import Hold, Quarantined, QuarantineItem, Resolution, to_columns
+from walferry.ledger.columns import to_columns
+from walferry.ledger.rows import Hold, Quarantined, QuarantineItem, Resolution
 from walferry.ledger.store import Store, fetch
 
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sqlalchemy import Connection, delete, insert, select
 
-from walferry.ledger.rows import KnownRegion, from_columns, to_columns
+from walferry.ledger.columns import from_columns, to_columns
+from walferry.ledger.rows import KnownRegion
 from walferry.ledger.store import Store
 
 RegionKey = tuple[str, str]

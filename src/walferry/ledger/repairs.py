@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from sqlalchemy import func, insert, select
 
-from walferry.ledger.rows import to_columns, to_json
+from walferry.ledger.columns import to_columns, to_json
 from walferry.ledger.store import Store, fetch
 
 AUDITED_ROWS = 200

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
-from walferry.ledger.rows import Round, RoundTotals, from_columns, to_columns
+from walferry.ledger.columns import from_columns, to_columns
+from walferry.ledger.rows import Round, RoundTotals
 from walferry.ledger.store import Store, fetch
 
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import delete, func, insert, select, update
 
 from walferry.clock import now_ms
-from walferry.ledger.rows import StagedFile, to_columns
+from walferry.ledger.columns import to_columns
+from walferry.ledger.rows import StagedFile
 from walferry.ledger.store import Store, chunks, fetch
 
 

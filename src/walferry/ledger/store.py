@@ -11,8 +11,9 @@ from sqlalchemy import ColumnElement, Connection, Table, select
 from walferry.clock import now_ms
 from walferry.errors import UsageError
 from walferry.ledger import audit as chain
+from walferry.ledger.columns import Row, from_columns
 from walferry.ledger.database import Database
-from walferry.ledger.rows import AuditLine, Row, RunRecord, from_columns
+from walferry.ledger.rows import AuditLine, RunRecord
 
 NAMES = 500
 """in one statement"""

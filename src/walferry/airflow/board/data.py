@@ -31,8 +31,9 @@ from walferry.ledger import (
     source_tables,
     target_tables,
 )
+from walferry.ledger.columns import to_json
 from walferry.ledger.comparisons import Decision, needs_decision
-from walferry.ledger.rows import RANGE_STATES, to_json
+from walferry.ledger.rows import RANGE_STATES
 from walferry.migration.explaining.accept import describe as describe_difference
 from walferry.migration.explaining.explain import WORST_FIRST
 from walferry.migration.repairing.repairable import repairable

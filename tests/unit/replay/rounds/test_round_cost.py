@@ -17,7 +17,7 @@ from unit.migration.filled_ledger import CLUSTER, SPEC
 from walferry.apply.outcomes import FileReport, TableTally
 from walferry.hbase.descriptors import Region
 from walferry.hbase.zookeeper import Server
-from walferry.ledger import Ledger, LogPosition, Round, SeenFile, WalRange, rows, store
+from walferry.ledger import Ledger, LogPosition, Round, SeenFile, WalRange, columns, store
 from walferry.replay.log import cut as cutting
 from walferry.replay.log.cut import cut_log, see
 from walferry.replay.quarantine import record
@@ -130,7 +130,7 @@ def counted(ledger: Ledger, cost: Cost) -> Iterator[None]:
     def unwatch(connection: Any, *_: Any) -> None:
         connection.set_progress_handler(None, 0)
 
-    engine, convert = ledger._store.database._engine, rows.from_columns
+    engine, convert = ledger._store.database._engine, columns.from_columns
 
     def converted(*args: Any) -> Any:
         cost.rows += 1
