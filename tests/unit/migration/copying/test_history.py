@@ -24,7 +24,7 @@ from walferry.hbase.errors import TableExistsError
 from walferry.ledger import Ledger
 from walferry.migration.copying import history
 from walferry.migration.copying.history import RegionTask
-from walferry.migration.plan import _existing, _unreadable
+from walferry.migration.planning.tables import existing_findings, unreadable_findings
 from walferry.migration.sides.digest import NOTHING, Outcome
 from walferry.run.run import Run
 from walferry.run.spec import TablePair
@@ -125,7 +125,7 @@ def refusals(families: dict[str, dict[str, str]], cells: list[bytes], *, enabled
         table_enabled=lambda table: enabled, scan_raw=lambda table: iter(cells),
         describe=lambda table: new_table(table, families),
     )  # fmt: skip
-    found = list(_existing(cast(HBaseClient, client), TablePair(source="t", target="o"), SOURCE))
+    found = list(existing_findings(cast(HBaseClient, client), TablePair(source="t", target="o"), SOURCE))
     assert {finding.level for finding in found} <= {"refuse"}
     return [finding.message for finding in found]
 
@@ -199,7 +199,7 @@ def test_a_table_with_files_that_only_hbase_can_read_is_refused() -> None:
         "a": {"ENCRYPTION": "AES"}, "b": {"COMPRESSION": "lzo"}, "c": {"COMPRESSION_COMPACT": "BZIP2"},
         "d": {"COMPRESSION": "zstd"}, "e": {"DATA_BLOCK_ENCODING": "FAST_DIFF"},
     }  # fmt: skip
-    found = list(_unreadable(TablePair(source="t", target="o"), new_table("t", families)))
+    found = list(unreadable_findings(TablePair(source="t", target="o"), new_table("t", families)))
     assert {finding.level for finding in found} == {"refuse"}
     assert [finding.message.partition(",")[0] for finding in found] == [
         "files of family a are encrypted", "files of family b are compressed by LZO",

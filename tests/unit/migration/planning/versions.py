@@ -1,0 +1,21 @@
+"""Clients of clusters of a version."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from walferry.hbase.client import HBaseClient
+from walferry.hbase.versions import release_of
+from walferry.hbase.zookeeper import Server
+
+
+def of_version(version: str, settings: dict[str, str] | None = None) -> HBaseClient:
+    client = SimpleNamespace(
+        release=release_of(version),
+        version=lambda: version,
+        peers_may_change=lambda: None,
+        servers=lambda: [Server("rs", 1, 2)],
+        settings=lambda _: settings,
+    )
+    return cast(HBaseClient, client)
