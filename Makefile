@@ -83,7 +83,7 @@ bench-wal: setup ## How fast logs of each kind are read, beside HBase's own read
 	$(BIN)/python bench/wal_speed.py $(BENCH_ARGS)
 
 bench-round: setup ## What a round costs walferry itself on a large source (BENCH_ARGS: its options); about ten minutes
-	$(BIN)/python bench/round_cost.py $(BENCH_ARGS)
+	$(BIN)/python -m bench.round_cost $(BENCH_ARGS)
 
 bench-reread: setup ## What it costs to prove a table equal again, beside reading it whole (BENCH_ARGS: its options)
 	$(BIN)/python -m bench.reread_cost $(BENCH_ARGS)
