@@ -156,6 +156,21 @@ def answering(run: DagRun, task_id: str, reached: Callable[[], bool]) -> Callabl
     return look
 
 
+def await_round(ledger: Ledger, what: str) -> None:
+    """Wait for another replay round of the run."""
+    rounds = len(ledger.of("e2e-1").rounds.all())
+    wait_for(lambda: len(ledger.of("e2e-1").rounds.all()) > rounds, 600, what)
+
+
+def require_equal(environment: Environment, table: str, moved: str) -> None:
+    """The target's table shows all that the source's does, and the same versions of some rows."""
+    before, after = content(environment.source.address, table), content(environment.target.address, moved)
+    assert len(before) > 500
+    assert after == before
+    rows = sorted(before)[::7]
+    assert versions(environment.target.address, moved, rows) == versions(environment.source.address, table, rows)
+
+
 @pytest.mark.timeout(2400)
 def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_ends_equal(
     environment: Environment, spark_cluster: SparkCluster
@@ -176,20 +191,10 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             with Ledger.open(environment.ledger) as ledger:
                 wait_for(lambda: ledger.of("e2e-1").rounds.all(), 600, "a replay round")
                 kill_all(processes("spark_app.py", "replay", "e2e-1", "java"))
-                rounds = len(ledger.of("e2e-1").rounds.all())
-                wait_for(
-                    lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
-                    600,
-                    "replay goes on after its driver was killed",
-                )
+                await_round(ledger, "replay goes on after its driver was killed")
                 environment.airflow.kill("scheduler")  # and with it the running tasks
                 environment.airflow.start_component("scheduler")
-                rounds = len(ledger.of("e2e-1").rounds.all())
-                wait_for(
-                    lambda: len(ledger.of("e2e-1").rounds.all()) > rounds,
-                    600,
-                    "replay goes on after the scheduler was killed",
-                )
+                await_round(ledger, "replay goes on after the scheduler was killed")
 
             run.clear("fence")
             run.clear("snapshot")
@@ -216,13 +221,7 @@ def test_a_live_migration_on_two_spark_workers_survives_kills_and_clears_and_end
             assert list(worker.glob("app-*/*/environment/bin/home")), "the executors have another environment"
 
         for table, moved in ((MAPPED, "moved:ledger"), (PLAIN, PLAIN)):
-            before, after = content(environment.source.address, table), content(environment.target.address, moved)
-            assert len(before) > 500
-            assert after == before
-            rows = sorted(before)[::7]
-            assert versions(environment.target.address, moved, rows) == versions(
-                environment.source.address, table, rows
-            )
+            require_equal(environment, table, moved)
         assert (left_on(source), left_on(target)) == before_run
         with Ledger.open(environment.ledger) as ledger:
             assert ledger.run("e2e-1").state == "done"

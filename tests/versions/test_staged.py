@@ -38,6 +38,7 @@ from walferry.replay.keeping import by_copies
 from walferry.replay.log.cut import cut_log
 from walferry.replay.rounds.follower import replay
 from walferry.run.progress.missing_numbers import faults
+from walferry.run.run import Run
 from walferry.storage import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -138,6 +139,30 @@ def test_logs_that_the_cleaner_has_deleted_are_applied_from_their_copies(
             assert [o.state for o in run.objects.all() if o.kind == "folder"] == ["removed"]
 
 
+def require_missed(run: Run, table: str, folder: Path) -> None:
+    """The 30 entries of the lost log are missed by their numbers; a person accepts that if it shuts the gate."""
+    if run.source.release.skips_numbers:  # nothing follows from what is missing there
+        (hint,) = run.ledger.numbers.counted()
+        assert (hint.table, hint.numbers >= 30, hint.accepted_by) == (table, True, None)
+    else:
+        (gap,) = run.ledger.numbers.gaps()
+        assert (gap.table, gap.last - gap.first + 1 >= 30) == (table, True)
+        with pytest.raises(GateShutError, match=f"region {gap.region} of {table} has no entries {gap.first} to"):
+            before_cutover(run)
+        answer = walferry(folder, "accept-numbers", run.run_id, "--table", table, "--reason", "a test")
+        assert answer.stdout.startswith(f"missing numbers of {table} are accepted"), answer.stderr
+
+
+def until_deleted(run: Run, source: Cluster, names: set[str], *, copying: bool) -> None:
+    """Wait until HBase has deleted these logs."""
+    deadline = time.monotonic() + 120
+    while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
+        assert time.monotonic() < deadline
+        if copying:  # also what the flush has just written
+            by_copies.tend(run)
+        time.sleep(1)
+
+
 def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one_is_applied(
     source: Cluster, target: Cluster, tmp_path: Path
 ) -> None:
@@ -160,15 +185,10 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
             live = [file for file in run.source_log.live() if run.fences().starts_by(file)]
             return {file.name for file in live if file.number < newest[file.group]}
 
-        def until_deleted(names: set[str], *, copying: bool) -> None:
+        def let_go(names: set[str], *, copying: bool) -> None:
             here.flush_table(table)
             closed()
-            deadline = time.monotonic() + 120
-            while names & (in_archive(source) | {file.name for file in run.source_log.live()}):
-                assert time.monotonic() < deadline
-                if copying:  # also what the flush has just written
-                    by_copies.tend(run)
-                time.sleep(1)
+            until_deleted(run, source, names, copying=copying)
 
         write(b"1")
         replay(run, spark(), until=lambda: True)
@@ -183,19 +203,10 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
         write(b"3")
         lost = closed() - known
         assert lost
-        until_deleted(lost, copying=False)
+        let_go(lost, copying=False)
         write(b"4")
         replay(run, spark(), until=lambda: True)
-        if run.source.release.skips_numbers:  # nothing follows from what is missing there
-            (hint,) = run.ledger.numbers.counted()
-            assert (hint.table, hint.numbers >= 30, hint.accepted_by) == (table, True, None)
-        else:
-            (gap,) = run.ledger.numbers.gaps()
-            assert (gap.table, gap.last - gap.first + 1 >= 30) == (table, True)
-            with pytest.raises(GateShutError, match=f"region {gap.region} of {table} has no entries {gap.first} to"):
-                before_cutover(run)
-            answer = walferry(tmp_path, "accept-numbers", run.run_id, "--table", table, "--reason", "a test")
-            assert answer.stdout.startswith(f"missing numbers of {table} are accepted"), answer.stderr
+        require_missed(run, table, tmp_path)
         assert faults(run.ledger) == []
         counted = run.ledger.numbers.counted()
 
@@ -203,7 +214,7 @@ def test_a_lost_log_that_no_list_knows_is_missed_by_its_numbers_and_a_copied_one
         copied = closed()
         by_copies.tend(run)
         assert copied <= by_copies.kept(run)
-        until_deleted(copied, copying=True)
+        let_go(copied, copying=True)
         write(b"6")
         replay(run, spark(), until=lambda: True)
         assert faults(run.ledger) == []

@@ -76,28 +76,7 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     python = worker_python() if starts_jvm else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
-    builder = (
-        SparkSession.builder.appName(app_name)
-        .config("spark.executorEnv.PYTHONSAFEPATH", "1")
-        # As Spark sets it for workers of data frames: those of its RDDs would be others, a second for each to start.
-        .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
-        # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
-        .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
-        .config("spark.redaction.regex", REDACTED)
-        .config("spark.sql.python.filterPushdown.enabled", "false")
-        # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
-        # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
-        .config("spark.sql.windowExec.buffer.in.memory.threshold", "16")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
-        .config("spark.sql.adaptive.enabled", "false")
-        # `by_row` ranks cells within the pieces that it has placed: no other shuffle may come between.
-        .config("spark.sql.requireAllClusterKeysForDistribution", "false")
-        .config("spark.speculation", "false")
-        .config("spark.stage.maxConsecutiveAttempts", "1")
-    )
+    builder = _builder(app_name)
     folder: Path | None = None
     tell_jvm: Callable[[int], None] | None = None
     if "SPARK_MASTER" in os.environ:
@@ -132,6 +111,32 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
     if tell_jvm is not None:
         tell_jvm(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
     return spark
+
+
+def _builder(app_name: str) -> SparkSession.Builder:
+    """What is set of every session, whoever starts it."""
+    return (
+        SparkSession.builder.appName(app_name)
+        .config("spark.executorEnv.PYTHONSAFEPATH", "1")
+        # As Spark sets it for workers of data frames: those of its RDDs would be others, a second for each to start.
+        .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
+        # Each thread of a worker would have an arena of its own, in which glibc keeps what is free of large buffers.
+        .config("spark.executorEnv.MALLOC_ARENA_MAX", "2")
+        .config("spark.redaction.regex", REDACTED)
+        .config("spark.sql.python.filterPushdown.enabled", "false")
+        # What a Python worker, and a sort by window, hold of large cells. Spark counts both in records as well, and
+        # keeps 4,096 records of a window's row in memory before it begins to spill, whatever their size.
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
+        .config("spark.sql.windowExec.buffer.in.memory.threshold", "16")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
+        .config("spark.sql.adaptive.enabled", "false")
+        # `by_row` ranks cells within the pieces that it has placed: no other shuffle may come between.
+        .config("spark.sql.requireAllClusterKeysForDistribution", "false")
+        .config("spark.speculation", "false")
+        .config("spark.stage.maxConsecutiveAttempts", "1")
+    )
 
 
 def opened_once(app_name: str) -> Callable[[], SparkSession]:

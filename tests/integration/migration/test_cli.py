@@ -162,24 +162,33 @@ def test_a_move_with_a_writer_is_paused_killed_resumed_and_cut_over_read_only(
         ended = walferry(tmp_path, "ready", name)
         assert (ended.returncode, ended.stderr) == (2, f"error: run {name}-1 has ended as done\n")
 
-        printed = (tmp_path / "out").read_text()
-        assert f"Run {name}-1: done" in printed
-        assert f"{table} is read-only at the source" in printed
-        facts = json.loads(walferry(tmp_path, "report", name, "--json").stdout)
-        assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
-        assert facts["write_stop_seconds"] > 0
-
-        differs = walferry(tmp_path, "verify", name, "--json")
-        assert differs.returncode == 5
-        [found] = json.loads(differs.stdout)
-        second = found.pop("second_reader")
-        assert (second["why"], second["differing"], second["rows"] > 20) == ("", 0, True)
-        assert [found] == [
-            {"table": table, "regions": 2, "differing_rows": 1, "unexplained": 1, "undecided": 0, "uncompared_cells": 0}
-        ]
-        assert differs.stderr.splitlines()[-1].startswith(f"error: run {name}-1: source and target differ")
+        require_good_report(tmp_path, name, table)
+        require_one_difference(tmp_path, name, table)
         there.mutate(table, [delete_column(b"zz", b"f", b"q")])
         assert walferry(tmp_path, "verify", name).returncode == 0
+
+
+def require_good_report(folder: Path, name: str, table: str) -> None:
+    """The run has ended well, by what it printed and by its report."""
+    printed = (folder / "out").read_text()
+    assert f"Run {name}-1: done" in printed
+    assert f"{table} is read-only at the source" in printed
+    facts = json.loads(walferry(folder, "report", name, "--json").stdout)
+    assert (facts["gaps"], facts["quarantine"], facts["unexplained"]) == (0, 0, 0)
+    assert facts["write_stop_seconds"] > 0
+
+
+def require_one_difference(folder: Path, name: str, table: str) -> None:
+    """`walferry verify` finds one row that differs, which nothing explains."""
+    differs = walferry(folder, "verify", name, "--json")
+    assert differs.returncode == 5
+    [found] = json.loads(differs.stdout)
+    second = found.pop("second_reader")
+    assert (second["why"], second["differing"], second["rows"] > 20) == ("", 0, True)
+    assert [found] == [
+        {"table": table, "regions": 2, "differing_rows": 1, "unexplained": 1, "undecided": 0, "uncompared_cells": 0}
+    ]
+    assert differs.stderr.splitlines()[-1].startswith(f"error: run {name}-1: source and target differ")
 
 
 def phase_of(folder: Path, name: str) -> str | None:

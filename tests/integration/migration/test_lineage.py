@@ -222,6 +222,16 @@ def test_a_restore_to_before_the_split_of_a_region_whose_daughter_got_its_link_i
         at_source.delete_snapshot(snapshot)
 
 
+def store_files(client: HBaseClient, run: Run, table: str) -> set[str]:
+    """The store files of the source's table that are there, each as "family/name"."""
+    found = set()
+    for region in client.regions(table):
+        for family in (b"f", b"g"):
+            folder = f"{run.source_root}/data/default/{table}/{region.encoded}/{family.decode()}"
+            found |= {f"{family.decode()}/{file.name}" for file in run.source_files.list(folder)}
+    return found
+
+
 def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_no_new_history(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: StartRun, sides: Sides, spark: SparkSession
 ) -> None:
@@ -234,22 +244,14 @@ def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_n
         number = next(written)
         at_source.put(table, [Cell(row, b"f", b"q", b"v%d" % number, number) for row in (b"a", b"h", b"r", b"z")])
 
-    def files() -> set[str]:
-        found = set()
-        for region in at_source.regions(table):
-            for family in (b"f", b"g"):
-                folder = f"{run.source_root}/data/default/{table}/{region.encoded}/{family.decode()}"
-                found |= {f"{family.decode()}/{file.name}" for file in run.source_files.list(folder)}
-        return found
-
     def compact() -> None:
         for _ in range(3):
             load()
             at_source.flush_table(table)
-        before = len(files())
+        before = len(store_files(at_source, run, table))
         at_source.compact_table(table, major=True)
         deadline = time.monotonic() + 60
-        while len(files()) >= before and time.monotonic() < deadline:
+        while len(store_files(at_source, run, table)) >= before and time.monotonic() < deadline:
             time.sleep(0.2)
 
     def move() -> None:
@@ -279,7 +281,7 @@ def test_moves_compactions_a_split_a_merge_and_a_disabled_table_under_load_are_n
         known = run.ledger.regions.known([table], [region.encoded for region in at_source.regions(table)])
         assert known
         assert all(told.store_files for told in known.values())
-        return {name for told in known.values() for name in told.store_files} - files()
+        return {name for told in known.values() for name in told.store_files} - store_files(at_source, run, table)
 
     deadline = time.monotonic() + 60
     while untrue() and time.monotonic() < deadline:

@@ -42,6 +42,19 @@ def write(client: HBaseClient, table: str, step: int) -> int:
     return first
 
 
+def kill_at(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """As `real`, but interrupted at so many calls."""
+    left = [calls]
+
+    def kill(*args: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    return kill
+
+
 def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never_sorted(
     at_source: HBaseClient, make_table: Callable[..., str], start_run: Callable[..., Run],
     sides: Callable[[Run], tuple[dict[str, object], dict[str, object]]], spark: SparkSession,
@@ -72,17 +85,6 @@ def test_a_kill_costs_the_pieces_that_were_running_and_what_stood_still_is_never
             return applied
 
         return counted
-
-    def kill_at(calls: int, real: Callable[..., Any]) -> Callable[..., Any]:
-        left = [calls]
-
-        def kill(*args: Any) -> Any:
-            left[0] -= 1
-            if not left[0]:
-                raise KeyboardInterrupt
-            return real(*args)
-
-        return kill
 
     def killed(module: object, name: str, real: Callable[..., Any]) -> Sequence[str]:
         """What is left of the batch after a kill at the third call."""

@@ -146,6 +146,53 @@ def table(at_source: HBaseClient) -> Iterator[str]:
         at_source.delete_table(name)
 
 
+def archive_a_log(client: HBaseClient, files: WebHdfs, root: str, table: str) -> None:
+    """Roll all logs twice, with a flush of the table in between, and wait until one has gone to the archive."""
+    for server in client.servers():
+        client.roll_wal(server)
+    time.sleep(1)
+    client.flush_table(table)
+    archived = {file.name for file in files.list(f"{root}/oldWALs")}
+    for server in client.servers():
+        client.roll_wal(server)
+    await_true(lambda: bool({file.name for file in files.list(f"{root}/oldWALs")} - archived), "no log is archived")
+
+
+def require_each_edit_once(
+    spark: SparkSession, source: Cluster, table: str, followed: Followed, writer: Writer
+) -> None:
+    """The stream gave out what a batch reads of the whole log, once, with all that was acknowledged and is shown."""
+    assert source.address.webhdfs is not None
+    root = source.address.wal_path
+    batch = spark.read.format("hbase_wal").option("webhdfs", source.address.webhdfs).option("tables", table)
+    cells = batch.option("user", source.address.user).load(f"{root}/WALs,{root}/oldWALs").collect()
+    key = ("offset", "index", "sequence_number", "row", "family", "timestamp", "type", "value")
+
+    def identity(row: Row) -> tuple[Any, ...]:
+        return (PurePosixPath(row.file).name, *(row[name] for name in key))
+
+    given = [identity(row) for row in followed.rows]
+    assert sorted(given) == sorted(identity(row) for row in cells)
+    assert len(set(given)) == len(given)
+    edits = {bytes(row.row) for row in followed.rows if row.family != b"METAFAMILY"}
+    assert set(writer.written) <= edits
+    shown = {key.split(" ")[0] for key in content(source, table)}
+    assert {repr(row) for row in edits} == shown
+
+
+def require_bounded(followed: Followed) -> None:
+    """No micro-batch read more than it may, and each went on where those before it had ended."""
+    for spans in followed.spans():
+        assert len(spans) <= MOST_FILES
+        assert sum(span["stop"] - span["start"] for span in spans.values()) <= MOST_BYTES or len(spans) == 1
+    per_file: dict[str, int] = {}
+    for spans in followed.spans():
+        for name, span in spans.items():
+            assert span["start"] >= per_file.get(name, 0)
+            per_file[name] = span["stop"]
+    assert any(span["start"] > 0 for spans in followed.spans() for span in spans.values())
+
+
 @pytest.mark.cluster
 @pytest.mark.long
 def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move_and_split_and_a_server_dies(
@@ -178,14 +225,7 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move
         row, began = writer.written[-1], time.monotonic()
         await_true(lambda: row in seen(), "an edit in an open log does not arrive")
         assert time.monotonic() - began < 20
-        for server in at_source.servers():
-            at_source.roll_wal(server)
-        time.sleep(1)
-        at_source.flush_table(table)
-        archived = {file.name for file in files.list(f"{root}/oldWALs")}
-        for server in at_source.servers():
-            at_source.roll_wal(server)
-        await_true(lambda: bool({file.name for file in files.list(f"{root}/oldWALs")} - archived), "no log is archived")
+        archive_a_log(at_source, files, root, table)
         followed.stop(query)
         followed.catch_up()
         followed.forget_last_commit()
@@ -209,31 +249,9 @@ def test_every_edit_arrives_once_while_logs_are_rolled_and_archived_regions_move
     )
     followed.catch_up()
 
-    batch = spark.read.format("hbase_wal").option("webhdfs", source.address.webhdfs).option("tables", table)
-    cells = batch.option("user", source.address.user).load(f"{root}/WALs,{root}/oldWALs").collect()
-    key = ("offset", "index", "sequence_number", "row", "family", "timestamp", "type", "value")
-
-    def identity(row: Row) -> tuple[Any, ...]:
-        return (PurePosixPath(row.file).name, *(row[name] for name in key))
-
-    given = [identity(row) for row in followed.rows]
-    assert sorted(given) == sorted(identity(row) for row in cells)
-    assert len(set(given)) == len(given)
-    edits = {bytes(row.row) for row in followed.rows if row.family != b"METAFAMILY"}
-    assert set(writer.written) <= edits
-    shown = {key.split(" ")[0] for key in content(source, table)}
-    assert {repr(row) for row in edits} == shown
-
+    require_each_edit_once(spark, source, table, followed, writer)
     assert any(victim.name.split(",")[2] in row.file for row in followed.rows)
-    for spans in followed.spans():
-        assert len(spans) <= MOST_FILES
-        assert sum(span["stop"] - span["start"] for span in spans.values()) <= MOST_BYTES or len(spans) == 1
-    per_file: dict[str, int] = {}
-    for spans in followed.spans():
-        for name, span in spans.items():
-            assert span["start"] >= per_file.get(name, 0)
-            per_file[name] = span["stop"]
-    assert any(span["start"] > 0 for spans in followed.spans() for span in spans.values())
+    require_bounded(followed)
 
 
 # ------------------------------------------------------------------ without a cluster

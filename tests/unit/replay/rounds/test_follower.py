@@ -46,6 +46,17 @@ def unfenced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "fence_of", lambda *_: lambda _: None)
 
 
+def run_before_replay(ledger: Ledger) -> str:
+    """A run all of whose phases before its replay are done; its id."""
+    run_id = ledger.open_run("move", "test", SPEC, "test").run_id
+    phases = ledger.of(run_id).phases
+    for phase in phases_of("migration")[:7]:
+        for subject in ("shop:orders",) if phase.by_table else ("",):
+            phases.start(phase.name, subject)
+            phases.finish(phase.name, {}, subject)
+    return run_id
+
+
 def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once_the_first_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +96,8 @@ def test_of_two_processes_that_were_told_to_resume_a_run_the_second_replays_once
 
     target = Target()
     with Ledger.open(url, actor="test") as ledger:
-        run_id = ledger.open_run("move", "test", SPEC, "test").run_id
+        run_id = run_before_replay(ledger)
         phases = ledger.of(run_id).phases
-        for phase in phases_of("migration")[:7]:
-            for subject in ("shop:orders",) if phase.by_table else ("",):
-                phases.start(phase.name, subject)
-                phases.finish(phase.name, {}, subject)
         threads = [threading.Thread(target=follow, name=name) for name in ("first", "second")]
         threads[0].start()
         until(lambda: bool(rounds))
