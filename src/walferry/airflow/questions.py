@@ -27,7 +27,8 @@ from walferry.errors import WalferryError
 from walferry.ledger import RunLedger
 from walferry.run.notes.answers import Word, keep_word, note_refused, word_of
 from walferry.run.notes.ways_out import Way, ways_out
-from walferry.run.progress.state import State, state_of
+from walferry.run.progress.state import state_of
+from walferry.run.progress.states import State
 from walferry.run.run import Run
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from walferry.run.notes.last_comparison import comparisons_of_phase
 from walferry.run.notes.shut_gate import note_shut_gate
 from walferry.run.notes.spot_check import spot_check_of
 from walferry.run.progress.comparing_ahead import left_to_compare
-from walferry.run.progress.state import way_on_if_rows_differ
+from walferry.run.progress.next_step import way_on_if_rows_differ
 from walferry.run.run import Run
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.comparing_ahead import waits_for_comparing
 from walferry.run.progress.lag import caught_up, lag_of, max_lag
 from walferry.run.progress.missing_numbers import CAUSES, undecided, way_on
-from walferry.run.progress.state import accept_command
+from walferry.run.progress.next_step import accept_command
 from walferry.run.spec import Spec
 
 SHOWN_GAPS = 10

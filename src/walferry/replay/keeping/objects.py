@@ -13,7 +13,7 @@ from walferry.replay.rights import lease
 from walferry.replay.rights.durability import restore
 from walferry.run.facts import opened_ms
 from walferry.run.heartbeat import alive
-from walferry.run.progress.state import label
+from walferry.run.progress.states import label
 from walferry.run.run import Run, RunEndedError
 from walferry.wal.copies import open_folder
 

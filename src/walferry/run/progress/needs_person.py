@@ -1,0 +1,146 @@
+"""The states in which a run needs a person. Each function returns None if the run is not in its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from walferry.amounts import amount
+from walferry.ledger import PhaseRecord, RunLedger, RunRecord
+from walferry.refusals import RefusalKind
+from walferry.run.facts import opened_ms
+from walferry.run.heartbeat import SILENT_SECONDS
+from walferry.run.notes.last_comparison import comparisons_of_phase
+from walferry.run.notes.pairs import last_pass, verdict
+from walferry.run.progress.backlog import unapplied
+from walferry.run.progress.missing_numbers import undecided, way_on
+from walferry.run.progress.next_step import DO_WHAT_IT_SAYS, OPEN_STAYS, again_by, in_airflow, way_on_if_rows_differ
+from walferry.run.progress.states import STATES, State, StateName, label, order_of, state_at
+
+
+def gap_state(
+    ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord], failed: Sequence[PhaseRecord]
+) -> State | None:
+    """A WAL file is missing."""
+    missing = [file.name for file in unapplied(ledger) if file.state == "missing"]
+    met = [p for p in failed if p.error_class == "GapError"]
+    if not met and not missing:
+        return None
+    opened, step = opened_ms(ledger) is not None, ""
+    if opened:
+        step = (
+            "find out who removed the file. If you have it, put it into the source's oldWALs, then "
+            f"{again_by(run, met[-1].phase if met else 'drain')}; if it is lost, {OPEN_STAYS}, and `walferry verify "
+            f"{run.name}` names the rows that differ"
+        )
+    if met and not (opened and missing):  # what it says of starting over is too late for an open target
+        return state_at("gap", met[-1].message, met[-1], run, step, failed=True)
+    more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+    cause = f"WAL file {missing[0]}{more} is missing at the source and was not applied"
+    return state_at("gap", cause, phases[-1] if phases else None, run, step)
+
+
+def failure_state(
+    ledger: RunLedger, run: RunRecord, all_failed: Sequence[PhaseRecord], live: Sequence[PhaseRecord]
+) -> State | None:
+    """The newest failure that is not being worked on already.
+
+    A failed phase is being worked on when an earlier phase of the run is running again. Replay does not count for the
+    two questions, which are asked while it runs.
+    """
+    order = order_of(run.kind)
+
+    def worked_past(failed: PhaseRecord) -> bool:
+        beside = {"replay"} if failed.phase in ("approve", "write_stop") else set()
+        return any(order[p.phase] < order[failed.phase] for p in live if p.phase not in beside)
+
+    open_ones = [p for p in all_failed if p.phase in order and not _said_no(p) and not worked_past(p)]
+    if not open_ones:
+        return None
+    newest = max(open_ones, key=lambda p: (p.finished_ms or 0, order[p.phase]))
+    if newest.error_class == "KeyboardInterrupt" or newest.message.endswith("was interrupted"):
+        cause = f"{label(newest)} was interrupted by a person"
+        return state_at("interrupted", cause, newest, run, again_by(run, newest.phase), failed=True)
+    if newest.error_class == "DecisionNeededError":
+        return _undecided(ledger, run, newest)
+    shut = newest.phase == "check_drain" or newest.error_class in ("GateShutError", "SidesDifferError")
+    name: StateName = "gate shut" if shut else "failed"
+    next_step = f"fix what it names, then {again_by(run, newest.phase)}"
+    if newest.error_class == "SidesDifferError":
+        again = again_by(run, "compare" if newest.phase == "check_drain" else newest.phase)
+        next_step = f"{way_on_if_rows_differ(ledger, [])}; then {again}"
+    elif shut and newest.phase == "approve" and live and not in_airflow(run):
+        next_step = f"{DO_WHAT_IT_SAYS}. The question is then asked again"
+    elif shut and (missing := undecided(ledger)):
+        next_step = f"{way_on(ledger, missing)}; fix what else it names, then {again_by(run, newest.phase)}"
+    return state_at(name, f"{label(newest)}: {newest.message}", newest, run, next_step, failed=True)
+
+
+def _undecided(ledger: RunLedger, run: RunRecord, check: PhaseRecord) -> State:
+    waiting = ledger.comparisons.undecided(comparisons_of_phase(ledger)[0])  # those that the gate goes by
+    tables = sorted({item.table for item in waiting})
+    again = again_by(run, check.phase)
+    since = check.finished_ms or check.started_ms
+    if not waiting:
+        cause = "the rows that differ are accepted; the last check has not been repeated"
+        return State("waiting for a decision", cause, again, label(check), since, "decision", "an operator")
+    named = ", ".join(tables)
+    rows = amount(len(waiting), f"row of {named} differs and waits", f"rows of {named} differ and wait")
+    cause = f"{rows} for a decision"
+    # Clearing `compare` compares again only if rows were repaired.
+    return State(
+        "waiting for a decision", cause,
+        f"{way_on_if_rows_differ(ledger, tables)}; then {again_by(run, 'compare')}",
+        label(check), since, "decision", "an operator, in the shell", check.message, check.error_class,
+    )  # fmt: skip
+
+
+def _said_no(phase: PhaseRecord) -> bool:
+    return phase.error_class == "NotApprovedError"
+
+
+def interrupted_state(run: RunRecord, lost: Sequence[PhaseRecord]) -> State | None:
+    """The process of a phase is gone."""
+    if not lost:
+        return None
+    cause = (
+        f"{label(lost[-1])} is recorded as running, but its process has died, or sent no heartbeat for "
+        f"{SILENT_SECONDS:.0f} s: it was killed, or cannot reach the ledger"
+    )
+    step = again_by(run, lost[-1].phase)
+    if in_airflow(run):
+        step = f"none if Airflow retries the task; otherwise {step}"
+    return state_at("interrupted", cause, lost[-1], run, step)
+
+
+def paused_state(run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    """An operator paused the run."""
+    if not run.paused:
+        return None
+    cause = STATES["paused"].cause if live else "an operator paused the run, and no phase is running"
+    return state_at("paused", cause, live[-1] if live else None, run)
+
+
+def held_state(ledger: RunLedger, run: RunRecord, live: Sequence[PhaseRecord]) -> State | None:
+    """Items wait in quarantine."""
+    held = ledger.quarantine.items("held")
+    if not held:
+        return None
+    items = amount(len(held), "item waits", "items wait")
+    step = f"`walferry quarantine list {run.name}`, then `walferry quarantine release`"
+    if any(item.kind is RefusalKind.LINEAGE for item in held):  # it cannot be released
+        step = f"`walferry abort {run.name} --reason …`, then migrate into a new target table"
+        if opened_ms(ledger) is not None:
+            step = f"`walferry quarantine list {run.name}`: what came after it is not applied, and {OPEN_STAYS}"
+    return State(
+        "held", f"{items} in quarantine for a decision, the first: {held[0].reason}", step,
+        label(live[-1]) if live else "", held[0].recorded_ms, "decision", "an operator, in the shell",
+    )  # fmt: skip
+
+
+def pair_state(ledger: RunLedger, run: RunRecord, phases: Sequence[PhaseRecord]) -> State | None:
+    """What the last pass over a pair has found."""
+    made = last_pass(ledger) if run.kind == "pair" else None
+    if made is None:
+        return None
+    name: StateName = "differing" if made.differing_rows else "following"
+    return state_at(name, verdict(made), phases[-1] if phases else None, run, "" if made.differing_rows else "none")

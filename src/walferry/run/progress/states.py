@@ -1,0 +1,188 @@
+"""Every state that a run can be in: its name, colour, general cause and next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from walferry.ledger import PhaseRecord, RunRecord
+from walferry.ledger.rows import RunKind
+from walferry.run.heartbeat import SILENT_SECONDS
+from walferry.run.phases import Waits, phases_of
+
+Colour = Literal["grey", "blue", "amber", "violet", "red", "green"]
+StateName = Literal[
+    "not started", "working", "between phases", "catching up", "following", "waiting for approval",
+    "waiting for the write stop", "waiting for a decision", "draining", "comparing", "paused", "held", "gate shut",
+    "gap", "differing", "failed", "interrupted", "done", "aborted",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a state means in general. docs/board.md has this as a table."""
+
+    colour: Colour
+    cause: str
+    next_step: str
+
+
+STATES: Mapping[StateName, Kind] = {
+    "not started": Kind(
+        "grey",
+        "no phase has begun",
+        "wait; if nothing begins, check whether the DAG is paused or the shell has ended",
+    ),
+    "working": Kind(
+        "blue",
+        "a phase is running",
+        "wait",
+    ),
+    "between phases": Kind(
+        "blue",
+        "a phase has ended and the next one has not begun",
+        "wait a minute; then look at the DAG run, or `walferry resume NAME`",
+    ),
+    "catching up": Kind(
+        "blue",
+        "replay is running, and the lag is above `max_lag` or not measured yet",
+        "wait; if the lag keeps growing, give Spark more cores",
+    ),
+    "following": Kind(
+        "blue",
+        "the target follows the log within `max_lag`",
+        "none: replay goes on until a person ends it",
+    ),
+    "waiting for approval": Kind(
+        "amber",
+        "nobody has approved the cutover yet; replay goes on",
+        "answer the question in the shell, or approve `approve_cutover` in Airflow",
+    ),
+    "waiting for the write stop": Kind(
+        "amber",
+        "the cutover is approved, but nobody has confirmed yet that writes have stopped; replay goes on",
+        "stop the writers, then answer the question in the shell, or approve `confirm_writes_stopped` in Airflow",
+    ),
+    "waiting for a decision": Kind(
+        "amber",
+        "rows differ for a reason that is known, and nobody has decided yet whether to accept that",
+        "`walferry repair NAME`, or `walferry accept NAME --table TABLE --all --reason …`; or, while the target is not "
+        "open, `walferry withdraw NAME` lets the writers go on; then clear `compare`, or `walferry resume NAME`",
+    ),
+    "draining": Kind(
+        "blue",
+        "writes have stopped; the rest of the log is being applied",
+        "wait: clients cannot write meanwhile",
+    ),
+    "comparing": Kind(
+        "blue",
+        "writes have stopped; both sides are being compared and checked",
+        "wait: clients cannot write until the target is open",
+    ),
+    "paused": Kind(
+        "violet",
+        "an operator paused the run; no edits are sent to the target",
+        "`walferry resume NAME`",
+    ),
+    "held": Kind(
+        "violet",
+        "edits in quarantine wait for a decision; others are still applied",
+        "`walferry quarantine list NAME`, then release each item",
+    ),
+    "gate shut": Kind(
+        "red",
+        "a check found a reason not to go on",
+        "fix what the cause names, then clear the task, or `walferry resume NAME`",
+    ),
+    "gap": Kind(
+        "red",
+        "a log file that was not applied is missing",
+        "find out who removed the file. If you have it, put it into the source's oldWALs and clear the task, or "
+        "`walferry resume NAME`; if it is lost and the target is not open, `walferry abort NAME`, drop the target "
+        "tables and start over",
+    ),
+    "differing": Kind(
+        "red",
+        "rows of a pair differed in its last pass",
+        "find out who writes at one side only; mend the rows, and verify the pair again",
+    ),
+    "failed": Kind(
+        "red",
+        "a phase failed, or the run ended as failed",
+        "fix what the cause names, then clear the task, or `walferry resume NAME`; start a new run if it has ended",
+    ),
+    "interrupted": Kind(
+        "red",
+        f"a phase is recorded as running, but its process has died, or sent no heartbeat for {SILENT_SECONDS:.0f} s",
+        "`walferry resume NAME`; in Airflow the task is retried automatically, or clear it",
+    ),
+    "done": Kind(
+        "green",
+        "every check has passed",
+        "none",
+    ),
+    "aborted": Kind(
+        "grey",
+        "an operator ended the run; target tables stay as they are",
+        "start a new run",
+    ),
+}
+"""Every state that a run can be in."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of one run now."""
+
+    name: StateName
+    cause: str
+    """the cause for this run; the general one is in `STATES`"""
+    next_step: str
+    phase: str
+    """the phase that the state is about, with its table; "" before the first phase"""
+    since_ms: int
+    waits_for: Waits | Literal["decision"] | None = None
+    """the answer that a person owes"""
+    whom: str = ""
+    """who owes it, and where it is asked"""
+    error: str = ""
+    """what the phase failed with"""
+    error_class: str = ""
+    """and the class of that error, for programs"""
+
+    @property
+    def colour(self) -> Colour:
+        """The state's colour."""
+        return STATES[self.name].colour
+
+
+def state_at(
+    name: StateName,
+    cause: str,
+    phase: PhaseRecord | None,
+    run: RunRecord,
+    next_step: str = "",
+    *,
+    failed: bool = False,
+) -> State:
+    """A state that began when its phase ended, or started; by default with the next step of its kind."""
+    since = run.created_ms if phase is None else phase.finished_ms or phase.started_ms
+    step = (next_step or STATES[name].next_step).replace("NAME", run.name)
+    error, error_class = (phase.message, phase.error_class) if failed and phase else ("", "")
+    return State(name, cause, step, label(phase) if phase else "", since, error=error, error_class=error_class)
+
+
+def label(phase: PhaseRecord) -> str:
+    """A phase with its table."""
+    return f"{phase.phase} {phase.subject}".strip()
+
+
+def order_of(kind: RunKind) -> dict[str, int]:
+    """The places of the phases of a kind of run."""
+    return {phase.name: number for number, phase in enumerate(phases_of(kind))}
+
+
+def superseded(phase: PhaseRecord) -> bool:
+    """Whether a phase is to be done again, since what it was based on has changed."""
+    return phase.state == "failed" and phase.transient and not phase.error_class

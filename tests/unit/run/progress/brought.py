@@ -1,0 +1,115 @@
+"""Runs that are brought to a state by what the ledger says of them."""
+
+from __future__ import annotations
+
+from unit.migration.filled_ledger import FILE, GROUP, compared
+from unit.migration.pair_ledger import differs, one_pass
+from walferry import clock
+from walferry.ledger import (
+    Difference,
+    QuarantineItem,
+    RangeComparison,
+    Round,
+    RunLedger,
+    SeenFile,
+)
+from walferry.run.heartbeat import NOTE
+from walferry.run.phases import phases_of
+from walferry.run.progress.state import state_of
+from walferry.run.progress.states import State, StateName
+
+TABLE = "shop:orders"
+UP_TO_COPY = ("plan", "protect", "fence", "snapshot", "copy", "clone", "check_copy")
+NOT_IN_LOG = Difference(TABLE, b"k", "not-in-log", "no WAL holds it", "1f")
+
+
+def finish(run: RunLedger, *phases: str) -> None:
+    by_table = {phase.name for phase in phases_of(run.record.kind) if phase.by_table}
+    for phase in phases:
+        subject = TABLE if phase in by_table else ""
+        run.phases.start(phase, subject)
+        run.phases.finish(phase, {"at_ms": clock.now_ms(), "how": "confirm"}, subject)
+
+
+def work_on(run: RunLedger, phase: str, subject: str = "") -> None:
+    """Let a phase be at work, with a fresh sign of life."""
+    run.phases.start(phase, subject)
+    run.notes.keep(NOTE, {}, f"{phase} {subject}".strip())
+
+
+def fail(run: RunLedger, phase: str, error: str) -> None:
+    run.phases.start(phase)
+    run.phases.fail(phase, error)
+
+
+def end_round(run: RunLedger, lag_seconds: float) -> None:
+    now = clock.now_ms()
+    number = len(run.rounds.all()) + 1
+    run.rounds.record(Round(number, now - 1_000, now, 1, 1_000, 3, 7, int(lag_seconds * 1000), 0))
+
+
+def follow(run: RunLedger, lag_seconds: float) -> None:
+    """Up to the replay, which is at work, `lag_seconds` behind."""
+    finish(run, *UP_TO_COPY)
+    work_on(run, "replay")
+    end_round(run, lag_seconds)
+
+
+def brought_to(run: RunLedger, name: StateName) -> State:
+    """The state of the run after it was brought to the state of that name."""
+    match name:
+        case "not started":
+            pass
+        case "working":
+            finish(run, "plan", "protect", "fence", "snapshot")
+            work_on(run, "copy", TABLE)
+        case "between phases":
+            finish(run, "plan")
+        case "catching up":
+            follow(run, 300)
+        case "following":
+            follow(run, 1)
+        case "waiting for approval":
+            follow(run, 1)
+            work_on(run, "approve")
+        case "waiting for the write stop":
+            follow(run, 1)
+            finish(run, "approve")
+            work_on(run, "write_stop")
+        case "waiting for a decision":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+            region = RangeComparison(TABLE, "r1", b"", b"", 1, 1, "aa", 1, 1, "bb", {})
+            of_phase = compared(TABLE, 1, purpose="phase", phase_attempt=1, drain_attempt=1)
+            run.comparisons.record(of_phase, [region], [NOT_IN_LOG])
+            fail(run, "check_drain", "DecisionNeededError: source and target differ by rows that the log does not hold")
+        case "draining":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence")
+            work_on(run, "drain")
+        case "comparing":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain")
+            work_on(run, "compare", TABLE)
+        case "paused":
+            follow(run, 1)
+            run.whole.set_paused(run.run_id, True, "kim")
+        case "held":
+            follow(run, 1)
+            run.quarantine.put([QuarantineItem(FILE, 5, 7, TABLE, "r1", 4, "damaged cell", b"\x00")])
+        case "gate shut":
+            finish(run, *UP_TO_COPY, "approve", "write_stop", "replay", "end_fence", "drain", "compare")
+            fail(run, "check_drain", "GateShutError: 3 edits came after writes were declared stopped")
+        case "gap":
+            follow(run, 1)
+            run.log.see_files([SeenFile(FILE, GROUP, "rs,1,2", 10, f"/{FILE}", 1_000, sealed=True)])
+            run.log.mark_missing(FILE)
+        case "failed":
+            finish(run, "plan")
+            fail(run, "protect", "UsageError: replication is off")
+        case "interrupted":
+            finish(run, "plan")
+            run.phases.start("protect")  # and nobody works on it
+        case "differing":
+            finish(run, "pass")
+            one_pass(run, differs(b"a"))
+        case "done" | "aborted":
+            run.end(name, "kim", "because")
+    return state_of(run)
