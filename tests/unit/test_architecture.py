@@ -14,12 +14,3 @@ def test_each_file_that_the_docs_name_for_a_change_exists() -> None:
     named = re.findall(r"^\| .* \| `(.*)` \|$", table, re.MULTILINE)
     assert len(named) >= 30
     assert [name for name in named if not (ROOT / "src" / "walferry" / name).is_file()] == []
-
-
-def test_each_module_that_the_docs_name_exists() -> None:
-    """Those in backticks with a folder: `replay/log/cut.py`."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)[`:]", text))
-    assert named
-    folders = (ROOT, ROOT / "src" / "walferry")
-    assert [name for name in sorted(named) if not any((folder / name).is_file() for folder in folders)] == []

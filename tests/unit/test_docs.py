@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere."""
+"""Links of the documentation lead somewhere, and the modules that it names exist."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def broken_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_relative_link_leads_to_a_file_and_each_anchor_to_a_heading(page: Path) -> None:
     assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_module_that_the_docs_name_exists(page: Path) -> None:
+    """Those in backticks with a folder: `replay/log/cut.py`."""
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)[`:]", prose(page)))
+    folders = (ROOT, ROOT / "src", ROOT / "src" / "walferry")
+    assert [name for name in sorted(named) if not any((folder / name).is_file() for folder in folders)] == []
 
 
 def test_a_link_to_nowhere_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
