@@ -254,6 +254,39 @@ def test_of_several_lanes_errors_the_one_is_raised_that_must_be_acted_on(
     assert found.value is later
 
 
+class Unanswered:
+    """A writer to a target that does not answer the request."""
+
+    def send(self, runs: Sequence[CellRun], cells: memoryview | bytes) -> None:
+        raise UNKNOWN
+
+
+def test_a_file_is_reported_only_after_its_last_edit_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported is recorded as applied (R2)."""
+    path = tmp_path / "WALs" / "rs,1,2" / "rs%2C1%2C2.7"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(header() + b"".join(entries_of(1)) + TRAILER)
+    (file,) = list_wals(Local(), str(tmp_path))
+    route = SimpleNamespace(
+        tables={"t1": "one"}, limits=LIMITS, open=lambda file: open_wal(Local(), str(tmp_path), file)
+    )
+    monkeypatch.setattr(by_group, "writer_to", lambda _: Unanswered())
+    with pytest.raises(RequestTimeoutError):
+        apply_group(GroupTask(cast(Route, route), (file,), frozenset({REGION.decode()})))
+
+
+def test_entries_of_an_open_file_count_as_sent_only_after_the_last_was_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, _ = batch_of([(1, "t1", 0)])
+    monkeypatch.setattr(by_group, "writer_to", lambda _: Unanswered())
+    task = GroupTask(cast(Route, SimpleNamespace(tables=TABLES, limits=LIMITS)), (), frozenset())
+    with pytest.raises(RequestTimeoutError):
+        send_entries(task, [Part("file", batch, np.arange(1))])
+
+
 # ------------------------------------------------------------------ what was sent while a file was open
 
 OTHER = b"%032x" % 7
