@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,3 +15,34 @@ def test_each_file_that_the_docs_name_for_a_change_exists() -> None:
     named = re.findall(r"^\| .* \| `(.*)` \|$", table, re.MULTILINE)
     assert len(named) >= 30
     assert [name for name in named if not (ROOT / "src" / "walferry" / name).is_file()] == []
+
+
+def test_each_rule_names_a_test_that_fails_when_it_is_broken_and_that_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("### The test of each rule\n")[2].partition("\n## ")[0]
+    named = {rule: re.findall(r"`(\S+)`", tests) for rule, tests in re.findall(r"^\| (R\d+) \| (.*) \|$", table, re.M)}
+    assert list(named) == [f"R{number}" for number in range(1, 15)]
+    assert [rule for rule, tests in named.items() if not tests] == []
+    assert [test for tests in named.values() for test in tests if not exists(test)] == []
+
+
+def exists(test: str) -> bool:
+    """Whether a test that is named as pytest does is in its file: `file::Class::test`."""
+    path, *names = test.split("::")
+    if not names or not (ROOT / path).is_file():
+        return False
+    body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+    for name in names:
+        found = [one for one in body if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == name]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def test_a_test_that_was_renamed_is_missed() -> None:
+    own = "tests/unit/test_architecture.py"
+    assert exists(f"{own}::test_a_test_that_was_renamed_is_missed")
+    assert not exists(f"{own}::test_that_has_another_name")
+    assert not exists("tests/unit/test_none.py::test_a_test_that_was_renamed_is_missed")
+    assert not exists(own)
