@@ -46,3 +46,27 @@ def test_a_test_that_was_renamed_is_missed() -> None:
     assert not exists(f"{own}::test_that_has_another_name")
     assert not exists("tests/unit/test_none.py::test_a_test_that_was_renamed_is_missed")
     assert not exists(own)
+
+
+def test_each_function_on_the_way_of_an_edit_is_in_the_code() -> None:
+    """Those of the column *where*: `cut_log`, `by_peer.begin` of a module, `OpenLogs.settle` of a class."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## The life of one edit\n")[2].partition("\n## ")[0]
+    where = re.findall(r"^\| \d+ \| .*? \| (.*?) \|", table, re.MULTILINE)
+    named = {name for cell in where for name in re.findall(r"`([\w.]+)`", cell)}
+    assert len(where) >= 16
+    assert len(named) >= 30
+    assert named - defined() == set()
+
+
+def defined() -> set[str]:
+    """The functions and classes of the package: by name, and behind the name of their module or class."""
+    found = set()
+    for path in (ROOT / "src" / "walferry").rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        classes = [one for one in body if isinstance(one, ast.ClassDef)]
+        for owner, inside in ((path.stem, body), *((one.name, one.body) for one in classes)):
+            names = [one.name for one in inside if isinstance(one, ast.ClassDef | ast.FunctionDef)]
+            found |= {f"{owner}.{name}" for name in names}
+        found |= {one.name for one in body if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    return found
