@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 
 @dataclass(frozen=True)
@@ -10,8 +13,7 @@ class Reason:
     """What speaks against the cutover, and what a person can do about it."""
 
     why: str
-    to_do: str = ""
-    """empty where a person can do nothing"""
+    to_do: Annotated[str, Field(description="empty where a person can do nothing")]
 
     def __str__(self) -> str:
         return f"{self.why}: {self.to_do}" if self.to_do else self.why

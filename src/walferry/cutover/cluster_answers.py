@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from walferry.cutover import late_edits
 from walferry.cutover.answer import Answer, Reason
-from walferry.cutover.ledger_answers import compare_again
-from walferry.migration.repairing.repair import is_unfinished
+from walferry.cutover.ledger_answers import repeat
 from walferry.migration.schema import family_differences
 from walferry.replay.log.lineage import missing_tables
 from walferry.replay.rights import dirty
@@ -55,7 +54,7 @@ def no_dirty_rows(run: Run) -> Answer:
 def dirty_rows_compared(run: Run) -> Answer:
     """Whether a comparison of the phase began after each row that may hold old edits was sent."""
     new = dirty.uncovered(run, dirty.marks_of(run), comparisons_of_phase(run.ledger)[0])
-    to_do = f"they must be compared again: {compare_again(run.ledger)}"
+    to_do = f"they must be compared again: {repeat(run.ledger, 'compare')}"
     reasons = tuple(Reason(rows.describe(), to_do) for rows in new[:SHOWN_MARKS])
     return Answer("rows may hold old edits" if reasons else "rows that may hold old edits are compared", reasons)
 
@@ -67,16 +66,3 @@ def no_late_edit(run: Run) -> Answer:
         return Answer("nothing was written past the end fence")
     text = late_edits.describe_all(late)
     return Answer(text, (Reason(text, f"stop the writer, then decide: {late_edits.verbs(run.record.name)}"),))
-
-
-def no_repair_owed(run: Run) -> Answer:
-    """Whether no repair ended between a compaction of the target and what it owes the rows beside."""
-    reasons = tuple(
-        Reason(
-            f"a repair of {pair.source} was interrupted after it had compacted a region of the target",
-            f"`walferry repair {run.record.name} --table {pair.source}` ends it",
-        )
-        for pair in run.tables
-        if is_unfinished(run, pair.source)
-    )
-    return Answer(reasons[0].why if reasons else "no repair is unfinished", reasons)

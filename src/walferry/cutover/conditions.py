@@ -12,7 +12,7 @@ from typing import Literal
 
 from walferry.cutover import cluster_answers, ledger_answers
 from walferry.cutover.answer import Answer
-from walferry.cutover.reopening import drain_again
+from walferry.cutover.reopening import compare_again, drain_again
 from walferry.errors import GateShutError
 from walferry.ledger import RunLedger
 from walferry.run.run import Run
@@ -25,7 +25,7 @@ Origin = Literal["ledger", "log", "clusters"]
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that must hold. Exactly one of `of_ledger` and `of_run` finds out whether it does."""
+    """Something that must hold. `of_ledger` finds out whether it does, or `of_run` if the ledger does not know."""
 
     name: str
     question: str
@@ -97,7 +97,7 @@ CONDITIONS = (
         repeats="drain",
     ),
     Condition(
-        "repairs", "Is every repair finished?", DRAINED, "ledger", of_run=cluster_answers.no_repair_owed,
+        "repairs", "Is every repair finished?", DRAINED, "ledger", ledger_answers.no_repair_owed,
         repeats="drain",
     ),
     Condition(
@@ -154,6 +154,5 @@ def require_or_repeat(run: Run, conditions: Iterable[Condition]) -> None:
     if "drain" in again:
         drain_again(run)  # applies held edits once their items are released; repeats the comparisons too
     elif "compare" in again:
-        for pair in run.tables:
-            run.ledger.phases.reopen("compare", pair.source)
+        compare_again(run)
     require(found)

@@ -15,6 +15,7 @@ from walferry.checks.validation import require_passed, validate
 from walferry.cutover.answer import Answer
 from walferry.cutover.conditions import Condition, ask, asked_at, named, reasons, require, require_or_repeat
 from walferry.cutover.readiness import Readiness, note_answers, readiness
+from walferry.cutover.reopening import compare_again
 from walferry.errors import DecisionNeededError, SidesDifferError, WalferryError
 from walferry.ledger import ComparedTable, Difference, RunLedger
 from walferry.ledger.comparisons import Decision, lacks_explanation, needs_decision
@@ -137,7 +138,7 @@ def check_drain(run: Run, docs: Path) -> dict[str, Any]:
         result = validate("after_drain", _frame(rows, DRAIN_COLUMNS), docs=docs, run_name=run.run_id)
         if not result.passed:
             if not _waits_only(rows):
-                _again(run)
+                compare_again(run)
             _require_alike(run, compared, str(result.docs_index))
             require_passed(result)
         dirty.remove(run, marks)
@@ -237,12 +238,6 @@ def _undecided(run: Run, compared: Sequence[ComparedTable]) -> list[Difference]:
 def _waits_only(rows: Sequence[dict[str, Any]]) -> bool:
     """Whether only a person's decision is missing: then the comparisons stay valid."""
     return any(row["undecided"] for row in rows) and not any(row["unexplained"] or row["uncompared"] for row in rows)
-
-
-def _again(run: Run) -> None:
-    """Have the next attempt repeat the comparisons."""
-    for pair in run.tables:
-        run.ledger.phases.reopen("compare", pair.source)
 
 
 def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from walferry.amounts import amount
 from walferry.clock import shown_utc
 from walferry.cutover.answer import Answer, Reason
 from walferry.ledger import ComparedTable, RunLedger, source_tables
+from walferry.migration.repairing.repair import is_unfinished
 from walferry.migration.report import compared_tables
 from walferry.migration.touching.claims import reread_after_flush
 from walferry.migration.touching.verified import verified
@@ -21,7 +22,7 @@ from walferry.run.phases import steps
 from walferry.run.progress.backlog import unapplied
 from walferry.run.progress.comparing_ahead import waits_for_comparing
 from walferry.run.progress.lag import caught_up, lag_of, max_lag
-from walferry.run.progress.missing_numbers import CAUSES, undecided, way_on
+from walferry.run.progress.missing_numbers import reasons as missing_numbers
 from walferry.run.progress.next_step import accept_command
 from walferry.run.spec import Spec
 
@@ -185,7 +186,7 @@ def compares_ahead(ledger: RunLedger) -> Answer:
     if ledger.record.spec.get("compare_ahead", Spec.model_fields["compare_ahead"].default):
         return Answer("tables are compared before writes stop (`compare_ahead`)")
     said = "the spec has `compare_ahead: false`"
-    return Answer(said, (Reason(said),))
+    return Answer(said, (Reason(said, ""),))
 
 
 def quarantine_empty(ledger: RunLedger) -> Answer:
@@ -203,7 +204,7 @@ def quarantine_empty(ledger: RunLedger) -> Answer:
 
 def numbers_complete(ledger: RunLedger) -> Answer:
     """Whether each number of a region's log has its entry, or a person has accepted that it has none."""
-    reasons = tuple(Reason(f"{text}. {CAUSES}", way_on(ledger, [table])) for table, text in undecided(ledger).items())
+    reasons = tuple(Reason(why, to_do) for why, to_do in missing_numbers(ledger))
     return Answer("numbers are missing in the log" if reasons else "no number is missing", reasons)
 
 
@@ -211,7 +212,7 @@ def no_gap(ledger: RunLedger) -> Answer:
     """Whether every byte between the fences is applied."""
     gaps = ledger.log.gaps()
     reasons = tuple(
-        Reason(f"{gap.file} [{gap.start}, {gap.end}) of {gap.table}: {gap.reason}", _drain_again(ledger))
+        Reason(f"{gap.file} [{gap.start}, {gap.end}) of {gap.table}: {gap.reason}", repeat(ledger, "drain"))
         for gap in gaps[:SHOWN_GAPS]
     )
     return Answer(f"{amount(len(gaps), 'range')} of the log not applied" if gaps else "every byte is applied", reasons)
@@ -226,7 +227,7 @@ def sent_early_compared(ledger: RunLedger) -> Answer:
         f"{amount(len(sent), 'log was', 'logs were')} not compared with what was sent while still open, such as "
         f"{min(sent)}"
     )
-    return Answer(text, (Reason(text, _drain_again(ledger)),))
+    return Answer(text, (Reason(text, repeat(ledger, "drain")),))
 
 
 def not_copied_again(ledger: RunLedger) -> Answer:
@@ -239,17 +240,26 @@ def compared_last(ledger: RunLedger) -> Answer:
     """Whether the phase `compare` has compared each table after the drain, for the current end fence."""
     _, missing = comparisons_of_phase(ledger)
     why = "was not compared by this run's phase `compare` after the drain and for the current end fence"
-    reasons = tuple(Reason(f"{table} {why}", compare_again(ledger)) for table in missing)
+    reasons = tuple(Reason(f"{table} {why}", repeat(ledger, "compare")) for table in missing)
     return Answer(reasons[0].why if reasons else "each table is compared for the end fence", reasons)
 
 
-def compare_again(ledger: RunLedger) -> str:
-    """How a person has the last comparison repeated."""
-    return f"clear `compare` and everything after it, or `walferry resume {ledger.record.name}`"
+def no_repair_owed(ledger: RunLedger) -> Answer:
+    """Whether no repair ended between a compaction of the target and what it owes the rows beside."""
+    reasons = tuple(
+        Reason(
+            f"a repair of {table} was interrupted after it had compacted a region of the target",
+            f"`walferry repair {ledger.record.name} --table {table}` ends it",
+        )
+        for table in source_tables(ledger.record.spec)
+        if is_unfinished(ledger, table)
+    )
+    return Answer(reasons[0].why if reasons else "no repair is unfinished", reasons)
 
 
-def _drain_again(ledger: RunLedger) -> str:
-    return f"clear `drain` and everything after it, or `walferry resume {ledger.record.name}`"
+def repeat(ledger: RunLedger, phase: str) -> str:
+    """How a person has a phase after the write stop repeated, and those that follow it."""
+    return f"clear `{phase}` and everything after it, or `walferry resume {ledger.record.name}`"
 
 
 def _copying_again(ledger: RunLedger, text: str) -> Reason:

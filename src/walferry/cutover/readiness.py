@@ -6,6 +6,7 @@ The board asks no cluster: of these it shows what the gate found last, and when.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,18 +24,6 @@ _AGAIN_MS = 60_000
 _MOST_REASONS = 10
 
 
-class ReasonAgainst(BaseModel):
-    """What speaks against the cutover."""
-
-    model_config = ConfigDict(frozen=True)
-
-    why: str
-    to_do: str = Field(description="what a person can do about it; empty where that is nothing")
-
-    def __str__(self) -> str:
-        return str(Reason(self.why, self.to_do))
-
-
 class ConditionNow(BaseModel):
     """A condition of the cutover, and whether it holds."""
 
@@ -44,7 +33,7 @@ class ConditionNow(BaseModel):
     question: str
     answer: Literal["yes", "no", "unknown"] = Field(description="unknown: nobody has looked yet")
     text: str = Field(description="what is so now, in words")
-    reasons: tuple[ReasonAgainst, ...] = Field(description="what speaks against the cutover; empty unless `no`")
+    reasons: tuple[Reason, ...] = Field(description="what speaks against the cutover; empty unless `no`")
     origin: Origin = Field(description="who knows the answer")
     looked_ms: int | None = Field(description="when somebody looked, in ms since 1970 (UTC); null if nobody has")
 
@@ -98,9 +87,7 @@ def readiness(ledger: RunLedger, found: Iterable[tuple[Condition, Answer]] = ())
         run=ledger.run_id,
         may_begin=all(one.answer == "yes" for one in shown),
         conditions=tuple(shown),
-        write_stop=ExpectedWriteStop(
-            seconds=stop.seconds, least=stop.least, most=stop.most, unknown=stop.unknown, text=stop.describe()
-        ),
+        write_stop=ExpectedWriteStop(**asdict(stop), text=stop.describe()),
     )
 
 
@@ -128,7 +115,7 @@ def _now(condition: Condition, answer: Answer, looked_ms: int | None) -> Conditi
         question=condition.question,
         answer=holds,
         text=answer.text,
-        reasons=tuple(ReasonAgainst(why=one.why, to_do=one.to_do) for one in answer.reasons),
+        reasons=answer.reasons,
         origin=condition.origin,
         looked_ms=looked_ms,
     )

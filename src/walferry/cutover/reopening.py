@@ -13,5 +13,10 @@ def drain_again(run: Run, *phases: str) -> None:
         run.ledger.phases.reopen(phase)
     if opened_ms(run.ledger) is None:
         run.ledger.phases.reopen("open_target")
+    compare_again(run)
+
+
+def compare_again(run: Run) -> None:
+    """Have the next attempt repeat the comparison of each table."""
     for pair in run.tables:
         run.ledger.phases.reopen("compare", pair.source)

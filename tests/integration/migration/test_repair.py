@@ -371,7 +371,7 @@ def test_a_repairer_that_was_suspended_beyond_its_lease_does_nothing_more_to_the
         said, told = process.communicate(timeout=200)
         assert said == "over\n", told
         assert held(at_target, table) == before, told
-        assert not is_unfinished(run, table)
+        assert not is_unfinished(run.ledger, table)
     at_source.put(table, [Cell(b"unlogged", b"f", b"other", b"by a client", 3)])
     here, there = sides(run)
     assert there == here

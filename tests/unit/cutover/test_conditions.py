@@ -186,7 +186,7 @@ def test_a_condition_has_one_name_and_one_way_to_be_asked() -> None:
     assert len({one.name for one in CONDITIONS}) == len(CONDITIONS)
     for one in CONDITIONS:
         assert (one.of_ledger is None) != (one.of_run is None), one.name
-        assert one.of_run is not None or one.origin == "ledger", "the board asks no cluster"
+        assert (one.of_ledger is not None) == (one.origin == "ledger"), "the board asks no cluster"
         assert not one.repeats or "release" in one.at, one.name
 
 
@@ -197,7 +197,7 @@ def test_what_the_order_of_the_phases_makes_sure_of_is_asked_by_no_gate() -> Non
 
 def test_each_reason_is_told_in_the_order_of_the_table() -> None:
     first, second = CONDITIONS[1:3]
-    found = [(first, Answer("", (Reason("a", "do b"),))), (second, Answer("", (Reason("c"),)))]
+    found = [(first, Answer("", (Reason("a", "do b"),))), (second, Answer("", (Reason("c", ""),)))]
     assert reasons(found) == ["a: do b", "c"]
     with pytest.raises(GateShutError, match="the gate is shut: a: do b; c"):
         require(found)

@@ -149,7 +149,7 @@ def repair_now(run: Run, wanted: Mapping[str, Kinds]) -> list[RepairedRow]:
     made = []
     note_opened(run.ledger)
     for table, kinds in wanted.items():
-        if kinds or is_unfinished(run, table):
+        if kinds or is_unfinished(run.ledger, table):
             compare_again(run, table, "rows are repaired")  # also those that are equal by now, and after a kill
             made += repair(run, Standstill(), table, kinds)
     return made

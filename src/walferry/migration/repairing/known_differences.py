@@ -115,7 +115,7 @@ def settle(run: Run, table: str, differing: Mapping[bytes, str], means: Means) -
         left |= dict.fromkeys(some, f"no reason found: {size:.0f} MB of log would have to be read")
     if kinds and (refusal := why_not(run, table, kinds)):
         left |= dict.fromkeys(kinds, refusal)
-    elif kinds or is_unfinished(run, table):
+    elif kinds or is_unfinished(run.ledger, table):
         made = repair(run, means.standstill, table, kinds, region_bytes=means.region_bytes, over=means.over)
         left |= {row.row: row.fault for row in made}
         done = {row.row for row in made} if means.over() else kinds.keys()  # the others are equal by now

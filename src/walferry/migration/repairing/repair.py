@@ -33,7 +33,7 @@ from walferry.formats.cells import CellIndex, CellType, as_run, index_cells
 from walferry.formats.resolve import FamilyRules
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.descriptors import Region
-from walferry.ledger import RepairedRow
+from walferry.ledger import RepairedRow, RunLedger
 from walferry.migration.explaining.clients import edits_of_clients
 from walferry.migration.explaining.explain import Clients
 from walferry.migration.repairing.row_repair import RawCell, RowRepair, TooLargeError, plan_row, raw_cells
@@ -169,7 +169,7 @@ def repair(
 
 def finish_repair(run: Run, standstill: Standstill, table: str) -> None:
     """Do what a repair still owes that has ended too early. Raises as `repair` does."""
-    if is_unfinished(run, table):
+    if is_unfinished(run.ledger, table):
         repair(run, standstill, table, {})
 
 
@@ -366,7 +366,7 @@ def _compact(work: _Table, region: Region, rows: Mapping[bytes, RowRepair]) -> b
     """
     with work.standstill.beside(work.run) as route:
         _require_same(work)
-        if is_unfinished(work.run, work.source):
+        if is_unfinished(work.run.ledger, work.source):
             return False
         families = _still_in_the_way(work, rows)
         if not families:
@@ -420,9 +420,9 @@ def _own_deletes(work: _Table, row: bytes, target: Sequence[RawCell]) -> list[Ra
     return [c for c in target if c.type == CellType.DELETE and (c.family, c.qualifier, c.timestamp) in keys]
 
 
-def is_unfinished(run: Run, table: str) -> bool:
+def is_unfinished(ledger: RunLedger, table: str) -> bool:
     """Whether a repair of a source table has ended between a compaction and what it owes the rows beside."""
-    return run.ledger.notes.get(_OWED, table) is not None
+    return ledger.notes.get(_OWED, table) is not None
 
 
 def _owed(start: bytes, end: bytes, families: Iterable[bytes]) -> dict[str, Any]:

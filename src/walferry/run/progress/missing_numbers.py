@@ -54,8 +54,13 @@ def way_on(ledger: RunLedger, tables: Collection[str]) -> str:
 
 def faults(ledger: RunLedger, told: str = "") -> list[str]:
     """What shuts the gate: a text for each table, with the causes and the way on, without what was `told` already."""
+    return [f"{why}. Now {to_do}" for why, to_do in reasons(ledger, told)]
+
+
+def reasons(ledger: RunLedger, told: str = "") -> list[tuple[str, str]]:
+    """The same in two parts: the text with the causes, and the way on."""
     found = {table: text for table, text in undecided(ledger).items() if text not in told}
-    return [f"{text}. {CAUSES}. Now {way_on(ledger, [table])}" for table, text in found.items()]
+    return [(f"{text}. {CAUSES}", way_on(ledger, [table])) for table, text in found.items()]
 
 
 def counted(ledger: RunLedger) -> list[dict[str, Any]]:
