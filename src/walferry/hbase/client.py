@@ -465,7 +465,7 @@ class HBaseClient:
     def unlogged_writes(self, server: Server) -> int | None:
         """How many mutations that skip the log (SKIP_WAL) the regions that a server has now took since they opened.
 
-        The server counts anew every five seconds, and answers with a count that may be ten seconds old:
+        The server counts again every five seconds, and answers with a count that may be ten seconds old:
         COUNTED_LATE_MS. None where that cannot be read, as for `settings`.
         """
         return settings.unlogged_writes(self, server)
