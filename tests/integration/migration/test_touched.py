@@ -54,7 +54,7 @@ def look(run: Run, spark: SparkSession, table: str) -> tuple[str, list[tuple[str
     return verified(run.ledger)
 
 
-def until(true: Callable[[], object], seconds: float = 30) -> None:
+def until(true: Callable[[], object], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -70,7 +70,7 @@ def each_server_tells_its_count(at_source: HBaseClient, at_target: HBaseClient) 
         counts = [client.unlogged_writes(server) for client in (at_source, at_target) for server in client.servers()]
         return None not in counts
 
-    until(told, 60)
+    until(told)
 
 
 def is_marked(client: HBaseClient, table: str) -> bool:
@@ -344,7 +344,7 @@ def look_until_counted(run: Run) -> None:
         seen = touched.Seen.of(run.ledger)
         return {"source", "target"} <= seen.counts.keys() and not any(seen.uncounted.values())
 
-    until(told, 60)
+    until(told)
     until_s = time.monotonic() + COUNTED_LATE_MS / 1000
     while time.monotonic() < until_s:
         touched.look(run)
