@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "load": {"clock"},
     "background": set(),
     "refusals": set(),
+    "settings": {"errors"},
     "formats": {"errors"},
     "storage": {"errors", "load", "background"},
     "ledger": {"errors", "amounts", "clock", "refusals"},
@@ -70,6 +71,7 @@ WHAT = {
     "load": "requests to a cluster: counted by service, and kept to the rates that the spec allows",
     "background": "work that is begun in another thread, and what threads share",
     "refusals": "the kinds of refusal, and the wildcards for table and region, for appliers, ledger and board",
+    "settings": "every variable of the environment, by reader: type, default, range, description",
     "formats": "bytes to Arrow and back: WAL entries, HFiles, cells, markers, tags, resolution and digest of cells, "
     "protobuf messages, numba kernels. No I/O, no clock",
     "storage": "one small file-system interface; HDFS (WebHDFS, and its data nodes directly) and local",

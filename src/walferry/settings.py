@@ -1,0 +1,242 @@
+"""Every variable of the environment that walferry reads: a model for each reader.
+
+    Places.read().reports
+
+`read` takes the values from the environment of this process. Only the edges call it, where a process starts: the
+command, Airflow's tasks, Spark apps, a `Run`. They pass plain values on, also to Spark's workers. One module below
+reads for itself: `wal.keys`, in each process that opens an encrypted WAL. docs/settings.md is made from these models.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from walferry.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+PREFIX = "WALFERRY_"
+
+
+def variable_of(field: str) -> str:
+    """The variable that a field of a model is read from."""
+    return f"{PREFIX}{field.upper()}"
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+FromZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65_500)]
+Cron = Annotated[str, Field(pattern=r"^(@[a-z]+|\S+( +\S+){4,5})$", json_schema_extra={"format": "cron"})]
+
+
+class Variables(BaseSettings):
+    """Some variables that are read together. The variable of the field `lanes` is WALFERRY_LANES."""
+
+    model_config = SettingsConfigDict(
+        alias_generator=variable_of, case_sensitive=True, populate_by_name=True, frozen=True
+    )
+
+    @classmethod
+    def read(cls) -> Self:
+        """The values in the environment of this process.
+
+        Raises UsageError that names the variable, its value unless that is a secret, and what is allowed.
+        """
+        try:
+            return cls()
+        except ValidationError as error:
+            wrong = {str(fault["loc"][0]): fault["input"] for fault in error.errors()}
+        rules = cls.model_json_schema()["properties"]
+        said = [
+            f"{name} {'is wrong' if is_secret(rules[name]) else f'is {value!r}'}: give {allowed(rules[name])}"
+            for name, value in wrong.items()
+        ]
+        raise UsageError("; ".join(said), variables=sorted(wrong))
+
+
+class Places(Variables):
+    """Places"""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    ledger: SecretStr = Field(
+        SecretStr("sqlite:///.run/ledger.db"),
+        description="URL of the ledger: `sqlite:////path/of/ledger.db` or `postgresql+psycopg2://user@host/db`",
+    )
+    reports: Path = Field(Path(".run/reports"), description="folder of reports and, in `data_docs`, of Data Docs")
+    cache: Path = Field(
+        Path("~/.cache/walferry"),
+        description="folder of what the embedded servers download, such as HBase's jars; all checkouts share it",
+    )
+
+
+class LogTimes(Variables):
+    """Times of the source's log"""
+
+    clock_skew_seconds: FromZero = Field(
+        60, description="the largest difference between clocks of the source, and the longest that an edit takes to "
+        "reach its file: a window is complete so long after its end",
+    )  # fmt: skip
+    keep_hours: FromZero = Field(
+        24, description="how long a run keeps WALs that it has applied, to replay windows again and to explain "
+        "differences",
+    )  # fmt: skip
+
+
+class Writing(Variables):
+    """What is sent to the target at a time"""
+
+    request_aim_bytes: Count = Field(
+        1 << 20, description="bytes of cells with which a request is full; what an entry has of one row stays together "
+        "up to `WALFERRY_REQUEST_BYTES`",
+    )  # fmt: skip
+    request_bytes: Count = Field(
+        4 << 20, description="bytes of cells in one request at most; a larger cell is sent alone"
+    )
+    request_mutations: Count = Field(
+        5_000, description="mutations in one request at most; a region server warns of more "
+        "(`hbase.rpc.rows.warning.threshold`)",
+    )  # fmt: skip
+    lanes: Count = Field(4, description="connections for each piece of a WAL group, each with one request under way")
+    read_ahead: Count = Field(2, description="batches of entries that wait for each lane while the file is read on")
+    read_ahead_bytes: Count = Field(
+        64 << 20, description="bytes of batches that wait in all lanes of a piece; a larger batch waits alone"
+    )
+    piece_bytes: Count = Field(
+        256 << 20, description="bytes of files, or of cells to be sorted, in one piece; a larger file is a piece alone"
+    )
+    here_bytes: Count = Field(
+        1 << 30, description="bytes of a window, a copy or a comparison up to which the process does it without Spark"
+    )
+    request_seconds: Seconds = Field(30, description="deadline of a request")
+    settle_seconds: Seconds = Field(
+        10, description="wait after a request whose outcome is unknown, until its server has ended it"
+    )
+    claim_seconds: Seconds = Field(10, description="how long a lease counts as held after it was confirmed")
+
+
+class ZooKeeperSession(Variables):
+    """ZooKeeper"""
+
+    zookeeper_session_seconds: Seconds = Field(
+        30, description="timeout of a run's sessions: so long after a process was killed its leases are free"
+    )
+
+
+class WalKeys(Variables):
+    """Keys of encrypted WALs"""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    wal_key_store: SecretStr | None = Field(
+        None, description="a key store as in the source's `hbase.crypto.keyprovider.parameters`: "
+        "`jceks:///path?password=…` or `pkcs12:///path?passwordFile=/path` (lines `alias=password`), with paths on "
+        "this machine",
+    )  # fmt: skip
+    wal_key_name: str = Field(
+        "", description="the names of keys in it, separated by commas: the source's `hbase.crypto.wal.key.name`, "
+        "`hbase.crypto.master.key.name` and `hbase.crypto.master.alternate.key.name`; without it, all keys are tried",
+    )  # fmt: skip
+    wal_key_hex: SecretStr | None = Field(None, description="instead of a store: the key, as 32, 48 or 64 hex digits")
+    wal_key_damaged: str = Field(
+        "", description="names of WAL files, separated by commas, whose own key is damaged: such a file counts as "
+        "damaged from its start",
+    )  # fmt: skip
+
+
+class SparkJobs(Variables):
+    """Spark"""
+
+    shuffle_partitions: Count = Field(4, description="`spark.sql.shuffle.partitions` of walferry's sessions")
+    environments: Path | None = Field(
+        None, description="folder in which a Spark worker's machine unpacks the packed environment, by the environment "
+        "of the worker; default: `walferry-<uid>` in the temp folder",
+    )  # fmt: skip
+
+
+class Schedules(Variables):
+    """Schedules of the DAGs"""
+
+    replay_cron: Cron = Field("0 * * * *", description="when `hbase_wal_replay` replays a window, in UTC")
+    verify_cron: Cron = Field("*/5 * * * *", description="when `hbase_verify` does a pass, in UTC")
+
+
+class EmbeddedServers(Variables):
+    """The servers of `make up`, the demo and the tests"""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    source_version: str | None = Field(None, description="the source's HBase; default: the newest that can be booted")
+    target_version: str | None = Field(None, description="the target's HBase; default: the newest that can be booted")
+    port_base: Port | None = Field(
+        None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
+    )
+    spark_master: str = Field("local[*]", description="master of the Airflow connection `spark_default`")
+    spark_workers: Annotated[int, Field(ge=0)] = Field(
+        0, description="number of workers of a standalone Spark that is booted instead; 0: none"
+    )
+    jvm_flags: str = Field("", description="more options of each server's JVM, as a shell splits them")
+
+
+class OwnTests(Variables):
+    """The tests and their fixtures"""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    pictures: Path | None = Field(None, description="folder to which the tests of the board save its pictures")
+    fixtures: Path | None = Field(None, description="folder to which `make_encoded.py` writes; default: its own")
+    more_jars: str = Field("", description="jars that the makers of fixtures need beside HBase's, as a class path")
+    tests_outcome: Path | None = Field(None, description="file to which each session of tests adds its outcome")
+    chaos: str = Field("", description="marks the processes of one run of `make chaos`")
+    measured: str = Field("", description="marks the processes whose memory a test measures")
+
+
+MODELS: tuple[type[Variables], ...] = (
+    Places, LogTimes, Writing, ZooKeeperSession, WalKeys, SparkJobs, Schedules, EmbeddedServers, OwnTests
+)  # fmt: skip
+
+
+_FORMATS = {"path": "a path", "cron": "a cron expression", "password": "text, which no message shows"}
+_TYPES = {"integer": "a whole number", "number": "a number", "string": "text"}
+_BOUNDS = {"minimum": "from {:g}", "exclusiveMinimum": "above {:g}", "maximum": "to {:g}"}
+
+
+def allowed(rule: Mapping[str, Any]) -> str:
+    """What may be given for a variable, by its part of the model's JSON schema: "a whole number from 1"."""
+    rule = rule.get("anyOf", [rule])[0]
+    kind = _FORMATS.get(rule.get("format", "")) or _TYPES[rule["type"]]
+    return " ".join([kind, *(text.format(rule[key]) for key, text in _BOUNDS.items() if key in rule)])
+
+
+def is_secret(rule: Mapping[str, Any]) -> bool:
+    """Whether a variable may hold a password or a key, by its part of the model's JSON schema."""
+    return bool(rule.get("anyOf", [rule])[0].get("format") == "password")
+
+
+def known_variables() -> list[str]:
+    """The names of all variables."""
+    return [variable_of(field) for model in MODELS for field in model.model_fields]
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str]:
+    """Those of the names that begin with WALFERRY_ and are no variables, each with the nearest that is one."""
+    known = known_variables()
+    unknown = sorted(name for name in names if name.startswith(PREFIX) and name not in known)
+    return {name: difflib.get_close_matches(name, known, n=1, cutoff=0)[0] for name in unknown}
+
+
+@cache
+def warn_of_unknown_variables() -> None:
+    """Log a warning for each WALFERRY_ variable of this process's environment that nothing reads, once."""
+    for name, nearest in unknown_variables(os.environ).items():
+        log.warning("the variable %s is unknown and has no effect: the nearest known one is %s", name, nearest)

@@ -1,0 +1,195 @@
+"""The variables of the environment: one place declares them, one page lists them, the edges read them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from walferry import settings
+from walferry.errors import UsageError
+from walferry.settings import (
+    MODELS,
+    Places,
+    Schedules,
+    Variables,
+    WalKeys,
+    Writing,
+    allowed,
+    is_secret,
+    known_variables,
+    unknown_variables,
+    variable_of,
+    warn_of_unknown_variables,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "settings.md"
+NAMED_IN = ("src", "dags", "plugins", "spark_apps", "bench", "tests", "docker", "docs", "Makefile", "README.md")
+REMOVED = {"WALFERRY_SPARK_APPS"}
+"""of which only CHANGELOG.md still speaks"""
+NO_VARIABLES = {"WALFERRY_LEGDER", "WALFERRY_PIN", "WALFERRY_WEBHOOK"}
+"""what this test makes up, and the end of AIRFLOW_CONN_WALFERRY_WEBHOOK"""
+
+HEAD = """\
+# Settings
+
+For operators: every variable of the environment that walferry reads. `python tests/unit/test_settings.py >
+docs/settings.md` writes this page from `walferry/settings.py`; a test compares it.
+
+The process that does the work reads them: the command `walferry`, an Airflow task, the driver of a Spark app. It sends
+the values on to Spark's workers, so set nothing for executors, but for two cases: the packed environment's folder
+([spark.md](spark.md#the-packed-environment)), and the keys of encrypted WALs in Spark jobs of your own
+([runbook.md](runbook.md#encrypted-wals)). A DAG's schedule is read by the DAG processor.
+
+A value that is not allowed ends the command or the task with exit code 2 and a message that names the variable. A
+`WALFERRY_…` variable that is not on this page has no effect: the log warns of it and names the nearest one that is.
+Connections come from Airflow, or for the command from `AIRFLOW_CONN_…` ([runbook.md](runbook.md#production-airflow)).
+"""
+
+
+def default_of(model: type[Variables], field: str) -> str:
+    """As the page shows it."""
+    default = model.model_fields[field].default
+    plain = default.get_secret_value() if isinstance(default, SecretStr) else default
+    return f"`{plain}`" if plain not in (None, "") else "-"
+
+
+def settings_page() -> str:
+    """docs/settings.md"""
+    return "\n".join([HEAD, *tables()])
+
+
+def tables() -> Iterator[str]:
+    for model in MODELS:
+        yield f"## {model.__doc__}\n\n| variable | what it is | default | allowed |\n|---|---|---|---|"
+        rules = model.model_json_schema()["properties"]
+        for field in model.model_fields:
+            name = variable_of(field)
+            rule = rules[name]
+            yield f"| `{name}` | {rule['description']} | {default_of(model, field)} | {allowed(rule)} |"
+        if model is not MODELS[-1]:
+            yield ""
+
+
+def test_the_page_is_what_the_models_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == settings_page() + "\n"
+
+
+def test_each_variable_is_described() -> None:
+    rules = [rule for model in MODELS for rule in model.model_json_schema()["properties"].items()]
+    assert [name for name, rule in rules if not rule.get("description")] == []
+    assert len(known_variables()) == len(set(known_variables())) == len(rules)
+
+
+def test_each_variable_that_code_and_documents_name_is_declared() -> None:
+    listed = subprocess.run(["git", "ls-files", *NAMED_IN], cwd=ROOT, capture_output=True, text=True, check=True)
+    named: set[str] = set()
+    for path in listed.stdout.splitlines():
+        if not path.startswith("docs/pictures/"):
+            text = (ROOT / path).read_text(encoding="utf-8", errors="ignore")
+            named |= set(re.findall(r"\bWALFERRY_[A-Z_]*[A-Z]\b(?!_)", text))
+    prefixes = {name for name in named if any(known.startswith(f"{name}_") for known in known_variables())}
+    assert named - prefixes - set(known_variables()) - REMOVED - NO_VARIABLES == set()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_values_can_be_sent_to_another_process_and_not_be_changed(model: type[Variables]) -> None:
+    values = model.read()
+    assert pickle.loads(pickle.dumps(values)) == values
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(values, next(iter(model.model_fields)), None)
+
+
+@pytest.mark.parametrize("text", ["many", "", "0", "-1", "1.5", "nan", "inf"])
+def test_a_value_that_is_not_allowed_is_refused_by_the_name_of_its_variable(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WALFERRY_LANES", text)
+    with pytest.raises(UsageError, match=rf"^WALFERRY_LANES is '{text}': give a whole number from 1$"):
+        Writing.read()
+
+
+def test_all_faults_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_LANES", "0")
+    monkeypatch.setenv("WALFERRY_REQUEST_SECONDS", "inf")
+    with pytest.raises(UsageError, match=r"WALFERRY_LANES is '0'.*; WALFERRY_REQUEST_SECONDS is 'inf'.* above 0"):
+        Writing.read()
+
+
+@pytest.mark.parametrize("text", ["0 4 * * *", "*/5 * * * *", "@daily"])
+def test_a_schedule_is_a_cron_expression(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_VERIFY_CRON", text)
+    assert Schedules.read().verify_cron == text
+    monkeypatch.setenv("WALFERRY_VERIFY_CRON", "hourly")
+    with pytest.raises(UsageError, match="WALFERRY_VERIFY_CRON is 'hourly': give a cron expression"):
+        Schedules.read()
+
+
+def test_no_message_shows_a_password_or_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"WALFERRY_LEDGER": "postgresql://me:hunter2@db/x", "WALFERRY_WAL_KEY_HEX": "hunter2",
+               "WALFERRY_WAL_KEY_STORE": "jceks:///x?password=hunter2"}  # fmt: skip
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    assert "hunter2" not in f"{Places.read()} {WalKeys.read()!r} {Places.read().model_dump()}"
+    assert Places.read().ledger.get_secret_value() == secrets["WALFERRY_LEDGER"]
+    rules = {name: rule for model in MODELS for name, rule in model.model_json_schema()["properties"].items()}
+    assert {name for name, rule in rules.items() if is_secret(rule)} == secrets.keys()
+
+
+def test_a_wrong_secret_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guarded(Variables):
+        pin: SecretStr = SecretStr("1234567")
+        model_config = Variables.model_config | {"str_min_length": 5}
+
+    monkeypatch.setenv("WALFERRY_PIN", "hunt")
+    with pytest.raises(UsageError, match=r"^WALFERRY_PIN is wrong: give text") as refused:
+        Guarded.read()
+    assert "hunt" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_place_that_is_empty_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALFERRY_REPORTS", "")
+    assert Places.read().reports == Path(".run/reports")
+
+
+def test_names_are_read_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("walferry_lanes", "7")
+    monkeypatch.setenv("LANES", "7")
+    assert Writing.read().lanes == 4
+
+
+def test_an_unknown_variable_gets_one_warning_that_names_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WALFERRY_LEGDER", "sqlite:///secret.db")
+    monkeypatch.setenv("WALFERRY_LEDGER", "sqlite:///ledger.db")
+    warn_of_unknown_variables.cache_clear()
+    with caplog.at_level(logging.WARNING, logger=settings.__name__):
+        warn_of_unknown_variables()
+        warn_of_unknown_variables()
+    (line,) = caplog.messages
+    assert line == "the variable WALFERRY_LEGDER is unknown and has no effect: the nearest known one is WALFERRY_LEDGER"
+    warn_of_unknown_variables.cache_clear()
+
+
+def test_variables_of_others_are_not_unknown() -> None:
+    assert unknown_variables(["PATH", "AIRFLOW_CONN_WALFERRY_WEBHOOK", *known_variables()]) == {}
+
+
+def test_the_help_of_the_command_does_not_wait_for_the_models() -> None:
+    script = "import sys, walferry.cli; print('pydantic' in str(sys.modules.keys()))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
+
+
+if __name__ == "__main__":
+    print(settings_page())
