@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from walferry.embedded.environment import Environment, Settings
+from walferry.embedded.environment import Environment
 from walferry.hbase import procedures
+from walferry.settings import EmbeddedServers
 
 SETTLE_SECONDS = 4
 CHEAP_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -35,7 +36,7 @@ QUICK_SITE = {
 
 
 @contextmanager
-def laid_out(folder: Path, settings: Settings) -> Iterator[Environment]:
+def laid_out(folder: Path, settings: EmbeddedServers) -> Iterator[Environment]:
     """What `make up` boots, laid out in a folder of the tests' own; nothing is started."""
     environment = Environment.lay_out(folder, settings)
     for cluster in (environment.source, environment.target):

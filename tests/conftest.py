@@ -17,7 +17,8 @@ from booting import laid_out
 from outcome import pytest_sessionfinish as pytest_sessionfinish
 from walferry.embedded import processes
 from walferry.embedded.cluster import Cluster, boot, shut_down
-from walferry.embedded.environment import Environment, Settings
+from walferry.embedded.environment import Environment
+from walferry.settings import EmbeddedServers
 
 TESTS = Path(__file__).parent
 LAYERS = ("unit", "e2e", "integration", "versions", "faults")
@@ -67,7 +68,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """What `make up` boots, laid out in a folder of the tests' own: `clusters` starts one part, `environment` all."""
-    with laid_out(tmp_path_factory.mktemp("servers"), Settings()) as environment:
+    with laid_out(tmp_path_factory.mktemp("servers"), EmbeddedServers.read()) as environment:
         yield environment
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 from walferry.checks.validation import import_ahead
-from walferry.ledger import Ledger
 from walferry.pipeline import Means, do
+from walferry.process import open_ledger, reports_folder
 from walferry.run.run import Run
 from walferry.spark.session import open_session
 
 if __name__ == "__main__":
     run_id, table = sys.argv[1:]
-    with Ledger.open(os.environ["WALFERRY_LEDGER"], create=False) as book, Run(book, run_id) as run:
-        means = Means(spark=lambda: open_session(run_id), docs=Path(os.environ["WALFERRY_REPORTS"]))
+    with open_ledger(create=False) as book, Run(book, run_id) as run:
+        means = Means(spark=lambda: open_session(run_id), docs=reports_folder())
         do(run, "copy", table, means)
         import_ahead()  # a migration does so before its snapshots; here it would only compete with the copy
         do(run, "clone", table, means)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 from walferry.errors import WalferryError
 
 if TYPE_CHECKING:
+    from walferry.ledger import Ledger
     from walferry.run.run import Run
 
-REPORTS_VARIABLE = "WALFERRY_REPORTS"
-DEFAULT_REPORTS = Path(".run/reports")
 QUIET = ("kazoo", "py4j", "great_expectations", "hdfs", "numba")
 
 
@@ -40,19 +39,46 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
+def warn_of_unknown_variables() -> None:
+    """Log a warning for each WALFERRY_ variable of this process that nothing reads, the first time."""
+    if any(name.startswith("WALFERRY_") for name in os.environ):  # else the command does not wait for the models
+        from walferry import settings
+
+        settings.warn_of_unknown_variables()
+
+
 def reports_folder() -> Path:
     """Where reports and Data Docs go: $WALFERRY_REPORTS, or else `.run/reports` in the working directory."""
-    return Path(os.environ.get(REPORTS_VARIABLE, DEFAULT_REPORTS))
+    from walferry.settings import Places
+
+    return Places.read().reports
+
+
+def ledger_url() -> str:
+    """$WALFERRY_LEDGER, or else `.run/ledger.db` in the working directory."""
+    from walferry.settings import Places
+
+    return Places.read().ledger.get_secret_value()
+
+
+def open_ledger(url: str | None = None, *, actor: str | None = None, create: bool = True) -> Ledger:
+    """The ledger at `url` (default: `ledger_url`), as `Ledger.open` opens it, which raises the same errors.
+
+    Warns of unknown variables, for processes that have not done so.
+    """
+    from walferry.ledger import Ledger
+
+    warn_of_unknown_variables()
+    return Ledger.open(url or ledger_url(), actor=actor, create=create)
 
 
 @contextmanager
 def opened(run_id: str, actor: str | None = None) -> Iterator[Run]:
     """A run of the ledger at $WALFERRY_LEDGER, whose audit lines `actor` signs (default: the OS user)."""
-    # Here, so that the command's help needs neither.
-    from walferry.ledger import Ledger
+    # Here, so that the command's help does not need it.
     from walferry.run.run import Run
 
-    with Ledger.open(actor=actor) as ledger, Run(ledger, run_id, actor) as run:
+    with open_ledger(actor=actor) as ledger, Run(ledger, run_id, actor) as run:
         yield run
 
 

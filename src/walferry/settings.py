@@ -70,12 +70,14 @@ class Places(Variables):
     model_config = SettingsConfigDict(env_ignore_empty=True)
 
     ledger: SecretStr = Field(
-        SecretStr("sqlite:///.run/ledger.db"),
+        default=SecretStr("sqlite:///.run/ledger.db"),
         description="URL of the ledger: `sqlite:////path/of/ledger.db` or `postgresql+psycopg2://user@host/db`",
     )
-    reports: Path = Field(Path(".run/reports"), description="folder of reports and, in `data_docs`, of Data Docs")
+    reports: Path = Field(
+        default=Path(".run/reports"), description="folder of reports and, in `data_docs`, of Data Docs"
+    )
     cache: Path = Field(
-        Path("~/.cache/walferry"),
+        default=Path("~/.cache/walferry"),
         description="folder of what the embedded servers download, such as HBase's jars; all checkouts share it",
     )
 
@@ -84,52 +86,61 @@ class LogTimes(Variables):
     """Times of the source's log"""
 
     clock_skew_seconds: FromZero = Field(
-        60, description="the largest difference between clocks of the source, and the longest that an edit takes to "
-        "reach its file: a window is complete so long after its end",
-    )  # fmt: skip
+        default=60,
+        description="the largest difference between clocks of the source, and the longest that an edit takes to reach "
+        "its file: a window is complete so long after its end",
+    )
     keep_hours: FromZero = Field(
-        24, description="how long a run keeps WALs that it has applied, to replay windows again and to explain "
-        "differences",
-    )  # fmt: skip
+        default=24,
+        description="how long a run keeps WALs that it has applied, to replay windows again and to explain differences",
+    )
 
 
 class Writing(Variables):
     """What is sent to the target at a time"""
 
     request_aim_bytes: Count = Field(
-        1 << 20, description="bytes of cells with which a request is full; what an entry has of one row stays together "
-        "up to `WALFERRY_REQUEST_BYTES`",
-    )  # fmt: skip
+        default=1 << 20,
+        description="bytes of cells with which a request is full; what an entry has of one row stays together up to "
+        "`WALFERRY_REQUEST_BYTES`",
+    )
     request_bytes: Count = Field(
-        4 << 20, description="bytes of cells in one request at most; a larger cell is sent alone"
+        default=4 << 20, description="bytes of cells in one request at most; a larger cell is sent alone"
     )
     request_mutations: Count = Field(
-        5_000, description="mutations in one request at most; a region server warns of more "
+        default=5_000,
+        description="mutations in one request at most; a region server warns of more "
         "(`hbase.rpc.rows.warning.threshold`)",
-    )  # fmt: skip
-    lanes: Count = Field(4, description="connections for each piece of a WAL group, each with one request under way")
-    read_ahead: Count = Field(2, description="batches of entries that wait for each lane while the file is read on")
+    )
+    lanes: Count = Field(
+        default=4, description="connections for each piece of a WAL group, each with one request under way"
+    )
+    read_ahead: Count = Field(
+        default=2, description="batches of entries that wait for each lane while the file is read on"
+    )
     read_ahead_bytes: Count = Field(
-        64 << 20, description="bytes of batches that wait in all lanes of a piece; a larger batch waits alone"
+        default=64 << 20, description="bytes of batches that wait in all lanes of a piece; a larger batch waits alone"
     )
     piece_bytes: Count = Field(
-        256 << 20, description="bytes of files, or of cells to be sorted, in one piece; a larger file is a piece alone"
+        default=256 << 20,
+        description="bytes of files, or of cells to be sorted, in one piece; a larger file is a piece alone",
     )
     here_bytes: Count = Field(
-        1 << 30, description="bytes of a window, a copy or a comparison up to which the process does it without Spark"
+        default=1 << 30,
+        description="bytes of a window, a copy or a comparison up to which the process does it without Spark",
     )
-    request_seconds: Seconds = Field(30, description="deadline of a request")
+    request_seconds: Seconds = Field(default=30, description="deadline of a request")
     settle_seconds: Seconds = Field(
-        10, description="wait after a request whose outcome is unknown, until its server has ended it"
+        default=10, description="wait after a request whose outcome is unknown, until its server has ended it"
     )
-    claim_seconds: Seconds = Field(10, description="how long a lease counts as held after it was confirmed")
+    claim_seconds: Seconds = Field(default=10, description="how long a lease counts as held after it was confirmed")
 
 
 class ZooKeeperSession(Variables):
     """ZooKeeper"""
 
     zookeeper_session_seconds: Seconds = Field(
-        30, description="timeout of a run's sessions: so long after a process was killed its leases are free"
+        default=30, description="timeout of a run's sessions: so long after a process was killed its leases are free"
     )
 
 
@@ -139,36 +150,46 @@ class WalKeys(Variables):
     model_config = SettingsConfigDict(env_ignore_empty=True)
 
     wal_key_store: SecretStr | None = Field(
-        None, description="a key store as in the source's `hbase.crypto.keyprovider.parameters`: "
-        "`jceks:///path?password=…` or `pkcs12:///path?passwordFile=/path` (lines `alias=password`), with paths on "
-        "this machine",
-    )  # fmt: skip
+        default=None,
+        description="a key store as in the source's `hbase.crypto.keyprovider.parameters`: `jceks:///path?password=…` "
+        "or `pkcs12:///path?passwordFile=/path` (lines `alias=password`), with paths on this machine",
+    )
     wal_key_name: str = Field(
-        "", description="the names of keys in it, separated by commas: the source's `hbase.crypto.wal.key.name`, "
-        "`hbase.crypto.master.key.name` and `hbase.crypto.master.alternate.key.name`; without it, all keys are tried",
-    )  # fmt: skip
-    wal_key_hex: SecretStr | None = Field(None, description="instead of a store: the key, as 32, 48 or 64 hex digits")
+        default="",
+        description="the names of keys in it, separated by commas: the source's `hbase.crypto.wal.key.name`, "
+        "`hbase.crypto.master.key.name` and `hbase.crypto.master.alternate.key.name`; without it, all "
+        "keys are tried",
+    )
+    wal_key_hex: SecretStr | None = Field(
+        default=None, description="instead of a store: the key, as 32, 48 or 64 hex digits"
+    )
     wal_key_damaged: str = Field(
-        "", description="names of WAL files, separated by commas, whose own key is damaged: such a file counts as "
-        "damaged from its start",
-    )  # fmt: skip
+        default="",
+        description="names of WAL files, separated by commas, whose own key is damaged: such a file counts as damaged "
+        "from its start",
+    )
 
 
 class SparkJobs(Variables):
     """Spark"""
 
-    shuffle_partitions: Count = Field(4, description="`spark.sql.shuffle.partitions` of walferry's sessions")
+    shuffle_partitions: Count = Field(default=4, description="`spark.sql.shuffle.partitions` of walferry's sessions")
     environments: Path | None = Field(
-        None, description="folder in which a Spark worker's machine unpacks the packed environment, by the environment "
-        "of the worker; default: `walferry-<uid>` in the temp folder",
-    )  # fmt: skip
+        default=None,
+        description="folder in which a Spark worker's machine unpacks the packed environment, by the environment of "
+        "the worker; default: `walferry-<uid>` in the temp folder",
+    )
 
 
 class Schedules(Variables):
     """Schedules of the DAGs"""
 
-    replay_cron: Cron = Field("0 * * * *", description="when `hbase_wal_replay` replays a window, in UTC")
-    verify_cron: Cron = Field("*/5 * * * *", description="when `hbase_verify` does a pass, in UTC")
+    replay_cron: Cron = Field(default="0 * * * *", description="when `hbase_wal_replay` replays a window, in UTC")
+    verify_cron: Cron = Field(
+        default="*/5 * * * *",
+        description="when `hbase_verify` does a pass, in UTC: more often than the source deletes a closed log, by "
+        "HBase's default after ten minutes",
+    )
 
 
 class EmbeddedServers(Variables):
@@ -176,16 +197,20 @@ class EmbeddedServers(Variables):
 
     model_config = SettingsConfigDict(env_ignore_empty=True)
 
-    source_version: str | None = Field(None, description="the source's HBase; default: the newest that can be booted")
-    target_version: str | None = Field(None, description="the target's HBase; default: the newest that can be booted")
+    source_version: str | None = Field(
+        default=None, description="the source's HBase; default: the newest that can be booted"
+    )
+    target_version: str | None = Field(
+        default=None, description="the target's HBase; default: the newest that can be booted"
+    )
     port_base: Port | None = Field(
-        None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
+        default=None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
     )
-    spark_master: str = Field("local[*]", description="master of the Airflow connection `spark_default`")
+    spark_master: str = Field(default="local[*]", description="master of the Airflow connection `spark_default`")
     spark_workers: Annotated[int, Field(ge=0)] = Field(
-        0, description="number of workers of a standalone Spark that is booted instead; 0: none"
+        default=0, description="number of workers of a standalone Spark that is booted instead; 0: none"
     )
-    jvm_flags: str = Field("", description="more options of each server's JVM, as a shell splits them")
+    jvm_flags: str = Field(default="", description="more options of each server's JVM, as a shell splits them")
 
 
 class OwnTests(Variables):
@@ -193,12 +218,16 @@ class OwnTests(Variables):
 
     model_config = SettingsConfigDict(env_ignore_empty=True)
 
-    pictures: Path | None = Field(None, description="folder to which the tests of the board save its pictures")
-    fixtures: Path | None = Field(None, description="folder to which `make_encoded.py` writes; default: its own")
-    more_jars: str = Field("", description="jars that the makers of fixtures need beside HBase's, as a class path")
-    tests_outcome: Path | None = Field(None, description="file to which each session of tests adds its outcome")
-    chaos: str = Field("", description="marks the processes of one run of `make chaos`")
-    measured: str = Field("", description="marks the processes whose memory a test measures")
+    pictures: Path | None = Field(default=None, description="folder to which the tests of the board save its pictures")
+    fixtures: Path | None = Field(
+        default=None, description="folder to which `make_encoded.py` writes; default: its own"
+    )
+    more_jars: str = Field(
+        default="", description="jars that the makers of fixtures need beside HBase's, as a class path"
+    )
+    tests_outcome: Path | None = Field(default=None, description="file to which each session of tests adds its outcome")
+    chaos: str = Field(default="", description="marks the processes of one run of `make chaos`")
+    measured: str = Field(default="", description="marks the processes whose memory a test measures")
 
 
 MODELS: tuple[type[Variables], ...] = (

@@ -65,14 +65,14 @@ from pathlib import Path
 import pyarrow as pa
 import walferry.hbase
 from walferry.formats import hfile_cells, wal_cells
-from walferry.ledger import Ledger
+from walferry.process import open_ledger
 from walferry.wal import read_wal
 
 wal, hfile = sys.argv[1:]
 spec = {"name": "move", "tables": [{"source": "t", "target": "t"}]}
-with Ledger.open() as ledger:
+with open_ledger() as ledger:
     run = ledger.open_run("move", "test", spec, "test").run_id
-with Ledger.open(create=False) as ledger:
+with open_ledger(create=False) as ledger:
     found = ledger.of(run).record.name
 print(json.dumps({
     "place": walferry.__file__,
@@ -88,12 +88,12 @@ print(json.dumps({
 SUBMIT = """
 import logging, sys
 from walferry.airflow.operators import WalferrySparkOperator
-from walferry.ledger import Ledger
+from walferry.process import open_ledger
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 cluster = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
 spec = {"name": "move", "source": cluster, "target": cluster, "tables": [{"source": "t", "target": "t"}]}
-with Ledger.open() as ledger:
+with open_ledger() as ledger:
     run = ledger.open_run("move", "test", spec, "test").run_id
     ledger.of(run).phases.start("drain")
     ledger.of(run).phases.finish("drain", {})

@@ -29,14 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wal": {"errors", "formats", "storage", "hbase"},
     "snapshots": {"errors", "background", "formats", "storage", "hbase"},
     "run": GROUND - {"formats"},
-    "spark": GROUND - {"ledger"} | {"snapshots", "background"},
+    "spark": GROUND - {"ledger"} | {"snapshots", "background", "settings"},
     "apply": GROUND - {"ledger"} | {"spark", "background"},
     "replay": GROUND | {"background", "run", "spark", "apply"},
     "watch": GROUND | {"run", "spark", "apply", "replay"},
     "migration": GROUND | {"background", "snapshots", "run", "spark", "apply", "replay"},
     "checks": {"errors", "amounts", "background"},
     "cutover": GROUND | {"background", "run", "spark", "apply", "replay", "migration", "checks"},
-    "process": {"errors", "ledger", "run"},
+    "process": {"errors", "settings", "ledger", "run"},
     "pipeline": {"errors", "amounts", "background", "run", "spark", "replay", "migration", "checks", "cutover"},
     "spark_app": {"errors", "run", "spark", "process", "pipeline"},
     "cli": {"errors", "amounts", "clock", "ledger", "wal", "snapshots", "run", "spark", "replay", "migration"}
@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "amounts",
         "clock",
         "refusals",
+        "settings",
         "hbase",
         "ledger",
         "run",
@@ -60,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"process", "pipeline"},
     # the last three: the demo
-    "embedded": {"errors", "amounts", "formats", "storage", "hbase", "ledger", "run", "migration"},
+    "embedded": {"errors", "amounts", "settings", "formats", "storage", "hbase", "ledger", "run", "migration"},
     "__init__": set(),
 }
 """For each room, and each module beside the rooms: what of walferry it may import."""

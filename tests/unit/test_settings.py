@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import re
 import subprocess
@@ -183,6 +184,31 @@ def test_an_unknown_variable_gets_one_warning_that_names_the_nearest(
 
 def test_variables_of_others_are_not_unknown() -> None:
     assert unknown_variables(["PATH", "AIRFLOW_CONN_WALFERRY_WEBHOOK", *known_variables()]) == {}
+
+
+def command(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command `walferry` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "walferry.cli", *arguments],
+        cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_warns_of_an_unknown_variable_once(tmp_path: Path) -> None:
+    said = command(
+        "status", "move", folder=tmp_path, WALFERRY_LEGDER="x", WALFERRY_LEDGER=f"sqlite:///{tmp_path}/no.db"
+    )
+    warning, error = said.stderr.splitlines()
+    assert "WALFERRY_LEGDER is unknown" in warning
+    assert error.startswith("error: there is no ledger at")
+
+
+def test_the_command_has_the_variables_and_defaults_of_the_models() -> None:
+    from unit.test_api import verbs  # here: this file is a script, too
+
+    options = [option for _, verb in verbs() for option in verb.params]
+    named = {option.envvar: option.default for option in options if option.envvar}
+    assert named == {"WALFERRY_LEDGER": None, "WALFERRY_REPORTS": Places.model_fields["reports"].default}
 
 
 def test_the_help_of_the_command_does_not_wait_for_the_models() -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from walferry import spark_app
-from walferry.ledger import Ledger
+from walferry.process import open_ledger
 
 THIN = Path(__file__).parents[2] / "spark_apps" / "run_phase.py"
 CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir": "hdfs://127.0.0.1:1/hbase"}
@@ -18,7 +18,7 @@ CLUSTER = {"zookeeper": "127.0.0.1:1", "webhdfs": "http://127.0.0.1:1", "rootdir
 def test_a_phase_without_an_app_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
     spec = {"name": "move", "source": CLUSTER, "target": CLUSTER, "tables": [{"source": "t", "target": "t"}]}
-    with Ledger.open() as ledger:
+    with open_ledger() as ledger:
         run = ledger.open_run("move", "test", spec, "test").run_id
     monkeypatch.setattr(spark_app, "opened_once", lambda name: lambda: pytest.fail("Spark was started"))
     app = typer.Typer(add_completion=False)

@@ -9,7 +9,8 @@ import pytest
 from booting import laid_out
 from versions.sites import SITES, STORE_URI
 from walferry.embedded import jars
-from walferry.embedded.environment import Environment, Settings
+from walferry.embedded.environment import Environment
+from walferry.settings import EmbeddedServers
 from walferry.wal.keys import KEY_STORE
 
 OLDER = [version for version in jars.VERSIONS if version != jars.NEWEST]
@@ -22,7 +23,7 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """What `make up SOURCE=…`, or `TARGET=…`, boots."""
     name = request.param
     here, there = name if name in OLDER else jars.NEWEST, BACK.get(name, jars.NEWEST)
-    settings = Settings(source_version=here, target_version=there)
+    settings = EmbeddedServers(source_version=here, target_version=there)
     with (
         laid_out(tmp_path_factory.mktemp("servers"), settings) as environment,
         pytest.MonkeyPatch.context() as patch,

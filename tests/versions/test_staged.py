@@ -29,7 +29,6 @@ from integration.migration.test_cli import left_behind, phase_of, running, wait_
 from versions.test_migration import TTL_MS, under_load
 from walferry.cutover.gates import before_cutover
 from walferry.embedded.cluster import Cluster, boot, shut_down
-from walferry.embedded.environment import Settings
 from walferry.errors import GateShutError
 from walferry.hbase.client import HBaseClient
 from walferry.hbase.mutate import Cell
@@ -39,6 +38,7 @@ from walferry.replay.log.cut import cut_log
 from walferry.replay.rounds.follower import replay
 from walferry.run.progress.missing_numbers import faults
 from walferry.run.run import Run
+from walferry.settings import EmbeddedServers
 from walferry.storage import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -52,7 +52,7 @@ HURRIED = {
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Cluster]]:
     """A source that keeps closed logs for 15 s, whoever needs them, and a target."""
-    with laid_out(tmp_path_factory.mktemp("servers"), Settings()) as environment:
+    with laid_out(tmp_path_factory.mktemp("servers"), EmbeddedServers.read()) as environment:
         source, target = environment.source, environment.target
         source.hbase_site = {**source.hbase_site, **HURRIED}
         boot(source, target)

@@ -16,6 +16,7 @@ from airflow.sdk import BaseHook, BaseNotifier, Connection
 from airflow.sdk.exceptions import AirflowException
 
 from walferry.errors import WalferryError
+from walferry.process import open_ledger
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +90,11 @@ def kind_of(error: BaseException, task: Any = None) -> str:
 
 def _failed_phase(task: Any) -> str:
     """The error class that the ledger has for the task's phase; "" when there is none."""
-    from walferry.ledger import Ledger
-
     run, phase = getattr(task, "run", None), getattr(task, "phase", None)
     if not run or not phase:
         return ""
     try:
-        with Ledger.open(create=False) as ledger:
+        with open_ledger(create=False) as ledger:
             failed = [p for p in ledger.of(run).phases.all() if p.phase == phase and p.state == "failed"]
     except WalferryError:
         return ""

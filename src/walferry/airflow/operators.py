@@ -26,7 +26,7 @@ from walferry.airflow.links import BoardLink, DocsLink, SparkLink
 from walferry.airflow.spark_submit import SparkHook
 from walferry.errors import TransientError, UsageError, WalferryError, is_transient
 from walferry.ledger.rows import RunKind
-from walferry.process import opened, quiet_libraries, reports_folder
+from walferry.process import open_ledger, opened, quiet_libraries, reports_folder
 from walferry.run.heartbeat import note_submitted
 from walferry.run.run import Run
 from walferry.run.start import start_run
@@ -71,8 +71,8 @@ def open_run(
     if owner is None:
         context = get_current_context()
         owner = f"airflow {context['dag'].dag_id} {context['run_id']}"
-    with final_errors():
-        return start_run({"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
+    with final_errors(), open_ledger() as ledger:
+        return start_run(ledger, {"name": name, "tables": list(tables), **keys}, airflow_connection, owner, kind)
 
 
 def do_phase(

@@ -11,6 +11,7 @@ from airflow.sdk import Asset, BaseSensorOperator, Context
 from walferry.airflow.operators import final_errors
 from walferry.airflow.triggers import WalTrigger
 from walferry.amounts import amount
+from walferry.process import open_ledger
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger, RunRecord
@@ -63,10 +64,9 @@ class WalWatchSensor(BaseSensorOperator):
     def look(self, context: Context, event: Any = None, moved: int = 0, grown: int = 0) -> dict[str, Any]:
         """Record and announce changes, or wait again; `moved` and `grown` count what was recorded before."""
         from walferry.airflow.hook import airflow_connection
-        from walferry.ledger import Ledger
         from walferry.watch import watch as follow
 
-        with final_errors(), Ledger.open(actor=follow.WATCHER) as ledger:
+        with final_errors(), open_ledger(actor=follow.WATCHER) as ledger:
             cluster = airflow_connection(self.source)
             address = cluster.address()
             run = follow.watch_run(ledger, self.source, cluster)

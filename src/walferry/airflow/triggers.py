@@ -16,6 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from walferry.errors import TransientError
+from walferry.process import open_ledger
 from walferry.run.notes.answers import Word, drop_word, keep_word, word_of
 
 if TYPE_CHECKING:
@@ -70,10 +71,9 @@ class WalTrigger(BaseTrigger):
 
 
 def _known(run_id: str) -> Any:
-    from walferry.ledger import Ledger
     from walferry.watch.watch import known_wals
 
-    with Ledger.open(create=False) as ledger:
+    with open_ledger(create=False) as ledger:
         return known_wals(ledger, run_id)
 
 
@@ -145,9 +145,8 @@ def _answer(task_instance: str) -> Any:
 def _asked(run_id: str) -> tuple[dict[str, str], bool]:
     """The task instance that asks about each phase and was not heard yet, and whether nobody needs an answer any
     more."""
-    from walferry.ledger import Ledger
 
-    with Ledger.open(create=False) as whole:
+    with open_ledger(create=False) as whole:
         ledger = whole.of(run_id)
         wanted = open_questions(ledger)
         notes = ledger.notes.named(ASKED)
@@ -157,11 +156,10 @@ def _asked(run_id: str) -> tuple[dict[str, str], bool]:
 
 def _keep(run_id: str, phase: str, task_instance: str, answer: Any) -> str:
     """Keep an answer, unless it was used meanwhile. Returns what was said."""
-    from walferry.ledger import Ledger
 
     person = answer.responded_by_user.name if answer.responded_by_user else "nobody by name"
     word = Word(f"airflow {person}", round(answer.responded_at.timestamp() * 1000))
-    with Ledger.open(create=False) as whole:
+    with open_ledger(create=False) as whole:
         ledger = whole.of(run_id)
         if (ledger.notes.get(ASKED, phase) or {}).get("task_instance") == task_instance:
             keep_word(ledger, phase, word)

@@ -11,7 +11,7 @@ import typer
 
 from walferry.cli import comparisons, late, pairs, quarantine, repairs, replay, runs, snapshot, wal
 from walferry.errors import WalferryError
-from walferry.process import set_up_logging
+from walferry.process import set_up_logging, warn_of_unknown_variables
 
 app = typer.Typer(
     help="Move live HBase tables between clusters, replay the write-ahead log, and prove that nothing was lost.",
@@ -43,6 +43,8 @@ app.add_typer(quarantine_app, name="quarantine")
 def main() -> None:
     """Run the command; every error that the user can fix is one line on stderr."""
     set_up_logging()
+    if "--help" not in sys.argv:
+        warn_of_unknown_variables()
     try:
         app()
     except WalferryError as error:

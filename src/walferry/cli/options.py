@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from walferry.process import REPORTS_VARIABLE
+from walferry.process import open_ledger
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DEFAULT_REPORTS = Path(".run/reports")
+"""as `settings.Places` has it, which the help does not wait for"""
+
 SpecFile = Annotated[Path, typer.Argument(help="the migration's YAML file; see migration.example.yaml")]
 RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run, or its id")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done; change nothing")]
 Yes = Annotated[bool, typer.Option("--yes", help="approve the cutover and confirm the write stop beforehand")]
-Folder = Annotated[Path, typer.Option(envvar=REPORTS_VARIABLE, help="where reports and Data Docs go")]
+Folder = Annotated[Path, typer.Option(envvar="WALFERRY_REPORTS", help="where reports and Data Docs go")]
 LedgerUrl = Annotated[
     str | None, typer.Option("--ledger", envvar="WALFERRY_LEDGER", help="sqlite:///… or postgresql+psycopg2://…")
 ]
@@ -36,9 +39,7 @@ LedgerUrl = Annotated[
 
 def existing(url: str | None) -> Ledger:
     """The ledger, for a verb about an existing run: it is not created if it does not exist."""
-    from walferry.ledger import Ledger
-
-    return Ledger.open(url, create=False)
+    return open_ledger(url, create=False)
 
 
 def resolved(spec: Path) -> ResolvedSpec:

@@ -12,6 +12,7 @@ from walferry.amounts import amount
 from walferry.cli import comparisons
 from walferry.cli.options import AsJson, DryRun, LedgerUrl, owner, print_json, resolved
 from walferry.errors import SidesDifferError, UsageError
+from walferry.process import open_ledger
 
 SHOWN = 20
 """rows and regions"""
@@ -50,7 +51,6 @@ def verify(
 
 
 def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.ledger import Ledger
     from walferry.migration.pairs.pair_findings import differing_rows, findings, pass_line
     from walferry.migration.pairs.pair_pass import (
         WHOLE_EVERY_DAYS,
@@ -65,7 +65,7 @@ def _verify_pair(path: Path, whole_every: float | None, dry_run: bool, as_json: 
 
     days = WHOLE_EVERY_DAYS if whole_every is None else whole_every
     spec = resolved(path)
-    with Ledger.open(ledger) as book:
+    with open_ledger(ledger) as book:
         if dry_run:
             with Run(book, pair_in_memory(book, spec)) as run:
                 _print_plan(describe_plan(run, plan_pass(run, days)), as_json)

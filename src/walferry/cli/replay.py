@@ -17,6 +17,7 @@ from walferry.cli.options import (
     print_json,
 )
 from walferry.errors import UsageError
+from walferry.process import open_ledger
 
 
 def replay(
@@ -73,7 +74,6 @@ def _replay_run(name: str, dry_run: bool, as_json: bool, ledger: str | None) -> 
 
 
 def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: bool, ledger: str | None) -> None:
-    from walferry.ledger import Ledger
     from walferry.replay.windows.window import (
         describe,
         open_window,
@@ -87,7 +87,7 @@ def _replay_window(path: Path, window: dict[str, str], dry_run: bool, as_json: b
     from walferry.spark.session import open_session
 
     spec = resolve(with_window(load_spec(path), window), environment_connection)
-    with Ledger.open(ledger) as book:
+    with open_ledger(ledger) as book:
         if dry_run:
             with Run(book, planned(spec)) as run:
                 require_targets(run)

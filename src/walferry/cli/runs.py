@@ -13,6 +13,7 @@ import typer
 from walferry.amounts import amount
 from walferry.cli.ask import ask as ask_at_terminal
 from walferry.cli.options import (
+    DEFAULT_REPORTS,
     AsJson,
     DryRun,
     Folder,
@@ -26,7 +27,7 @@ from walferry.cli.options import (
     resolved,
 )
 from walferry.errors import UsageError, WalferryError
-from walferry.process import DEFAULT_REPORTS
+from walferry.process import open_ledger
 
 if TYPE_CHECKING:
     from walferry.ledger import Ledger
@@ -70,9 +71,7 @@ def start(
         if not as_json:
             print(f"would run: {', '.join(_phases())}")
         return
-    from walferry.ledger import Ledger
-
-    with Ledger.open(ledger) as book:
+    with open_ledger(ledger) as book:
         _require_idle(book, wanted.name)
         run = book.open_run(wanted.name, owner(), wanted.as_recorded(), owner())
         _go(book, run.run_id, yes, reports, as_json)

@@ -13,7 +13,6 @@ client of HDFS, and the newest client reads and writes its tables.
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from walferry.embedded import jars, processes
 from walferry.embedded.processes import Server
 from walferry.errors import WalferryError
 from walferry.hbase.address import ClusterAddress
+from walferry.settings import EmbeddedServers
 
 HOST = "127.0.0.1"
 STORAGE = ("hdfs", "datanode")
@@ -73,7 +73,7 @@ _SITE_OF = {
 
 def more_jvm_flags() -> list[str]:
     """Those in WALFERRY_JVM_FLAGS, for all embedded servers; the tests set some that make short lives cheaper."""
-    return shlex.split(os.environ.get("WALFERRY_JVM_FLAGS", ""))
+    return shlex.split(EmbeddedServers.read().jvm_flags)
 
 
 _LOG4J = """\

@@ -17,12 +17,13 @@ from walferry.embedded.airflow import write_private
 from walferry.embedded.cluster import boot
 from walferry.embedded.dag_run import ENDED, DagRun
 from walferry.embedded.demo_writer import ENDPOINTS, STATUS, STOP_FILE, TABLES, await_load, read_count, start_writer
-from walferry.embedded.environment import RUN, Environment, Settings
+from walferry.embedded.environment import RUN, Environment
 from walferry.embedded.processes import Server
 from walferry.errors import SidesDifferError, TransientError, WalferryError
 from walferry.ledger import Ledger
 from walferry.migration.report import summary
 from walferry.run.progress.status import status, status_line
+from walferry.settings import EmbeddedServers
 
 ROWS = 200_000
 CELLS_PER_SECOND = 2_000
@@ -39,7 +40,7 @@ def demo(directory: Path = RUN / "demo") -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     began = time.monotonic()
-    environment = Environment.lay_out(directory, Settings())
+    environment = Environment.lay_out(directory, EmbeddedServers.read())
     with ExitStack() as undo:
         undo.callback(environment.stop)
         _say("booting source and target, each with HDFS, HBase and Thrift")

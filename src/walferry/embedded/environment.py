@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
-
 from walferry.amounts import amount
 from walferry.embedded import jars, processes
 from walferry.embedded.airflow import USERNAME, Airflow, write_private
 from walferry.embedded.cluster import Cluster, Ports, boot, shut_down
 from walferry.embedded.spark import SparkCluster
 from walferry.errors import UsageError
+from walferry.settings import EmbeddedServers
 
 CHECKOUT = Path(__file__).parents[3]
 RUN = CHECKOUT / ".run"
@@ -28,21 +26,6 @@ SOURCE_SERVERS = 2  # two groups of WALs, as on any real cluster
 LOGS_KEPT_MS = 24 * 3600 * 1000
 """how long the source keeps logs without a peer: HBase's ten minutes are too short to try windows"""
 _PORTS_EACH = 10
-
-
-class Settings(BaseSettings):
-    """Knobs of `make up` and of the tests, as WALFERRY_… variables."""
-
-    model_config = SettingsConfigDict(env_prefix="WALFERRY_", env_ignore_empty=True)
-
-    source_version: str = Field(default=jars.NEWEST, description="the source's HBase, one of `jars.VERSIONS`")
-    target_version: str = Field(default=jars.NEWEST, description="the target's HBase, one of `jars.VERSIONS`")
-
-    port_base: int | None = Field(
-        default=None, description="source from this port on, target from +10, Airflow at +20; default: free ports"
-    )
-    spark_master: str = Field(default="local[*]", description="master of the Airflow connection spark_default")
-    spark_workers: int = Field(default=0, ge=0, description="boot a standalone Spark with this many workers instead")
 
 
 @dataclass
@@ -58,9 +41,12 @@ class Environment:
     spark_cluster: SparkCluster | None = None
 
     @classmethod
-    def lay_out(cls, directory: Path, settings: Settings, *, dags: Path = CHECKOUT / "dags") -> Environment:
+    def lay_out(cls, directory: Path, settings: EmbeddedServers, *, dags: Path = CHECKOUT / "dags") -> Environment:
         """Choose folders and ports; starts nothing. UsageError for a version that cannot be booted."""
-        for version in (settings.source_version, settings.target_version):
+        source_version, target_version = (
+            given or jars.NEWEST for given in (settings.source_version, settings.target_version)
+        )
+        for version in (source_version, target_version):
             jars.coordinates(version)
         base = settings.port_base
         if base is None:
@@ -79,8 +65,8 @@ class Environment:
         )
         keep = {"hbase.master.logcleaner.ttl": str(LOGS_KEPT_MS)}
         clusters = (
-            Cluster(directory / "source", source, hbase_site=keep, version=settings.source_version),
-            Cluster(directory / "target", target, version=settings.target_version),
+            Cluster(directory / "source", source, hbase_site=keep, version=source_version),
+            Cluster(directory / "target", target, version=target_version),
         )
         workers = settings.spark_workers
         spark = SparkCluster.lay_out(directory / "spark", workers) if workers else None
@@ -174,7 +160,7 @@ def up(directory: Path = RUN) -> None:
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / "ledger.db").unlink(missing_ok=True)
     directory.mkdir(parents=True, exist_ok=True)
-    environment = Environment.lay_out(directory, Settings())
+    environment = Environment.lay_out(directory, EmbeddedServers.read())
     print("booting source, target and Airflow: about a minute", file=sys.stderr)
     environment.start()
     with contextlib.ExitStack() as undo:

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from walferry.errors import UsageError, WalferryError
+from walferry.settings import Places
 
 NEWEST = "2.6.3"
 COORDINATES = (
@@ -112,7 +113,7 @@ OLDEST_JAVA = 17
 
 def cache_folder() -> Path:
     """`$WALFERRY_CACHE`, or `~/.cache/walferry`: downloads that all checkouts share."""
-    return Path(os.environ.get("WALFERRY_CACHE") or Path.home() / ".cache" / "walferry")
+    return Places.read().cache.expanduser()
 
 
 @cache

@@ -7,7 +7,6 @@ what a write transaction reads cannot change before it commits, and the audit ch
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_r
 from walferry.clock import now_ms
 from walferry.errors import TransientError, UsageError, WalferryError
 
-URL_VARIABLE = "WALFERRY_LEDGER"
 BUSY_TIMEOUT_S = 30
 TABLES = (
     "schema_versions",
@@ -73,14 +71,14 @@ _MIGRATION_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 class Database:
     """An open ledger database: `url` without its password, `tables` by name, `read()` and `write()` transactions."""
 
-    def __init__(self, url: str | None = None, *, create: bool = True) -> None:
-        """Open `url` (default: $WALFERRY_LEDGER, else .run/ledger.db) and migrate it; without `create` only open it.
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """Open `url` and migrate it; without `create` only open it.
 
         Raises UsageError for a URL that is not a SQLite file or a PostgreSQL database, for a schema newer than this
         walferry and, without `create`, for a missing ledger or an older schema; TransientError when the database does
         not answer.
         """
-        parsed = _parse_url(url or os.environ.get(URL_VARIABLE) or "sqlite:///.run/ledger.db")
+        parsed = _parse_url(url)
         self.url = parsed.render_as_string(hide_password=True)
         if not create and parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_file():
             raise UsageError(f"there is no ledger at {self.url}: the first run creates it", ledger=self.url)

@@ -113,10 +113,10 @@ class Ledger:
         """The ledger's URL without the password."""
 
     @classmethod
-    def open(cls, url: str | None = None, *, actor: str | None = None, create: bool = True) -> Ledger:
+    def open(cls, url: str, *, actor: str | None = None, create: bool = True) -> Ledger:
         """Open, create or migrate the ledger at `url`; `actor` (default: the OS user) signs the audit lines.
 
-        `url` is sqlite:////path or postgresql+psycopg2://…; default $WALFERRY_LEDGER, else .run/ledger.db.
+        `url` is sqlite:////path or postgresql+psycopg2://…; `process.open_ledger` takes it from the environment.
         Readers open it without `create`: then nothing is created or migrated. Raises UsageError for a schema newer than
         this walferry, for a URL of another kind and, without `create`, when there is no ledger with this schema.
         """

@@ -12,32 +12,32 @@ from walferry.run.heartbeat import require_idle
 from walferry.run.spec import Connections, ResolvedSpec, parse_spec, refuse_window, resolve
 
 
-def start_run(params: Mapping[str, Any], connections: Connections, owner: str, kind: RunKind = "migration") -> str:
+def start_run(
+    ledger: Ledger, params: Mapping[str, Any], connections: Connections, owner: str, kind: RunKind = "migration"
+) -> str:
     """Open the run of a spec given as a mapping, or find the owner's unfinished one. Returns its id."""
     spec = _resolved(params, connections)
-    with Ledger.open() as ledger:
-        return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, kind).run_id
+    return ledger.open_run(spec.name, owner, spec.as_recorded(), owner, kind).run_id
 
 
-def continue_run(run_id: str, params: Mapping[str, Any], connections: Connections, owner: str) -> str:
+def continue_run(ledger: Ledger, run_id: str, params: Mapping[str, Any], connections: Connections, owner: str) -> str:
     """Hand an unfinished run over to another owner. Returns its id.
 
     Raises UsageError if it has ended, if the spec is another one, and RunBusyError while a live process works on it.
     """
     spec = _resolved(params, connections)
-    with Ledger.open() as ledger:
-        found = ledger.run(run_id)
-        if found.name != spec.name or found.state != "running":
-            raise UsageError(
-                f"run {run_id} ({found.state}) cannot be continued as {spec.name!r}: give an unfinished run, and the "
-                "fields that it was started with",
-                run=run_id,
-            )
-        run = ledger.open_run(spec.name, found.owner, spec.as_recorded(), owner, found.kind)
-        if found.owner != owner:
-            require_idle(ledger.of(run.run_id))
-            ledger.adopt_run(run.run_id, owner, owner)
-        return run.run_id
+    found = ledger.run(run_id)
+    if found.name != spec.name or found.state != "running":
+        raise UsageError(
+            f"run {run_id} ({found.state}) cannot be continued as {spec.name!r}: give an unfinished run, and the "
+            "fields that it was started with",
+            run=run_id,
+        )
+    run = ledger.open_run(spec.name, found.owner, spec.as_recorded(), owner, found.kind)
+    if found.owner != owner:
+        require_idle(ledger.of(run.run_id))
+        ledger.adopt_run(run.run_id, owner, owner)
+    return run.run_id
 
 
 def _resolved(params: Mapping[str, Any], connections: Connections) -> ResolvedSpec:

@@ -115,6 +115,8 @@ def open_session(app_name: str, jvm: Sequence[str] = ()) -> SparkSession:
 
 def _builder(app_name: str) -> SparkSession.Builder:
     """What is set of every session, whoever starts it."""
+    from walferry.settings import SparkJobs  # here: Spark's workers import this module and need no settings
+
     return (
         SparkSession.builder.appName(app_name)
         .config("spark.executorEnv.PYTHONSAFEPATH", "1")
@@ -130,7 +132,7 @@ def _builder(app_name: str) -> SparkSession.Builder:
         .config("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
         .config("spark.sql.windowExec.buffer.in.memory.threshold", "16")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", os.environ.get("WALFERRY_SHUFFLE_PARTITIONS", "4"))
+        .config("spark.sql.shuffle.partitions", SparkJobs.read().shuffle_partitions)
         .config("spark.sql.adaptive.enabled", "false")
         # `by_row` ranks cells within the pieces that it has placed: no other shuffle may come between.
         .config("spark.sql.requireAllClusterKeysForDistribution", "false")

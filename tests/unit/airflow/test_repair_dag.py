@@ -14,9 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException
 from unit.migration.filled_ledger import SPEC
 from walferry.airflow.dags import hbase_repair, repair
 from walferry.errors import TransientError
-from walferry.ledger import Ledger, RepairedRow, RunLedger
+from walferry.ledger import RepairedRow, RunLedger
 from walferry.migration.repairing import asked_repairs
 from walferry.migration.repairing import copy_again as copy_again_module
+from walferry.process import open_ledger
 from walferry.run.notes.copying_again import Copied, Copying, GivenUpError, copied, copying, end_copying
 from walferry.run.run import Run
 
@@ -28,7 +29,7 @@ Task = Callable[..., dict[str, Any]]
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedger]:
     """A run that follows its log."""
     monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
-    with Ledger.open(actor="test") as book:
+    with open_ledger(actor="test") as book:
         run = book.of(book.open_run("move", "test", SPEC, "test").run_id)
         run.phases.start("check_copy")
         run.phases.finish("check_copy", {})

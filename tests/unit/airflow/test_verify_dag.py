@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException
 from unit.migration.filled_ledger import SPEC
 from unit.migration.pair_ledger import differs, one_pass
 from walferry.airflow.dags import hbase_verify, verify
-from walferry.ledger import Ledger, RunLedger
+from walferry.ledger import RunLedger
 from walferry.migration.pairs.pair_findings import pass_facts
 from walferry.migration.pairs.pair_pass import open_pair
+from walferry.process import open_ledger
 from walferry.run.spec import ResolvedSpec
 
 
@@ -45,7 +46,7 @@ class Instance:
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedger]:
     monkeypatch.setenv("WALFERRY_LEDGER", f"sqlite:///{tmp_path / 'ledger.db'}")
     monkeypatch.setattr(verify, "get_current_context", lambda: {"ti": Instance(), "run_id": "scheduled__1"})
-    with Ledger.open(actor="test") as ledger:
+    with open_ledger(actor="test") as ledger:
         yield ledger.of(open_pair(ledger, ResolvedSpec.model_validate(SPEC), "test", 7).run_id)
 
 

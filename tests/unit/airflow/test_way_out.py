@@ -19,6 +19,7 @@ from walferry.airflow.operators import approved_by
 from walferry.airflow.questions import NEXT_DAG_RUN, AskOperator, WayOutOperator
 from walferry.errors import TransientError, UsageError
 from walferry.ledger import Ledger, RunLedger
+from walferry.process import open_ledger
 from walferry.run.heartbeat import RunBusyError, beating
 from walferry.run.progress.state import state_of
 from walferry.run.start import continue_run, start_run
@@ -38,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunLedger]:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("WALFERRY_LEDGER", url)
     with Ledger.open(url, actor="test") as ledger:
-        run = ledger.of(start_run(GIVEN, no_connections, f"airflow {DAG_RUN}"))
+        run = ledger.of(start_run(ledger, GIVEN, no_connections, f"airflow {DAG_RUN}"))
         for phase in ("check_copy", "approve", "write_stop"):
             run.phases.start(phase)
             run.phases.finish(phase, {"at_ms": 1, "by": "airflow ann"})
@@ -213,7 +214,8 @@ def test_after_a_withdrawal_the_run_does_not_count_as_failed(run: RunLedger, mon
 
 
 def continued(run_id: str = "move-1", owner: str = "airflow next", **keys: Any) -> str:
-    return continue_run(run_id, GIVEN | keys, no_connections, owner)
+    with open_ledger() as ledger:
+        return continue_run(ledger, run_id, GIVEN | keys, no_connections, owner)
 
 
 def test_it_takes_the_run_over_unless_somebody_works_on_it_or_the_spec_is_another(run: RunLedger) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from walferry.embedded import jars
-from walferry.embedded.environment import Environment, Settings
+from walferry.embedded.environment import Environment
 from walferry.errors import UsageError
 from walferry.run.spec import environment_connection
+from walferry.settings import EmbeddedServers
 
 
 def test_a_shell_that_reads_the_file_has_what_airflow_and_walferry_need(tmp_path: Path) -> None:
-    environment = Environment.lay_out(tmp_path / "it's here; $HOME", Settings())
+    environment = Environment.lay_out(tmp_path / "it's here; $HOME", EmbeddedServers.read())
     file = tmp_path / "environment"
     file.write_text(environment.shell())
     say = 'printf "%s\\0" "$AIRFLOW_HOME" "$WALFERRY_LEDGER" "$AIRFLOW_CONN_HBASE_SOURCE"; command -v walferry'
@@ -31,7 +32,7 @@ def test_a_shell_that_reads_the_file_has_what_airflow_and_walferry_need(tmp_path
 
 
 def test_the_connections_in_it_are_those_of_a_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = Environment.lay_out(tmp_path, Settings())
+    environment = Environment.lay_out(tmp_path, EmbeddedServers.read())
     monkeypatch.setenv("AIRFLOW_CONN_HBASE_TARGET", json.dumps(environment.connections()["hbase_target"]))
     cluster = environment_connection("hbase_target")
     assert cluster.zookeeper == environment.target.address.zookeeper
@@ -41,7 +42,7 @@ def test_the_connections_in_it_are_those_of_a_spec(tmp_path: Path, monkeypatch: 
 def test_make_up_boots_the_versions_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_SOURCE_VERSION", "1.7.2")
     monkeypatch.setenv("WALFERRY_TARGET_VERSION", "")  # as `make` passes one that nobody set
-    environment = Environment.lay_out(tmp_path, Settings())
+    environment = Environment.lay_out(tmp_path, EmbeddedServers.read())
     assert environment.source.version == "1.7.2"
     assert environment.target.version == jars.NEWEST
 
@@ -49,4 +50,4 @@ def test_make_up_boots_the_versions_that_the_environment_names(tmp_path: Path, m
 def test_make_up_refuses_a_version_that_cannot_be_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WALFERRY_SOURCE_VERSION", "1.4.99")
     with pytest.raises(UsageError, match=r"HBase 1\.4\.99 cannot be booted"):
-        Environment.lay_out(tmp_path, Settings())
+        Environment.lay_out(tmp_path, EmbeddedServers.read())

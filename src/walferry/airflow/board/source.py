@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from walferry.errors import UsageError, WalferryError
 from walferry.ledger import Ledger
+from walferry.process import ledger_url, open_ledger
 
 KEPT_SECONDS = 1.0
 ENDED_SECONDS = 30.0
@@ -85,7 +86,7 @@ class Source:
 
 def _open(url: str | None) -> Ledger:
     try:
-        return Ledger.open(url, actor="board", create=False)
+        return open_ledger(url, actor="board", create=False)
     except WalferryError:
         raise
     except SQLAlchemyError as error:
@@ -95,7 +96,7 @@ def _open(url: str | None) -> Ledger:
 def _file_of(url: str | None) -> tuple[int, int] | None:
     """Device and inode of a SQLite ledger; None if it does not exist, and for other databases."""
     try:
-        parsed = make_url(url or os.environ.get("WALFERRY_LEDGER") or "sqlite:///.run/ledger.db")
+        parsed = make_url(url or ledger_url())
         if parsed.get_backend_name() != "sqlite" or not parsed.database:
             return None
         status = os.stat(parsed.database)

@@ -22,6 +22,7 @@ from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import WalferryNotifier
 from walferry.airflow.operators import WalferrySparkOperator, do_phase, final_errors, step
 from walferry.airflow.sensors import CLEANER_TTL_SECONDS, wal_asset
+from walferry.process import open_ledger
 
 SOURCE = "hbase_source"
 VARIABLE = "walferry_drain"
@@ -53,8 +54,9 @@ def prepare() -> str:
 
     context = get_current_context()
     variable = Variable.get(VARIABLE, default={}, deserialize_json=True)
-    with final_errors():
-        run_id = start_run(drain_spec(dict(context["params"]), variable), airflow_connection, DRAINER, "drain")
+    with final_errors(), open_ledger() as ledger:
+        spec = drain_spec(dict(context["params"]), variable)
+        run_id = start_run(ledger, spec, airflow_connection, DRAINER, "drain")
     with step(run_id) as run:
         check_targets(run)
         for phase in ("protect", "fence"):

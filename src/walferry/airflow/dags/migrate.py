@@ -23,7 +23,7 @@ from walferry.airflow.links import BoardLink, DocsLink, ReportLink, add_links
 from walferry.airflow.operators import WalferrySparkOperator, answered_ms, approved_by, do_phase, final_errors, step
 from walferry.airflow.questions import CONTINUES, NEXT_DAG_RUN, AskOperator, HearAnswersOperator, WayOutOperator
 from walferry.airflow.triggers import use_answer
-from walferry.process import reports_folder
+from walferry.process import open_ledger, reports_folder
 from walferry.run.phases import Phase, phases_of
 
 _BY_TABLE = "{{ task.table }}"
@@ -78,12 +78,12 @@ def plan() -> str:
     params = dict(context["params"])
     continued, _ = params.pop(CONTINUES, None), params.pop(ANYWAY, None)
     owner = f"airflow {context['run_id']}"
-    with final_errors():
+    with final_errors(), open_ledger() as ledger:
         try:
             if continued:
-                run_id = continue_run(continued, params, airflow_connection, owner)
+                run_id = continue_run(ledger, continued, params, airflow_connection, owner)
             else:
-                run_id = start_run(params, airflow_connection, owner)
+                run_id = start_run(ledger, params, airflow_connection, owner)
         except RunBusyError as busy:  # a task of the other run of the DAG is about to end
             raise AirflowException(str(busy)) from None
     with step(run_id) as run:

@@ -17,6 +17,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from walferry.airflow.dag_parts import TASK_DEFAULTS
 from walferry.airflow.operators import ACTOR, final_errors
 from walferry.errors import UsageError
+from walferry.process import open_ledger
 
 if TYPE_CHECKING:
     from walferry.run.run import Run
@@ -51,7 +52,6 @@ PARAMS = {
 @task
 def repair() -> dict[str, Any]:
     """Do what the form says, or tell what that would do. Returns what became of it, as the verbs' `--json` does."""
-    from walferry.ledger import Ledger
     from walferry.run.run import Run
 
     context = get_current_context()
@@ -60,7 +60,7 @@ def repair() -> dict[str, Any]:
     actor = f"{ACTOR} {person or dag_run}"
     with (
         final_errors(),
-        Ledger.open(actor=actor, create=False) as ledger,
+        open_ledger(actor=actor, create=False) as ledger,
         Run(ledger, ledger.find(params["run"]).run_id, actor) as run,
     ):
         if not params["dry_run"] and not params["reason"].strip():

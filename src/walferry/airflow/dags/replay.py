@@ -10,7 +10,6 @@ log has missing files fails and names them.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -21,10 +20,11 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, Variable, get_current_co
 from walferry.airflow.dag_parts import OF_MIGRATIONS, TASK_DEFAULTS, spec_keys, spec_params, window_params
 from walferry.airflow.hook import airflow_connection
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
+from walferry.process import open_ledger
+from walferry.settings import Schedules
 
 log = logging.getLogger(__name__)
 
-CRON = os.environ.get("WALFERRY_REPLAY_CRON", "0 * * * *")
 VARIABLE = "walferry_replay"
 DEFAULTS = {"name": "replay"}
 PARAMS = (
@@ -50,7 +50,6 @@ def replay_spec(params: Mapping[str, Any], variable: Any, window: Mapping[str, A
 @task
 def open_window() -> dict[str, str]:
     """Validate the window and open its run. Returns the run's id, and when the window will be complete."""
-    from walferry.ledger import Ledger
     from walferry.replay.windows.window import complete_at_ms, open_window
     from walferry.run.spec import parse_spec, resolve
 
@@ -60,7 +59,7 @@ def open_window() -> dict[str, str]:
     with final_errors():
         keys = replay_spec(dict(context["params"]), variable, scheduled)
         spec = resolve(parse_spec(keys, origin="params"), airflow_connection)
-        with Ledger.open() as ledger:
+        with open_ledger() as ledger:
             run = open_window(ledger, spec, f"airflow {context['run_id']}")
     assert spec.window is not None
     log.info("%s: window %s", run.run_id, spec.window)
@@ -80,7 +79,7 @@ def hbase_wal_replay() -> DAG:
     """The DAG that replays one window per run."""
     with DAG(
         "hbase_wal_replay",
-        schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
+        schedule=CronDataIntervalTimetable(Schedules.read().replay_cron, timezone="UTC"),
         catchup=False,
         max_active_runs=1,
         params=PARAMS,

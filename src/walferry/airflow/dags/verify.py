@@ -10,7 +10,6 @@ is sent for new rows only.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,11 +21,11 @@ from walferry.airflow.hook import airflow_connection
 from walferry.airflow.notifiers import send
 from walferry.airflow.operators import WalferrySparkOperator, final_errors, step
 from walferry.errors import SidesDifferError
+from walferry.process import open_ledger
+from walferry.settings import Schedules
 
 log = logging.getLogger(__name__)
 
-CRON = os.environ.get("WALFERRY_VERIFY_CRON", "*/5 * * * *")
-"""more often than the cleaner deletes a closed log, by HBase's default after ten minutes"""
 VARIABLE = "walferry_verify"
 DEFAULTS = {"name": "verify"}
 WHOLE_EVERY = "whole_every"
@@ -57,7 +56,6 @@ def pair_spec(params: Mapping[str, Any], variable: Any) -> tuple[dict[str, Any],
 @task
 def open_pair() -> str:
     """Find the run of the pair, or open it. Returns its id."""
-    from walferry.ledger import Ledger
     from walferry.migration.pairs import pair_pass
     from walferry.run.spec import parse_spec, refuse_window, resolve
 
@@ -68,7 +66,7 @@ def open_pair() -> str:
         given = parse_spec(keys, origin="params")
         refuse_window(given, "params")
         spec = resolve(given, airflow_connection)
-        with Ledger.open() as ledger:
+        with open_ledger() as ledger:
             actor = f"airflow {context['run_id']}"
             return pair_pass.open_pair(ledger, spec, actor, pair_pass.WHOLE_EVERY_DAYS if days is None else days).run_id
 
@@ -106,7 +104,7 @@ def hbase_verify() -> DAG:
     """The DAG that verifies a pair, one pass per run."""
     with DAG(
         "hbase_verify",
-        schedule=CronDataIntervalTimetable(CRON, timezone="UTC"),
+        schedule=CronDataIntervalTimetable(Schedules.read().verify_cron, timezone="UTC"),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,
